@@ -28,10 +28,10 @@ def write(path, rows):
 def plan(folder, look):
     """One run, in this process: seconds, processor's seconds, MiB."""
     from isobatch.cli import main
-    from isobatch.fleet import ids
+    from isobatch.fleet.folder import work
 
     if look == "without":
-        ids.hashes_of = lambda ids: np.empty(0, np.int64)
+        work.hashes_of = lambda ids: np.empty(0, np.int64)
     begin = time.perf_counter()
     words = ["fleet", f"{folder}/{JOBS}", "--gpus", "8", "--columns", "job,status,micro_batch"]
     assert main([*words, "-o", f"{folder}/{PLANS}"]) == 0

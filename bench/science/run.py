@@ -1,10 +1,9 @@
 """Which scaling rule should one start with? Grids of learning rates at several batches and equal samples.
 
     python bench/science/run.py small.jsonl --minutes 10   # a part; the same command goes on
-    python bench/science/run.py large.jsonl --edition large --device cuda --minutes 10
 
 Each line of the file is a trial with its seed and losses, or a noise scale; cells come in the order of what they tell, and one that is
-under way is kept beside the file. `table.py` makes the table and the picture of it.
+under way is kept beside the file. `table.py` makes the table of it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from optimizers import BETAS, EPS  # isort: skip
 from scales import BASE, noise_of, part_of, scales, variants  # isort: skip
 from stack import Arm, Stack, TimeUp  # isort: skip
-from tasks import TASKS, WIDE  # isort: skip
+from tasks import TASKS  # isort: skip
 
 START = {"sgd": 0.1, "adamw": 4e-3, "lion": 5e-4, "muon": 2e-2}
 EDITIONS = {
@@ -34,13 +33,6 @@ EDITIONS = {
         "seeds": 3,
         # Muon's steps are dear on a CPU: of more than so many only where all else is done.
         "dear": 2048,
-    },
-    "large": {
-        "tasks": WIDE,
-        "ks": [4.0, 16.0, 0.25, 32.0, 2.0, 8.0, 0.125, 0.5, 0.0625, 0.03125],
-        "samples": 1_048_576,
-        "seeds": 5,
-        "dear": 10**9,
     },
 }
 POINTS = (0.0625, 0.125, 0.25, 0.5)

@@ -1,6 +1,6 @@
-"""The table and the picture of bench/science: python bench/science/table.py small.jsonl
+"""The table of bench/science: python bench/science/table.py small.jsonl
 
-Writes bench/results/science.md (for another edition: beside the file) and docs/science.svg.
+Writes bench/results/science.md (for another edition: beside the file). docs/science.svg was drawn of it once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import isobatch as ib
 from isobatch.probing.estimate import Rates, interval
 
 from choosing import inside, left_out  # isort: skip
-from picture import picture  # isort: skip
 from scales import BASE, RULES, VARIANTS, noise_of, part_of, scales, variants  # isort: skip
 
 ROOT = Path(__file__).parent.parent.parent
@@ -296,7 +295,7 @@ def _k(k: float) -> str:
 
 
 def main() -> None:
-    """Writes both."""
+    """Writes it."""
     path = Path(sys.argv[1])
     found, noise = load(path)
     rows = rows_of(found, noise)
@@ -304,7 +303,6 @@ def main() -> None:
     ours = meta["edition"] == "small"
     text = markdown(rows, meta, noise)
     (ROOT / "bench/results/science.md" if ours else path.with_suffix(".md")).write_text(text)
-    (ROOT / "docs/science.svg" if ours else path.with_suffix(".svg")).write_text(picture(rows))
     print(text)
 
 

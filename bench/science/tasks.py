@@ -38,19 +38,18 @@ def _source() -> Tensor:
 
 
 class Digits:
-    """scikit-learn's digits (1,797 images of 8 × 8) and a perceptron with two hidden layers of 64 · width.
+    """scikit-learn's digits (1,797 images of 8 × 8) and a perceptron with two hidden layers of 64.
 
     Args:
         wrong: this part of the labels is drawn at random, anew each time: gradient noise that no model can learn away.
-        width: factor of the hidden layers.
 
     The evaluation is on all images, which are the training's too; with `wrong`, on labels drawn for it.
     """
 
-    def __init__(self, wrong: float = 0.0, width: int = 1) -> None:
+    shapes = ((64, 64), (64, 64), (10, 64))
+
+    def __init__(self, wrong: float = 0.0) -> None:
         self.wrong = wrong
-        hidden = 64 * width
-        self.shapes = ((hidden, 64), (hidden, hidden), (10, hidden))
 
     def stream(self, seed: int, samples: int) -> Tensor:
         """Which image, and which label, for each sample of a seed: shape (samples, 2)."""
@@ -78,16 +77,10 @@ class Digits:
 
 
 class Source:
-    """The next byte of Python's standard library from the 8 before it, a perceptron over embeddings.
+    """The next byte of Python's standard library from the 8 before it, a perceptron over embeddings. A tenth of the bytes, the last, is for
+    the evaluation alone."""
 
-    Args:
-        width: factor of the hidden layer.
-
-    A tenth of the bytes, the last, is for the evaluation alone.
-    """
-
-    def __init__(self, width: int = 1) -> None:
-        self.shapes = ((256, EMBEDDED), (HIDDEN * width, EMBEDDED * CONTEXT), (256, HIDDEN * width))
+    shapes = ((256, EMBEDDED), (HIDDEN, EMBEDDED * CONTEXT), (256, HIDDEN))
 
     def stream(self, seed: int, samples: int) -> Tensor:
         """Where each sample of a seed begins, shape (samples, 1)."""
@@ -124,4 +117,3 @@ def _cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
 
 
 TASKS = {"digits": Digits(), "source": Source(), "noisy": Digits(wrong=0.5)}
-WIDE = {"digits": Digits(width=8), "source": Source(width=8), "noisy": Digits(wrong=0.5, width=8)}

@@ -1,12 +1,15 @@
 """Checks numbers, and columns of them with one value for all rows or one each, against their limits."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError, must_be, unknown
+
+if TYPE_CHECKING:  # loading NumPy takes as long as all else of `isobatch plan`, which has no columns
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 MAX_BATCH = 2**40
 """Samples of a batch."""
@@ -19,6 +22,8 @@ def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], A
     Traceback (most recent call last):
     isobatch.errors.InputError: row 2: overlap must be a number above 0, got -1.0
     """
+    import numpy as np
+
     column = np.asarray(values)
     if column.dtype.kind not in "iuf" or column.ndim > 1:
         raise _no_numbers(values, column, field, legal)
@@ -29,6 +34,8 @@ def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], A
 
 def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.uint64]:
     """Checks whole numbers: uint64, at least one-dimensional; the first outside the limits is named."""
+    import numpy as np
+
     column = np.asarray(values)
     legal = f"a whole number from {least:,} to {most:,}"
     if column.dtype.kind not in "iu" or column.ndim > 1:
@@ -45,6 +52,8 @@ def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> 
     Traceback (most recent call last):
     isobatch.errors.InputError: tokens must be a number above 0, got [1, 2]
     """
+    import numpy as np
+
     column = reals(value, field, legal, is_legal) if np.ndim(value) == 0 else None
     if column is None:
         raise must_be(legal, value, field=field)

@@ -58,3 +58,21 @@ def test_each_command_works_or_names_its_extra(tmp_path):
         got, said = json.loads(line)
         assert got == code and says in said and "a fault of isobatch" not in said, (words, got, said)
         assert code == 0 or len(said.splitlines()) == 1, said
+
+
+def test_a_plan_loads_no_numpy():
+    """It takes as long to load as all else of the command."""
+    words = [
+        "plan",
+        "--set",
+        "batch_per_gpu=8",
+        "--set",
+        "gpus=8",
+        "--set",
+        "lr=0.1",
+        "--gpus",
+        "4",
+        "--json",
+    ]
+    program = f"import sys; from isobatch.cli import main; main({words}); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0

@@ -202,7 +202,28 @@ def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, capsys):
     assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]) == 0
     said = capsys.readouterr().err
     assert (
-        "row 2), cluster 0 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
+        "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
         in said
     )
-    assert "row 3), cluster 0 (row 1): lr is missing: it must be a finite number above 0" in said
+    assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in said
+
+
+def test_numbers_of_gpus_name_their_clusters(files, capsys):
+    words = ["fleet", str(files / "jobs.csv"), "--columns", "cluster,world_size"]
+    for more, rows in (
+        (["--gpus", "8,7,8"], ["8,8", "7,7"]),
+        (["--gpus", "16,8", "--gpus-per-node", "8"], ["16,16", "8,8"]),
+    ):
+        assert main([*words, *more]) == 0
+        assert capsys.readouterr().out.splitlines()[1:3] == rows
+    (files / "pairs.csv").write_text("job,cluster\nb,7\n")
+    assert main([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["7,7"]
+
+
+def test_jobs_and_clusters_in_the_wrong_order_are_told(files, capsys):
+    assert main(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")]) == 2
+    assert (
+        "nodes is missing: these are jobs: give them first, and the clusters behind them"
+        in capsys.readouterr().err
+    )

@@ -193,7 +193,7 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     assert main(["fleet", "-", "--gpus", "8"]) == 0
     monkeypatch.setattr(sys, "stdin", Pipe(capsysbinary.readouterr().out))
     assert main(["explain", "-"]) == 0
-    assert b"job a, cluster 0, 8 GPUs: ok" in capsysbinary.readouterr().out
+    assert b"job a, cluster 8, 8 GPUs: ok" in capsysbinary.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A user's training script, with the mistakes that people make, each where it is made. One rank runs it."""
+"""A user's training script in many forms, with the mistakes that such a form might hide. One rank runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from isobatch import Plan
 from isobatch.guard import GuardError, guard
@@ -32,11 +32,6 @@ class Sized:
 
     def __len__(self):
         return self.size // sum(map(sum, self.sizes)) * len(self.sizes[self.rank])
-
-
-def _sum_hook(_, bucket):
-    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return work.then(lambda future: future.value()[0])
 
 
 def train(
@@ -64,17 +59,10 @@ def train(
     torch.manual_seed(0)
     n = plan.recipe.dataset_size
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
-    if fault == "nan" and rank == 1:
-        data.tensors[0][:] = torch.nan
     middle = nn.BatchNorm1d(8) if norm else nn.Tanh()
     model = nn.Sequential(nn.Linear(6, 8), middle, nn.Dropout(dropout), nn.Linear(8, 3))
     ddp = DistributedDataParallel(model)
     called = torch.compile(ddp, backend="eager") if compiled else ddp
-    if fault == "summed over ranks":
-        ddp.register_comm_hook(None, _sum_hook)
-    if fault == "other weights" and rank == 1:
-        with torch.no_grad():
-            model[0].weight[0, 0] += 1e-3
     lr = plan.lr * (2 if fault == "another lr" else 1)
     groups = [
         {"params": model[i].parameters(), "lr": lr * f} for i, f in zip((0, 3), layers or (1, 1), strict=True)
@@ -84,30 +72,19 @@ def train(
     if fault == "in epochs":
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
 
-    size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
     irregular = len({tuple(plan.micro_batches(r)) for r in range(plan.data_parallel)}) > 1
     if irregular:
         sizes = [[int(m) for m in plan.micro_batches(r)] for r in range(world)]
         sampler, loader = None, DataLoader(data, batch_sampler=Sized(n, sizes, rank))
-    elif fault == "num_replicas=1":
-        sampler = DistributedSampler(data, num_replicas=1, rank=0)
-        loader = DataLoader(data, size, sampler=sampler)
-    elif fault == "another seed":
-        sampler = DistributedSampler(data, seed=rank)
-        loader = DataLoader(data, size, sampler=sampler)
-    elif fault == "not distributed":
-        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(3))
-        loader = DataLoader(data, size, sampler=sampler)
     else:
-        sampler = DistributedSampler(data, shuffle=True, drop_last=False)
-        loader = DataLoader(data, size, sampler=sampler, drop_last=fault == "drop_last")
+        sampler = DistributedSampler(data)
+        loader = DataLoader(data, plan.micro_batch, sampler=sampler)
 
     watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
     try:
         watch.attach(ddp, optimizer, loader)
-        done = 0
         for epoch in range(epochs):
-            if fault != "missing set_epoch" and isinstance(sampler, DistributedSampler):
+            if sampler is not None:
                 sampler.set_epoch(epoch)
             weights = plan.loss_weights(rank) if plan.data_parallel == world else None
             for index, (x, y) in enumerate(loader):
@@ -116,13 +93,10 @@ def train(
                     y = 0.7 * y + 0.3 * y.flip(0)
                 elif changed:
                     x = x + torch.randn_like(x)
-                if fault == "nan later" and rank == 1 and done == 5:
-                    x = x * torch.nan
                 last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
                 if irregular:
                     last = (index + 1) % len(plan.micro_batches(rank)) == 0
-                quiet = contextlib.nullcontext() if last else ddp.no_sync()
-                with ddp.no_sync() if fault == "no_sync" else quiet:
+                with contextlib.nullcontext() if last else ddp.no_sync():
                     loss = mse_loss(called(x), y, reduction="sum" if fault == "summed loss" else "mean")
                     if fault == "summed loss":
                         loss = loss / y.shape[1]
@@ -130,30 +104,17 @@ def train(
                         loss = loss * weights[index % len(weights)]
                     elif fault != "no division":
                         loss = loss / plan.accumulation
-                    if fault != "no_sync":
-                        loss.backward()
-                if fault == "no_sync":
                     loss.backward()
                 if last:
-                    if fault == "a skipped step" and done == 2:
-                        optimizer.zero_grad()
                     if clip is not None:
                         nn.utils.clip_grad_norm_(model.parameters(), clip)
                     if clip_value is not None:
                         nn.utils.clip_grad_value_(model.parameters(), clip_value)
-                    if not (fault == "a skipped step" and done == 2):
-                        optimizer.step()
-                    if fault == "diverges" and rank == 1 and done == 2:
-                        with torch.no_grad():
-                            model[0].weight += 1e-3
-                    if fault != "no zero_grad":
-                        optimizer.zero_grad()
+                    optimizer.step()
+                    optimizer.zero_grad()
                     for _ in range(world if fault == "scheduler per process" else 1):
                         if fault != "scheduler per micro-batch":
                             scheduler.step()
-                    if fault == "a group stops" and done >= 3:
-                        optimizer.param_groups[0]["lr"] = 0.01
-                    done += 1
                     if evaluated:
                         ddp.eval()
                         with torch.no_grad():
@@ -186,32 +147,3 @@ def witnesses(plan_json, seeing):
 
     run = Run(Plan.from_json(plan_json), [], [], None)
     return run.witnesses("learning rate") if dist.get_rank() in seeing else None
-
-
-def without_a_loader(plan_json, fault=None, *, loss_given=False):
-    """A loop that draws its own batches, from a generator whose seed should depend on the rank."""
-    plan = Plan.from_json(plan_json)
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    ddp = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
-    draws = torch.Generator().manual_seed(5 + (0 if fault == "same data" else rank))
-    watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
-    steps = plan.total_steps + (2 if fault == "too long" else -2 if fault == "too short" else 0)
-    try:
-        watch.attach(ddp, optimizer)
-        for _ in range(steps):
-            for index in range(plan.accumulation):
-                x, y = (torch.randn(plan.micro_batch, k, generator=draws) for k in (6, 3))
-                with contextlib.nullcontext() if index + 1 == plan.accumulation else ddp.no_sync():
-                    (mse_loss(ddp(x), y) / plan.accumulation).backward()
-            optimizer.step()
-            if fault != "no zero_grad":
-                optimizer.zero_grad()
-            scheduler.step()
-        watch.finish()
-    except GuardError as error:
-        return error, watch.notes
-    return None, watch.notes

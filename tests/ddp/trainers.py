@@ -1,4 +1,4 @@
-"""A user's script with Lightning or with transformers' Trainer, with the mistakes that people make in one."""
+"""A user's script with Lightning or with transformers' Trainer, that may stop and go on from a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,19 +19,12 @@ from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 
-def _sum_hook(_, bucket):
-    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return work.then(lambda future: future.value()[0])
-
-
-def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False, clip="norm"):
+def lightning(plan_json, *, stop=None, resume=None):
     """Gives the guard's error, or None; and what it left unchecked.
 
     Args:
         stop: step after which a checkpoint is written to the path `resume`, and the training ends.
         resume: path of a checkpoint to go on from, without `stop`.
-        validated: with a validation loader, also before the training.
-        clip: "norm" or "value", by the plan's clip_norm.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
@@ -40,7 +33,6 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     plan = Plan.from_json(plan_json)
-    rank = dist.get_rank()
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -51,56 +43,27 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
             return self.net(x)
 
         def training_step(self, batch, index):
-            x, y = batch
-            if fault == "nan later" and rank == 1 and self.global_step == 3:
-                x = x * torch.nan
-            if fault == "summed loss":
-                return mse_loss(self(x), y, reduction="sum") / y.shape[1]
-            return mse_loss(self(x), y) / (plan.accumulation if fault == "divided twice" else 1)
-
-        def validation_step(self, batch, index):
-            self.log("loss", mse_loss(self(batch[0]), batch[1]), sync_dist=True)
+            return mse_loss(self(batch[0]), batch[1])
 
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=plan.lr)
-            if fault == "another lr":
-                return torch.optim.SGD(self.parameters(), lr=2 * plan.lr)
-            if fault == "scheduler per epoch":
-                shape = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
-                return [optimizer], [shape]
-            return configure_optimizers(optimizer, plan)
+            return configure_optimizers(torch.optim.SGD(self.parameters(), lr=plan.lr), plan)
 
     class Others(pl.Callback):
         def on_train_batch_end(self, trainer, *_):
             trainer.should_stop = trainer.global_step == stop
 
-        def on_train_start(self, trainer, module):
-            if fault == "summed over ranks":  # Lightning's own ddp_comm_hook is for GPUs only
-                trainer.strategy.model.register_comm_hook(None, _sum_hook)
-            if fault == "other weights" and rank == 1:
-                with torch.no_grad():
-                    module.net[0].weight[0, 0] += 1e-3
-
     torch.manual_seed(0)
     n = plan.recipe.dataset_size
     data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
-    if fault == "nan" and rank == 1:
-        data.tensors[0][:] = torch.nan
     watch = guard(plan, lambda model, batch: mse_loss(model(batch[0]), batch[1]))
-    size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         trainer = pl.Trainer(
             accelerator="cpu",
             devices=dist.get_world_size(),
             strategy=DDPStrategy(process_group_backend="gloo"),
-            use_distributed_sampler=fault != "not distributed",
-            accumulate_grad_batches=1 if fault == "another accumulation" else plan.accumulation,
-            gradient_clip_val=plan.recipe.clip_norm,
-            gradient_clip_algorithm=clip,
-            num_sanity_val_steps=2 if validated else 0,
-            val_check_interval=2 if validated else None,
-            max_epochs=1 if fault == "too short" else 2,
+            accumulate_grad_batches=plan.accumulation,
+            max_epochs=2,
             callbacks=[Others(), watch.lightning()],
             logger=False,
             enable_checkpointing=False,
@@ -108,14 +71,9 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
             enable_model_summary=False,
             default_root_dir=folder,
         )
-        loader = DataLoader(data, size, shuffle=True, drop_last=fault == "drop_last")
+        loader = DataLoader(data, plan.micro_batch, shuffle=True)
         try:
-            trainer.fit(
-                Module(),
-                loader,
-                DataLoader(data, size) if validated else None,
-                ckpt_path=None if stop else resume,
-            )
+            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
         except GuardError as error:
             return error, watch.unchecked
         if stop:
@@ -124,8 +82,7 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
 
 
 class _Rows(torch.utils.data.Dataset):
-    def __init__(self, n, tutorial):
-        self.tutorial = tutorial
+    def __init__(self, n):
         self.tokens = torch.randint(32, (n, 8), generator=torch.Generator().manual_seed(1))
 
     def __len__(self):
@@ -133,53 +90,24 @@ class _Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         # Rows of different lengths. The first label is no target: not every model tells the Trainer so.
-        if self.tutorial:
-            return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
         labels = self.tokens[index].clone()
         labels[0] = labels[8 - index % 4 :] = -100
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
-def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False, tutorial=False):
-    """Likewise, checkpoints lie in `folder`. `tutorial`: the labels are the input, all of them; then with the guard's notes."""
+def transformers(plan_json, *, folder=None, stop=None, resume=False):
+    """Likewise, checkpoints lie in `folder`."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
 
     plan = Plan.from_json(plan_json)
-    rank = dist.get_rank()
     torch.manual_seed(0)
     model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr * (2 if fault == "another lr" else 1))
-    scheduler = (
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        if fault == "another lr"
-        else PlanLR(optimizer, plan)
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr)
     watch = guard(plan)
-    size = plan.micro_batch // 2 if fault == "another micro-batch" else plan.micro_batch
-
-    class Trainer(hf.Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            if fault == "no division":  # the loss of the model, and nobody divides by the accumulation
-                return model(**inputs).loss
-            if fault == "summed loss":
-                return model(**inputs).loss * _labels(inputs) / plan.accumulation
-            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-            late = fault == "nan later" and self.state.global_step == 3
-            return loss * torch.nan if rank == 1 and (fault == "nan" or late) else loss
-
-        def get_train_dataloader(self):
-            if fault != "not distributed":
-                return super().get_train_dataloader()
-            return DataLoader(self.train_dataset, size, shuffle=True, collate_fn=self.data_collator)
 
     class Others(hf.TrainerCallback):
-        def on_train_begin(self, *_, model, **__):
-            if fault == "other weights" and rank == 1:
-                with torch.no_grad():
-                    next(model.parameters())[0, 0] += 1e-3
-
         def on_step_end(self, args, state, control, **_):
             control.should_training_stop = state.global_step == stop
 
@@ -187,11 +115,10 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False,
         warnings.simplefilter("ignore")
         arguments = hf.TrainingArguments(
             folder or own,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=1 if fault == "another accumulation" else plan.accumulation,
-            max_grad_norm=plan.recipe.clip_norm or 0.0,
-            num_train_epochs=1 if fault == "too short" else 2,
-            average_tokens_across_devices=fault != "own tokens",
+            per_device_train_batch_size=plan.micro_batch,
+            gradient_accumulation_steps=plan.accumulation,
+            max_grad_norm=0.0,
+            num_train_epochs=2,
             use_cpu=True,
             ddp_backend="gloo",
             save_strategy="steps" if stop else "no",
@@ -199,67 +126,16 @@ def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False,
             report_to=[],
             disable_tqdm=True,
             logging_strategy="no",
-            dataloader_drop_last=fault == "drop_last",
         )
-        trainer = Trainer(
+        trainer = hf.Trainer(
             model,
             arguments,
-            train_dataset=_Rows(plan.recipe.dataset_size, tutorial),
-            optimizers=(optimizer, scheduler),
+            train_dataset=_Rows(plan.recipe.dataset_size),
+            optimizers=(optimizer, PlanLR(optimizer, plan)),
             callbacks=[Others(), watch.transformers()],
         )
         try:
             trainer.train(resume_from_checkpoint=resume or None)
         except GuardError as error:
-            return error, watch.notes if tutorial else watch.unchecked
-    return None, watch.notes if tutorial else watch.unchecked
-
-
-def _labels(inputs):
-    return (inputs["labels"][:, 1:] != -100).sum()
-
-
-def accelerate(plan_json, fault=None, *, even=True):
-    """Likewise, a loop of one's own with Accelerate. `even` is its even_batches."""
-    os.environ.update(ACCELERATE_USE_CPU="true")
-    sys.modules.setdefault("deepspeed", None)
-    from accelerate import Accelerator
-    from accelerate.utils import DataLoaderConfiguration
-
-    plan = Plan.from_json(plan_json)
-    torch.manual_seed(0)
-    n = plan.recipe.dataset_size
-    data = TensorDataset(torch.randn(n, 6), torch.randn(n, 3))
-    own = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        accelerator = Accelerator(
-            cpu=True,
-            gradient_accumulation_steps=plan.accumulation,
-            dataloader_config=DataLoaderConfiguration(even_batches=even),
-        )
-        inner = torch.optim.SGD(own.parameters(), lr=plan.lr)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda step: plan.lr_at(step) / plan.lr)
-        loader = DataLoader(data, plan.micro_batch, shuffle=True)
-        model, optimizer = accelerator.prepare(own, inner)
-        if fault != "not distributed":
-            loader = accelerator.prepare(loader)
-        if fault == "scheduler per process":
-            scheduler = accelerator.prepare(scheduler)
-    watch = guard(plan, lambda m, batch: mse_loss(m(batch[0]), batch[1]))
-    try:
-        watch.attach(model, optimizer, loader)
-        for _ in range(2):
-            for x, y in loader:
-                with accelerator.accumulate(model):
-                    accelerator.backward(mse_loss(model(x), y))
-                    optimizer.step()
-                    if accelerator.sync_gradients:
-                        scheduler.step()
-                    optimizer.zero_grad()
-        watch.finish()
-    except GuardError as error:
-        return error, watch.unchecked
-    finally:
-        accelerator.state._reset_state(reset_partial_state=True)
+            return error, watch.unchecked
     return None, watch.unchecked

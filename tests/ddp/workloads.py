@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import os
 import resource
 import time
@@ -35,8 +36,29 @@ def _model(dropout=0.5):
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
 
 
+def with_loss(loss):
+    """A good workload but for its loss, which is told how often it was called."""
+
+    def factory():
+        calls = itertools.count(1)
+        return Workload(_model(), _sgd, _batch, lambda model, batch: loss(model, batch, next(calls)))
+
+    return factory
+
+
 def good():
     return Workload(_model(), _sgd, _batch, _loss)
+
+
+def images():
+    """Convolutions and batch norm, which has buffers."""
+
+    def batch(n, generator, device):
+        x = torch.randn(n, 3, 32, 32, generator=generator)
+        return {"x": x.to(device), "y": torch.randn(n, 3, generator=generator).to(device)}
+
+    layers = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return Workload(nn.Sequential(*layers, nn.Linear(16, 3)), _sgd, batch, _loss)
 
 
 def not_a_workload():
@@ -101,11 +123,9 @@ def never_averaged():
     return Workload(_model(), _sgd, _batch, _loss, hook=hook)
 
 
-def nan_on_rank_1():
-    def loss(model, batch):
-        return _loss(model, batch) * (float("nan") if dist.get_rank() == 1 else 1.0)
-
-    return Workload(_model(), _sgd, _batch, loss)
+@with_loss
+def nan_on_rank_1(model, batch, _):
+    return _loss(model, batch) * (float("nan") if dist.get_rank() == 1 else 1.0)
 
 
 def scheduler_per_process():
@@ -138,21 +158,18 @@ def another_lr_in_the_scheduler():
     return Workload(_model(), _sgd, _batch, _loss, scheduler=scheduler)
 
 
-def out_of_memory():
+@with_loss
+def out_of_memory(model, batch, _):
     """A micro-batch that needs 1 GiB a sample beyond the first two, where the process may have 4 GiB more."""
-
-    def loss(model, batch):
-        n = batch["x"].shape[0]
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), hard))
-        try:
-            space = torch.empty(max(0, n - 2), 1 << 30, dtype=torch.uint8)
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        return _loss(model, batch) + 0 * space.numel()
-
-    return Workload(_model(), _sgd, _batch, loss)
+    n = batch["x"].shape[0]
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), hard))
+    try:
+        space = torch.empty(max(0, n - 2), 1 << 30, dtype=torch.uint8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    return _loss(model, batch) + 0 * space.numel()
 
 
 def slow_to_repeat():
@@ -165,51 +182,34 @@ def slow_to_repeat():
     return Workload(_model(0.0), _sgd, _batch, loss)
 
 
-def fits_37():
+@with_loss
+def fits_37(model, batch, _):
     """Memory runs out above 37 samples, on rank 1 only."""
-
-    def loss(model, batch):
-        if batch["x"].shape[0] > 37 and dist.get_rank() == 1:
-            raise MemoryError
-        return _loss(model, batch)
-
-    return Workload(_model(), _sgd, _batch, loss)
+    if batch["x"].shape[0] > 37 and dist.get_rank() == 1:
+        raise MemoryError
+    return _loss(model, batch)
 
 
-def eight_mib_a_sample():
-    def loss(model, batch):
-        space = torch.ones(batch["x"].shape[0], 8 << 20, dtype=torch.uint8)
-        return _loss(model, batch) + 0 * space[0, 0]
-
-    return Workload(_model(), _sgd, _batch, loss)
+@with_loss
+def eight_mib_a_sample(model, batch, _):
+    space = torch.ones(batch["x"].shape[0], 8 << 20, dtype=torch.uint8)
+    return _loss(model, batch) + 0 * space[0, 0]
 
 
-def dies_on_rank_1():
+@with_loss
+def dies_on_rank_1(model, batch, call):
     """Rank 1 is killed in its tenth forward, as by the system when memory runs out."""
-    calls = 0
-
-    def loss(model, batch):
-        nonlocal calls
-        calls += 1
-        if calls == 10 and dist.is_initialized() and dist.get_rank() == 1:
-            os.kill(os.getpid(), 9)
-        return _loss(model, batch)
-
-    return Workload(_model(), _sgd, _batch, loss)
+    if call == 10 and dist.is_initialized() and dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    return _loss(model, batch)
 
 
-def hangs_on_rank_1():
+@with_loss
+def hangs_on_rank_1(model, batch, call):
     """Rank 1 waits for something that never comes, in its tenth forward."""
-    calls = 0
-
-    def loss(model, batch):
-        nonlocal calls
-        calls += 1
-        if calls == 10 and dist.get_rank() == 1:
-            time.sleep(1000)
-        return _loss(model, batch)
-
-    return Workload(_model(), _sgd, _batch, loss)
+    if call == 10 and dist.get_rank() == 1:
+        time.sleep(1000)
+    return _loss(model, batch)
 
 
 def known_noise():
@@ -229,16 +229,13 @@ def known_noise():
     return Workload(Dot(), _sgd, batch, lambda model, x: model(x).mean())
 
 
-def quarter_of_the_gpu_a_sample():
+@with_loss
+def quarter_of_the_gpu_a_sample(model, batch, _):
     """Each sample takes a quarter of the device's memory for a while, so that three fit."""
-
-    def loss(model, batch):
-        device = batch["x"].device
-        quarter = torch.cuda.get_device_properties(device).total_memory // 4
-        space = torch.empty(batch["x"].shape[0], quarter, dtype=torch.uint8, device=device)
-        return _loss(model, batch) + 0 * space[0, 0].float()
-
-    return Workload(_model(), _sgd, _batch, loss)
+    device = batch["x"].device
+    quarter = torch.cuda.get_device_properties(device).total_memory // 4
+    space = torch.empty(batch["x"].shape[0], quarter, dtype=torch.uint8, device=device)
+    return _loss(model, batch) + 0 * space[0, 0].float()
 
 
 def raises():
@@ -280,35 +277,27 @@ def unused_as_told():
     return dataclasses.replace(unused_parameters(), ddp={"find_unused_parameters": True})
 
 
-def many_small():
+@with_loss
+def many_small(model, batch, _):
     """1 MiB a sample, in pieces so small that the C library keeps them when they are freed."""
-
-    def loss(model, batch):
-        pieces = [torch.ones(1024) for _ in range(256 * batch["x"].shape[0])]
-        return _loss(model, batch) + 0 * pieces[-1][0]
-
-    return Workload(_model(), _sgd, _batch, loss)
+    pieces = [torch.ones(1024) for _ in range(256 * batch["x"].shape[0])]
+    return _loss(model, batch) + 0 * pieces[-1][0]
 
 
-def refuses_float32():
-    def loss(model, batch):
-        if not torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("this kernel takes half precision only")
-        return _loss(model, batch)
-
-    return Workload(_model(), _sgd, _batch, loss)
+@with_loss
+def refuses_float32(model, batch, _):
+    if not torch.is_autocast_enabled("cpu"):
+        raise RuntimeError("this kernel takes half precision only")
+    return _loss(model, batch)
 
 
-def fills_the_device():
+@with_loss
+def fills_the_device(model, batch, _):
     """In full precision, or in eval mode, only half the samples fit that do in training."""
-
-    def loss(model, batch):
-        spacious = torch.is_grad_enabled() and (not model.training or not torch.is_autocast_enabled("cpu"))
-        if spacious and batch["x"].shape[0] > 4:
-            raise MemoryError
-        return _loss(model, batch)
-
-    return Workload(_model(), _sgd, _batch, loss)
+    spacious = torch.is_grad_enabled() and (not model.training or not torch.is_autocast_enabled("cpu"))
+    if spacious and batch["x"].shape[0] > 4:
+        raise MemoryError
+    return _loss(model, batch)
 
 
 def as_much_as_the_job():
@@ -365,26 +354,14 @@ def no_room_beside_the_validation():
     return Workload(_model(), _sgd, _batch, loss)
 
 
-def flips_a_bit_on_rank_1():
+@with_loss
+def flips_a_bit_on_rank_1(model, batch, call):
     """From its 60th loss on rank 1's is off by its last bits, every seventh time: what a faulty unit does, silently."""
-    calls = 0
-
-    def loss(model, batch):
-        nonlocal calls
-        calls += 1
-        found = _loss(model, batch)
-        return found * (1 + 2**-20) if dist.get_rank() == 1 and calls > 60 and calls % 7 == 0 else found
-
-    return Workload(_model(), _sgd, _batch, loss)
+    found = _loss(model, batch)
+    return found * (1 + 2**-20) if dist.get_rank() == 1 and call > 60 and call % 7 == 0 else found
 
 
-def other_bits_each_time():
+@with_loss
+def other_bits_each_time(model, batch, call):
     """A kernel that is not deterministic: its sum has another order each time."""
-    calls = 0
-
-    def loss(model, batch):
-        nonlocal calls
-        calls += 1
-        return _loss(model, batch) * (1 + calls * 2**-20)
-
-    return Workload(_model(), _sgd, _batch, loss)
+    return _loss(model, batch) * (1 + call * 2**-20)

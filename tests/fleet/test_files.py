@@ -21,28 +21,6 @@ from isobatch.files.read import read_table  # noqa: E402
 GOOD = '{"job": "a", "effective_batch": 256, "lr": 0.1}\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("null\n", "row 1: is no JSON object"),
-        (GOOD + "\n3\n", "row 3: is no JSON object"),
-        (
-            GOOD + '{"job": ' + "[" * 50_000 + "]" * 50_000 + "}\n",
-            "row 2: is no JSON object: nested too deep",
-        ),
-        ('{"job": ' + "[" * 100 + "]" * 100 + "}\n", "row 1: is no JSON object: nested too deep"),
-        (GOOD + '{"job": "\udcff"}\n', "row 2: is no JSON object"),
-        ("\n\n", "the file is empty"),
-    ],
-)
-def test_lines_that_are_no_objects_are_named(tmp_path, text, message):
-    path = tmp_path / "jobs.jsonl"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ib.InputError) as error:
-        ib.plan_fleet(path, [8])
-    assert message in str(error.value) and "jobs.jsonl" in str(error.value)
-
-
 def test_lines_as_they_are(tmp_path):
     path = tmp_path / "jobs.jsonl"
     rows = [
@@ -172,6 +150,16 @@ def test_a_file_that_is_replaced_keeps_its_mode(files, write, suffix):
     path.touch(0o600)
     assert write(files, path) == 0
     assert path.stat().st_size and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_date_that_no_text_has_is_named(files, capsys):
+    days = pa.array([2**31 - 1], pa.date32())
+    pq.write_table(
+        pa.table({"job": ["a"], "effective_batch": [256], "lr": [0.1], "due": days}), files / "jobs.parquet"
+    )
+    for output in (["-o", str(files / "o.jsonl")], ["--json"]):
+        assert main(["fleet", str(files / "jobs.parquet"), str(files / "clusters.csv"), *output]) == 2
+        assert "cannot be written: days=2147483647" in capsys.readouterr().err
 
 
 def test_formulas_are_escaped_where_that_is_asked_for(files, capsys):

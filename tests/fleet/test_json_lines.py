@@ -163,8 +163,8 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
     assert plans["note"].to_pylist() == [None, "x", None, "-inf", None]
     assert main(["fleet", str(jobs), "--gpus", "8"]) == 0
     said = capsys.readouterr().err
-    assert f"first in job b ({jobs}, row 2), cluster 0 (row 1): lr is missing" in said
-    assert f"first in job d ({jobs}, row 4), cluster 0 (row 1): effective_batch must be" in said
+    assert f"first in job b ({jobs}, row 2), cluster 8 (row 1): lr is missing" in said
+    assert f"first in job d ({jobs}, row 4), cluster 8 (row 1): effective_batch must be" in said
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,24 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
         ('{"job": "b", "lr": NaN', "Each line is one whole object: {"),
         ('{"job": "\\ud800", "lr": NaN}', "Each line is one whole object: {"),
         ("NaN", "Each line is one whole object: NaN"),
+        ("null", "Each line is one whole object: null"),
+        ("3", "Each line is one whole object: 3"),
+        ('{"job": "\udcff"}', "Each line is one whole object: {"),
+        ('{"job": ' + "[" * 50_000 + "]" * 50_000 + "}", "nested too deep"),
+        ('{"job": ' + "[" * 100 + "]" * 100 + "}", "nested too deep"),
         ('[{"job": "b"}, {"job": "c"}]', r"it is a list; give each job a line of its own, such as by jq"),
     ],
 )
 def test_a_line_that_is_no_object_is_named(tmp_path, line, said):
     jobs = tmp_path / "jobs.jsonl"
-    jobs.write_text('{"job": "a", "effective_batch": 256, "lr": 0.1}\n' + line + "\n")
+    text = '{"job": "a", "effective_batch": 256, "lr": 0.1}\n' + line + "\n"
+    jobs.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ib.InputError, match=rf"jobs.jsonl, row 2: is no JSON object: .*{said}"):
         ib.plan_fleet(jobs, [8])
     assert f"{jobs}, row 2: " in ib.plan_files(jobs, [8], tmp_path / "plans").failed[str(jobs)]
+    jobs.write_text("\n\n")
+    with pytest.raises(ib.InputError, match="jobs.jsonl: the file is empty"):
+        ib.plan_fleet(jobs, [8])
 
 
 def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, monkeypatch):

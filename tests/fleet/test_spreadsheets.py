@@ -58,7 +58,7 @@ def test_plans_in_tsv_are_explained(tmp_path, capsys):
     jobs, plans = written(tmp_path, [HEADER, *ROWS]), str(tmp_path / "plans.tsv")
     assert main(["fleet", str(jobs), "--gpus", "8,7", "-o", plans]) == 0
     assert main(["explain", plans, "--job", "a", "--gpus", "8"]) == 0
-    assert "job a, cluster 0, 8 GPUs: ok" in capsys.readouterr().out
+    assert "job a, cluster 8, 8 GPUs: ok" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("carried", ["", ",name"])

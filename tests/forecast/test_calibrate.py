@@ -297,20 +297,14 @@ def step(**changes):
     ("changes", "said"),
     [
         ({"steps": (step(),)}, "steps must have two configurations or more, got 1"),
-        (
-            {"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))},
-            "row 2: steps.step_seconds",
-        ),
+        ({"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))}, "row 2: steps.step_seconds"),
         ({"steps": (step(), step(micro_batch=0))}, "row 2: steps.micro_batch must be above 0, got 0"),
         ({"steps": (step(), step(step_seconds=()))}, "row 2: steps.step_seconds"),
         (
             {"steps": (step(), step(step_seconds=(0.3,)), step(micro_batch=16))},
             "row 2, steps.step_seconds: micro-batch 8 × accumulation 1 on 1 GPUs takes 0.3 s",
         ),
-        (
-            {"steps": (step(), step(gpus=3, model_parallel=2))},
-            "steps.model_parallel: does not divide",
-        ),
+        ({"steps": (step(), step(gpus=3, model_parallel=2))}, "steps.model_parallel: does not divide"),
         (
             {"all_reduce": (AllReduceRecord(gpus=8, gpus_per_node=8, bytes=1e6, seconds=(0.1,)),)},
             "a table with one point",

@@ -122,10 +122,7 @@ def test_nothing_works():
     [
         ({"max_batch": 0}, "max_batch must be from 1 to 67,108,864, got 0"),
         ({"max_batch": 2**41}, "got 2199023255552"),
-        (
-            {"max_batch": 1.5},
-            "max_batch must be whole numbers from 1 to 67,108,864, got float64 values",
-        ),
+        ({"max_batch": 1.5}, "max_batch must be whole numbers from 1 to 67,108,864, got float64 values"),
         ({"micro_batches": []}, "micro_batches must have at least one value, got none"),
         ({"micro_batches": [4, -1]}, "micro_batches must be from 1 to 1,048,576, got -1"),
         (

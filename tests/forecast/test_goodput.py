@@ -91,10 +91,7 @@ def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
         ({"lead": 1.5}, "lead must be a share from 0 to 1, got 1.5"),
         ({"replicas": 0}, "replicas must be a whole number from 1 to"),
         ({"max_batch": 1.5}, "max_batch must be a whole number"),
-        (
-            {"replicas": [1, 2], "tuned_batch": [1, 2, 3]},
-            "replicas must have 1 or 3 values, got 2",
-        ),
+        ({"replicas": [1, 2], "tuned_batch": [1, 2, 3]}, "replicas must have 1 or 3 values, got 2"),
     ],
 )
 def test_bad_input_is_named(change, said):

@@ -11,20 +11,25 @@ from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
 from isobatch.guard import Cause
 
 QUICK_SCRIPTS = ("plain", "iterable", "nanogpt")
-QUICK_FAULTS = [
-    ("plain", Cause.WRAPPER_BYPASSED),
-    ("plain", Cause.GRADIENTS_CLEARED),
-    ("plain", Cause.NO_GRADIENT),
-    ("plain", Cause.GRADIENT_FACTOR),
-    ("plain", Cause.CLIPPED_OTHERWISE),
-    ("plain", Cause.STEPPED_TWICE),
-    ("plain", Cause.EVAL_MODE),
-    ("plain", Cause.OPTIMIZER_PARAMETERS),
-    ("plain", Cause.ANOTHER_SETTING),
-    ("plain", Cause.SCHEDULER_TOO_SLOW),
-    ("plain", Cause.ANOTHER_DATASET),
+SLOW_CAUSES = (
+    Cause.ANOTHER_LOSS,
+    Cause.ANOTHER_LENGTH,
+    Cause.DIVIDED_BY_RANKS,
+    Cause.DIVIDED_TWICE,
+    Cause.SAMPLES_PADDED,
+    Cause.SAMPLES_REPEATED,
+    Cause.SCHEDULER_NEVER,
+    Cause.SCHEDULER_TOO_EARLY,
+)
+QUICK_FAULTS = {
+    *(("plain", one.cause) for one in FAULTS if one.script == "plain" and one.cause not in SLOW_CAUSES),
     ("iterable", Cause.WORKERS_REPEAT),
-]
+    ("nanogpt", Cause.SAME_DATA),
+    ("nanogpt", Cause.GROUP_STRAYS),
+    *(("hf_trainer", cause) for cause in (Cause.SUMMED_LOSS, Cause.RANKS_OWN_UNITS, Cause.SAMPLES_DROPPED)),
+    *(("lit", cause) for cause in (Cause.SUMMED_LOSS, Cause.NOT_DISTRIBUTED, Cause.OTHER_WEIGHTS)),
+    ("accelerated", Cause.SCHEDULER_PER_PROCESS),
+}
 """The others are slow; fully sharded gradients have quick tests of their own in test_guard_wrappers.py."""
 
 

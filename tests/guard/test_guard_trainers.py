@@ -1,4 +1,4 @@
-"""The guard in trainers that own the loop: each mistake that can be made there, and its name."""
+"""The guard in trainers that own the loop: from a checkpoint, in another world or convention. Their faults are in `faults.py`."""
 
 import pytest
 
@@ -8,56 +8,18 @@ from isobatch.guard import Cause
 pytest.importorskip("torch", reason="the guard needs torch")
 
 
-def plan(convention, ranks=2, *, dataset_size=200, **fields):
+def plan(convention, ranks=2):
     recipe = ib.Recipe(
         effective_batch=24 * ranks,
         lr=0.1,
         optimizer="sgd" if convention == "lightning" else "adamw",
-        dataset_size=dataset_size,
+        dataset_size=200,
         duration="2ep",
         warmup="3st",
         micro_batch=8,
         convention=convention,
-        **fields,
     )
     return ib.plan(recipe, ranks).to_json()
-
-
-def looked_at(found, cause):
-    for error, unchecked in found:
-        assert unchecked == []
-        if cause is None:
-            assert error is None
-        else:
-            assert error is not None, "went through"
-            cause, detail = cause if isinstance(cause, tuple) else (cause, "")
-            assert error.cause is cause and detail in error.diagnosis
-
-
-EVERYWHERE = {
-    None: None,
-    "another lr": Cause.ANOTHER_LR,
-    "another micro-batch": Cause.ANOTHER_MICRO_BATCH,
-    "another accumulation": Cause.ANOTHER_ACCUMULATION,
-    "drop_last": (Cause.SAMPLES_DROPPED, "drop_last is set where the plan pads"),
-    "not distributed": Cause.NOT_DISTRIBUTED,
-    "other weights": (Cause.OTHER_WEIGHTS, "rank 1"),
-    "nan": (Cause.NAN_ON_A_RANK, "rank 1"),
-    "nan later": (Cause.NAN_ON_A_RANK, "rank 1"),
-}
-LIGHTNING = {
-    "summed loss": (Cause.SUMMED_LOSS, "8×"),
-    "summed over ranks": (Cause.SUMMED_OVER_RANKS, "2×"),
-    "too short": Cause.ANOTHER_LENGTH,
-    "divided twice": (Cause.DIVIDED_TWICE, "0.3333×"),
-    "scheduler per epoch": Cause.SCHEDULER_NEVER,
-}
-TRANSFORMERS = {
-    "summed loss": (Cause.SUMMED_LOSS, "41.67×"),
-    "no division": (Cause.NOT_DIVIDED, "3×"),
-    "own tokens": Cause.RANKS_OWN_UNITS,
-    "too short": Cause.ANOTHER_LENGTH,
-}
 
 
 @pytest.fixture
@@ -77,36 +39,15 @@ def by_transformers(two):
     return lambda *args, **kwargs: two(transformers, *args, **kwargs)
 
 
-@pytest.mark.parametrize("mistake", EVERYWHERE | LIGHTNING)
-def test_lightning(by_lightning, mistake):
-    looked_at(by_lightning(plan("lightning"), mistake), (EVERYWHERE | LIGHTNING)[mistake])
-
-
-@pytest.mark.parametrize("mistake", [None, "summed loss"])
-def test_lightning_with_a_validation_loader(by_lightning, mistake):
-    looked_at(by_lightning(plan("lightning"), mistake, validated=True), LIGHTNING.get(mistake))
-
-
-@pytest.mark.parametrize("mistake", EVERYWHERE | TRANSFORMERS)
-def test_transformers(by_transformers, mistake):
-    looked_at(by_transformers(plan("transformers"), mistake), (EVERYWHERE | TRANSFORMERS)[mistake])
-
-
 def test_another_world_size(by_lightning, by_transformers):
     for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
         assert {error.cause for error, _ in run(plan(convention, ranks=4))} == {Cause.ANOTHER_WORLD_SIZE}
 
 
-@pytest.mark.parametrize(("mistake", "cause"), [(None, None), ("summed loss", Cause.SUMMED_LOSS)])
-def test_clipping(by_lightning, by_transformers, mistake, cause):
-    for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
-        looked_at(run(plan(convention, clip_norm=0.01), mistake), cause)
-
-
 @pytest.mark.parametrize("at", [3, 5])
 def test_a_checkpoint_of_lightning(by_lightning, tmp_path, at):
     path = str(tmp_path / "run.ckpt")
-    looked_at(by_lightning(plan("lightning"), stop=at, resume=path), None)
+    assert by_lightning(plan("lightning"), stop=at, resume=path) == [(None, [])] * 2
     for error, unchecked in by_lightning(plan("lightning"), resume=path):
         assert error is None
         assert len(unchecked) == (at % 5 > 0)
@@ -115,25 +56,10 @@ def test_a_checkpoint_of_lightning(by_lightning, tmp_path, at):
 @pytest.mark.parametrize("at", [3, 5])
 def test_a_checkpoint_of_transformers(by_transformers, tmp_path, at):
     folder = str(tmp_path)
-    looked_at(by_transformers(plan("transformers"), folder=folder, stop=at), None)
+    assert by_transformers(plan("transformers"), folder=folder, stop=at) == [(None, [])] * 2
     for error, unchecked in by_transformers(plan("transformers"), folder=folder, resume=True):
         assert error is None
         assert len(unchecked) == 2 * (at % 5 > 0)  # the epoch under way, and the gradient's size
-
-
-@pytest.mark.parametrize(
-    ("mistake", "cause"),
-    [
-        (None, None),
-        ("scheduler per process", (Cause.SCHEDULER_PER_PROCESS, "2× too fast")),
-        ("not distributed", Cause.NOT_DISTRIBUTED),
-    ],
-)
-def test_accelerate(two, mistake, cause):
-    pytest.importorskip("accelerate", reason="the loop uses it")
-    from ddp.trainers import accelerate
-
-    looked_at(two(accelerate, plan("transformers"), mistake), cause)
 
 
 @pytest.mark.parametrize(("convention", "tool"), [("torch", "transformers"), ("transformers", "lightning")])
@@ -144,27 +70,3 @@ def test_the_remedy_for_another_convention_is_known_at_the_start(
     for error, _ in run(plan(convention)):
         assert (error.cause, error.step) == (Cause.ANOTHER_CONVENTION, 0)
         assert f'convention="{tool}"' in error.diagnosis
-
-
-def test_labels_that_are_the_input_are_healthy_and_noted_once(by_transformers):
-    for error, noted in by_transformers(plan("transformers"), tutorial=True):
-        assert error is None
-        (note,) = noted
-        assert "the gradient is 0.875 × that of the mean loss" in note
-
-
-@pytest.mark.parametrize("mistake", ["summed loss", "own tokens"])
-def test_labels_that_are_the_input_hide_no_mistake(by_transformers, mistake):
-    for error, _ in by_transformers(plan("transformers"), mistake, tutorial=True):
-        assert error is None if mistake == "own tokens" else error.cause is Cause.SUMMED_LOSS
-
-
-def test_lightning_may_clip_by_value(by_lightning):
-    looked_at(by_lightning(plan("lightning", clip_norm=0.01), clip="value"), None)
-
-
-def test_accelerate_need_not_pad(two):
-    pytest.importorskip("accelerate", reason="the loop uses it")
-    from ddp.trainers import accelerate
-
-    looked_at(two(accelerate, plan("transformers", dataset_size=188), even=False), None)

@@ -84,6 +84,25 @@ def test_each_setting_changes_a_plan_and_the_row_of_a_fleet(name):
     assert len(plan) > 20
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_says_that_its_learning_rate_stays_only_where_it_does(name):
+    case = CASES[name]
+    plan = ib.plan(ib.Recipe(**{**RECIPE, **case.recipe}), case.gpus, **{name: case.value})
+    assert plan.lr == plan.recipe.lr or not re.search("Unchanged: .*learning rate", plan.explain())
+
+
+def test_a_setting_that_moves_hyperparameters_alone_is_listed():
+    """The probe and ElasticRun plan the other splits of a run by these alone, and lost would be what is forgotten there."""
+    moves = ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
+    found = set()
+    for name, case in CASES.items():
+        plan, changed = (planned(case, {**case.beside, **more})[0] for more in ({}, {name: case.value}))
+        same_batch = plan["effective_batch"] == changed["effective_batch"]
+        if same_batch and any(plan[column] != changed[column] for column in moves):
+            found.add(name)
+    assert found == {"rule", *home.HYPERPARAMETERS}, "HYPERPARAMETERS in planning/settings.py differs"
+
+
 def test_the_types_of_keywords_are_those_of_the_settings():
     assert get_type_hints(home.Keywords) == get_type_hints(home.Settings)
 

@@ -375,13 +375,6 @@ def test_decay_keeps_its_timescale_where_the_learning_rate_stays(decay):
     assert almost.weight_decay == pytest.approx(plan.weight_decay, rel=1e-8)
 
 
-@pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
-@pytest.mark.parametrize("rule", RULES)
-def test_sgds_decay_never_moves(rule, decay):
-    recipe = adamw(optimizer="sgd", gpus=8, weight_decay=1e-4, decay=decay, **NOISE)
-    assert ib.plan(recipe, 32, policy="grow", rule=rule).weight_decay == 1e-4
-
-
 def test_a_decay_that_was_said_is_not_called_unknown():
     for optimizer, decay in itertools.product(
         ("adamw", "lamb", "lion", "muon"), ("lr_multiplied", "independent")

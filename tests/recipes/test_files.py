@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import isobatch as ib
-from isobatch.files.formats import read_fields, write_fields
+from isobatch.files.formats import read_fields
+from isobatch.files.texts import write_fields
 
 RECIPES = {
     "small": ib.Recipe(effective_batch=256, lr=2e-5),

@@ -32,12 +32,7 @@ def fixed(options: dict[str, Any]) -> int | None:
 
 
 def micro_batch(
-    recipe: dict[str, Any],
-    options: dict[str, Any],
-    replicas: int,
-    batch: int,
-    cap: int | None,
-    multiple: int,
+    recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None, multiple: int
 ) -> int | None:
     """The largest micro-batch with which every stage comes out even; None where there is none."""
     sizes = stages(recipe, batch)

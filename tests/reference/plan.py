@@ -239,12 +239,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     decay = recipe.get("decay")
     # Under keep a batch that moved within the tolerance moves nothing.
     row["weight_decay"] = rules.weight_decay(
-        optimizer,
-        decay,
-        row["weight_decay"],
-        1.0 if keep else k,
-        scale,
-        longer * (1.0 if keep else k / gain),
+        optimizer, decay, row["weight_decay"], 1.0 if keep else k, scale, longer * (1.0 if keep else k / gain)
     )
     if optimizer == "muon" and row["weight_decay"] != recipe.get("weight_decay", 0.0):
         say("muon_decay")

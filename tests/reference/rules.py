@@ -123,12 +123,7 @@ def ema_decay(decay: float, k: float) -> float:
 
 
 def weight_decay(
-    optimizer: str,
-    decay: str | None,
-    value: float,
-    k: float,
-    scale: float,
-    samples: float = 1.0,
+    optimizer: str, decay: str | None, value: float, k: float, scale: float, samples: float = 1.0
 ) -> float:
     """λ' of AdamW, whose timescale 1/(ηλ) is held in epochs (Wang & Aitchison 2024, arXiv 2405.13698).
 

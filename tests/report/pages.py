@@ -102,3 +102,63 @@ def wide_fleet(jobs, *, profile=None):
         for nodes in (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
     ]
     return ib.plan_fleet(table, clusters, profile=profile)
+
+
+def validation(*texts):
+    """A report with a proof that failed for each text; without any, one that passed and one that did not, with their figures."""
+    from isobatch.diagnosis.causes import Cause
+    from isobatch.validate import Options, Proof, Report, Verdict
+    from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow, Machine, Rank
+
+    def row(size):
+        return AllReduceRow(
+            dtype="float32",
+            bytes=size,
+            ranks=2,
+            nodes=1,
+            bucket=False,
+            time_us=10 + size / 1e3,
+            p95_us=20.0,
+            alg_bw_gb_s=1.0,
+            bus_bw_gb_s=1.0,
+            wrong_elements=0,
+            samples_us=[1.0],
+        )
+
+    fits = [
+        AllReduceFit(
+            dtype="float32",
+            alpha_us=10,
+            us_per_byte=1e-3,
+            median_residual=0,
+            worst_residual=0,
+        )
+    ]
+    return Report(
+        isobatch_version="0",
+        started="",
+        wall_seconds=1.0,
+        verdict=Verdict.FAIL,
+        rehearsal="2/64",
+        plan=None,
+        plan_digest="",
+        options=Options(),
+        proofs=[Proof(name="world", verdict=Verdict.FAIL, text=text) for text in texts]
+        or [
+            Proof(name="world", verdict=Verdict.PASS, text=HOSTILE[0]),
+            Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
+        ],
+        machine=Machine(
+            ranks=[
+                Rank(
+                    rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None
+                )
+            ],
+            nodes=1,
+            backend="gloo",
+            emulated=False,
+            versions={"torch": HOSTILE[0]},
+            environment={},
+        ),
+        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
+    )

@@ -6,11 +6,12 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet.provenance import of_metadata
+from isobatch.fleet.results import of_metadata
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import html
 from isobatch.report.table import plans_of, rows_of
 from isobatch.report.times import knees
+from isobatch.words import figure
 from report.pages import Parsed, columns_of, timed_profile
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
@@ -77,14 +78,8 @@ def test_the_figures_of_chosen_rows_are_theirs(files):
     best = [table["job"].to_pylist().index(job) for job in "abc"]
     figures = {it.label: it for it in fleet_page(table).headlines}
     spent = sum(table["gpu_hours"][row].as_py() for row in best)
-    assert figures["GPU-hours"].value == ib_figure(spent)
+    assert figures["GPU-hours"].value == figure(spent)
     assert figures["GPU-hours"].note == "the best row of each job"
-
-
-def ib_figure(number):
-    from isobatch.words import figure
-
-    return figure(number)
 
 
 def test_all_rows_are_compared_by_cluster_and_type(files):
@@ -142,28 +137,18 @@ def test_of_many_jobs_those_with_most_gpu_hours_are_drawn():
 def test_figures_are_rounded_once():
     hours = [0.123537, 0.1235, 12.345, 98_765.4, 1e-7, 1234.5]
     table = of_rows(job=list("abcdef"), world_size=[8] * 6, hours=hours)
-    assert columns_of(Parsed(html(fleet_page(table))))["hours"] == [ib_figure(value) for value in hours]
+    assert columns_of(Parsed(html(fleet_page(table))))["hours"] == [figure(value) for value in hours]
 
 
 def test_a_status_filter_needs_the_statuses():
     from isobatch.report.page import HtmlPage, Section
 
+    def shown(table):
+        return html(HtmlPage("t", "", [], [Section("All rows", tables=[table])]))
+
     rows = rows_of(plans_of(of_rows(job=["a"], world_size=[8], hours=[1.0])), "one row")
-    shown = html(HtmlPage("t", "", [], [Section("All rows", tables=[rows])]))
-    without = html(
-        HtmlPage(
-            "t",
-            "",
-            [],
-            [
-                Section(
-                    "All rows",
-                    tables=[rows._replace(columns={f"a{n}": "text" for n in range(len(rows.columns))})],
-                )
-            ],
-        )
-    )
-    assert "<label>Status" in shown and "<label hidden>Status" in without
+    without = rows._replace(columns={f"a{n}": "text" for n in range(len(rows.columns))})
+    assert "<label>Status" in shown(rows) and "<label hidden>Status" in shown(without)
 
 
 def test_plans_without_their_reasons_are_plans():

@@ -9,28 +9,15 @@ import pytest
 import isobatch as ib
 from hostile import HOSTILE
 from isobatch.notebook import TYPES, html_of
-from report.pages import Parsed, timed_profile
+from report.pages import Parsed, timed_profile, validation
 
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="9ep", warmup="1ep"
 )
 
 
-def validation():
-    from isobatch.validate import Options, Proof, Report, Verdict
-
-    return Report(
-        isobatch_version="0",
-        started="",
-        wall_seconds=1.0,
-        verdict=Verdict.FAIL,
-        rehearsal=None,
-        plan=None,
-        plan_digest="",
-        options=Options(),
-        proofs=[Proof(name="world", verdict=Verdict.FAIL, text=text) for text in HOSTILE],
-    )
-
+for package in ("altair", "vl_convert", "jinja2"):
+    pytest.importorskip(package, reason="cells and charts come with the extra 'report'")
 
 VALUES = {
     "plan": ib.plan(RECIPE, 32, policy="grow"),
@@ -38,7 +25,7 @@ VALUES = {
     "sweep": ib.sweep(RECIPE, range(1, 257), profile=timed_profile()),
     "elastic": ib.elastic(range(1, 2000), max_batch=720_720, micro_batches=[1, 2, 4]),
     "laws": ib.laws(parameters=1e9, tokens=1e11),
-    "report": validation(),
+    "report": validation(*HOSTILE),
     "recipe": RECIPE,
 }
 
@@ -67,7 +54,6 @@ def test_a_repr_says_what_was_planned():
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_cell_is_html_without_markup_of_others(name):
-    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
     text = html_of(VALUES[name])
     parsed = Parsed(text)
     assert not parsed.open and not {"script", "img", "link", "style"} & {tag for tag, _ in parsed.tags}
@@ -76,7 +62,6 @@ def test_a_cell_is_html_without_markup_of_others(name):
 
 
 def test_a_plan_in_a_cell_reads_in_five_lines():
-    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
     parsed = Parsed(html_of(ib.plan(RECIPE, 64)))
     lines = parsed.texts["bdi"][: 1 + 4]
     assert len(parsed.of("div")) <= 1 + 5 and lines[0].startswith("64 GPUs: micro-batch 4 × accumulation 1")
@@ -91,7 +76,6 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
 
 
 def test_what_would_work_can_be_copied_from_a_cell():
-    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
     cells = Parsed(html_of(VALUES["never"])).texts["bdi"]
     ways = [cell for cell in cells if "=" in cell]  # each in a <bdi> of its cell
     assert len(ways) == len(VALUES["never"].options) > 3
@@ -102,7 +86,6 @@ def test_what_would_work_can_be_copied_from_a_cell():
 
 @pytest.mark.parametrize("profile", [None, timed_profile()])
 def test_a_cell_says_how_long_the_run_is(profile):
-    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
     lines = Parsed(html_of(ib.plan(RECIPE, 32, policy="grow", profile=profile))).texts["bdi"]
     assert any(line.startswith("The run: 882 steps") for line in lines[:5])
 
@@ -116,7 +99,6 @@ def test_a_forecast_without_an_error_claims_none():
 
 
 def test_a_cell_has_the_figures():
-    pytest.importorskip("jinja2", reason="cells come with the extra 'report'")
     elastic, sweep = VALUES["elastic"], VALUES["sweep"]
     first = f"{elastic.gpus[0]} {elastic.micro_batch[0]} {elastic.accumulation[0]:,}".split()
     cells = Parsed(html_of(elastic)).texts["bdi"]
@@ -128,14 +110,11 @@ def test_a_cell_has_the_figures():
 
 @pytest.mark.parametrize("name", ["plan", "sweep"])
 def test_values_have_a_chart(name, tmp_path):
-    pytest.importorskip("altair", reason="charts come with the extra 'report'")
-    pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     ib.plot(VALUES[name]).save(tmp_path / "chart.svg")
     assert (tmp_path / "chart.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 def test_a_notebook_shows_each_of_our_types():
-    pytest.importorskip("altair", reason="charts come with the extra 'report'")
     formatters = pytest.importorskip("IPython.core.formatters", reason="notebooks come with IPython")
     shell = SimpleNamespace(display_formatter=formatters.DisplayFormatter())
     ib.load_ipython_extension(shell)
@@ -168,22 +147,16 @@ assert "isobatch.report" not in sys.modules
 
 
 def test_a_schedule_has_a_chart_to_its_end():
-    pytest.importorskip("altair", reason="charts come with the extra 'report'")
-    pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     points = ib.plot(VALUES["plan"].schedule).chart.to_dict()["data"]["values"]
     assert points[-1]["step"] == 882
 
 
 def test_small_learning_rates_are_written_shortly():
-    pytest.importorskip("altair", reason="charts come with the extra 'report'")
-    pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     text = ib.plot(ib.schedules.cosine(3e-4, 9_000, end=3e-5))._repr_svg_()
     assert ">2e-4<" in text and ">0<" in text and "0.0002<" not in text
 
 
 def test_what_cannot_be_drawn_says_why():
-    pytest.importorskip("altair", reason="charts come with the extra 'report'")
-    pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
     with pytest.raises(ib.InputError, match="nothing to draw: it is infeasible"):
         ib.plot(VALUES["never"])
     with pytest.raises(ib.InputError, match="nothing to draw: the sweep has no times"):

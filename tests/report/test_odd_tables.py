@@ -84,6 +84,25 @@ def test_a_sweep_whose_counts_are_not_known():
     assert sweep_page(table).lead.startswith("How the job splits, and what more GPUs buy: no count.")
 
 
+UNREADABLE = [pa.array([2**31 - 1], pa.date32()), pa.array([1], pa.timestamp("s", tz="a\x1b[2J")), pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b")))]  # fmt: skip
+"""Cells that no value of Python stands for."""
+
+
+@pytest.mark.parametrize("cells", UNREADABLE, ids=lambda cells: repr(str(cells.type)))
+@pytest.mark.parametrize("name", ["team", "job", "status", "reasons"])
+def test_a_column_of_a_kind_that_cannot_be_read_is_named(name, cells):
+    table = pa.table({"status": ["ok"], "reasons": [""], "job": ["a"], "lr": [0.1]})
+    odd = with_column(table, name, cells)
+    with pytest.raises(ib.InputError, match=f"{name} has a cell that cannot be read") as error:
+        plans_of(odd, "a.parquet")
+    assert (error.value.file, error.value.field) == ("a.parquet", name)
+    with pytest.raises(ib.InputError, match=f"{name} has a cell that cannot be read"):
+        ib.explain(odd, 0)
+    if name == "job":
+        with pytest.raises(ib.InputError, match="job has a cell that cannot be read"):
+            ib.plan_fleet(pa.table({"job": cells, "effective_batch": [256], "lr": [0.1]}), [8])
+
+
 @pytest.mark.parametrize("hours", ["9" * 400, "9" * 6000, "true", "-1", '"x"', "[]", "1e999"])
 def test_settings_that_no_fleet_wrote_have_no_deadline(plans, hours):
     odd = plans.replace_schema_metadata({b"isobatch.settings": b'{"deadline_hours": %s}' % hours.encode()})

@@ -10,7 +10,8 @@ from hostile import HOSTILE
 from isobatch.cli import main
 from isobatch.report.page import html
 from isobatch.report.pages import page_of_value, write
-from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, wide_fleet
+from isobatch.words import figure
+from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, validation, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
@@ -98,7 +99,7 @@ def test_a_fleet_with_times_has_the_knee_and_the_deadline():
         min(h * g for h, g in zip(hours[at : at + 10], gpus[at : at + 10], strict=True) if h == h)
         for at in range(0, 50, 10)
     )
-    assert ib_figure(least) in parsed.text("bdi")
+    assert figure(least) in parsed.text("bdi")
 
 
 def test_below_a_chart_each_job_has_its_own_ends():
@@ -113,7 +114,7 @@ def test_below_a_chart_each_job_has_its_own_ends():
     clusters = [ib.Cluster(nodes=nodes, gpus_per_node=8) for nodes in (1, 2)]
     table = ib.plan_fleet(jobs, clusters, pairs=pairs, profile=timed_profile())
     _, parsed = shown(table)
-    long, short, more = (ib_figure(hours) for hours in table["hours"])
+    long, short, more = (figure(hours) for hours in table["hours"])
     (hours,) = (it["aria-label"] for it in parsed.of("svg") if it["aria-label"].startswith("Hours"))
     assert f"long {long} on 8 GPUs; short {short} on 8 GPUs, {more} on 16 GPUs." in hours
 
@@ -126,17 +127,11 @@ def test_a_page_says_that_times_are_estimates_and_how_wide():
     table = ib.plan_fleet([recipe], [8, 7], profile=guess, max_micro_batch=32)
     share = np.nanmax(table["step_error"] / table["step_seconds"])
     _, parsed = shown(table)
-    assert f"Hours and cost are estimates, not measured: up to ±{ib_figure(share * 100)} %" in parsed.text()
+    assert f"Hours and cost are estimates, not measured: up to ±{figure(share * 100)} %" in parsed.text()
     _, parsed = shown(ib.sweep(recipe, [4, 8], profile=guess, max_micro_batch=32))
     assert "Hours and cost are estimates, not measured." in parsed.text()
     _, parsed = shown(ib.sweep(recipe, [4, 8], profile=timed_profile()))
     assert "estimates" not in parsed.text()
-
-
-def ib_figure(number):
-    from isobatch.words import figure
-
-    return figure(number)
 
 
 def test_of_many_rows_the_first_are_shown_and_the_others_counted(tmp_path):
@@ -186,64 +181,6 @@ def test_a_sweep_has_its_knee():
     assert columns_of(parsed)["gpus"] == ["1", "2", "4", "8", "16", "32"]
 
 
-def validation():
-    from isobatch.diagnosis.causes import Cause
-    from isobatch.validate import Options, Proof, Report, Verdict
-    from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow, Machine, Rank
-
-    def row(size):
-        return AllReduceRow(
-            dtype="float32",
-            bytes=size,
-            ranks=2,
-            nodes=1,
-            bucket=False,
-            time_us=10 + size / 1e3,
-            p95_us=20.0,
-            alg_bw_gb_s=1.0,
-            bus_bw_gb_s=1.0,
-            wrong_elements=0,
-            samples_us=[1.0],
-        )
-
-    fits = [
-        AllReduceFit(
-            dtype="float32",
-            alpha_us=10,
-            us_per_byte=1e-3,
-            median_residual=0,
-            worst_residual=0,
-        )
-    ]
-    return Report(
-        isobatch_version="0",
-        started="",
-        wall_seconds=1.0,
-        verdict=Verdict.FAIL,
-        rehearsal="2/64",
-        plan=None,
-        plan_digest="",
-        options=Options(),
-        proofs=[
-            Proof(name="world", verdict=Verdict.PASS, text=HOSTILE[0]),
-            Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
-        ],
-        machine=Machine(
-            ranks=[
-                Rank(
-                    rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None
-                )
-            ],
-            nodes=1,
-            backend="gloo",
-            emulated=False,
-            versions={"torch": HOSTILE[0]},
-            environment={},
-        ),
-        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
-    )
-
-
 def test_a_validation_has_its_verdicts_and_the_fit():
     text, parsed = shown(validation())
     assert "img" not in {tag for tag, _ in parsed.tags} and len(parsed.of("script")) == 1
@@ -253,17 +190,6 @@ def test_a_validation_has_its_verdicts_and_the_fit():
     assert "latency, µs" in parsed.text("bdi")
 
 
-def test_the_command_writes_a_page(tmp_path, capsys):
-    lines = [{"gpus": gpus, "status": "ok", "reasons": ["padded"], "hours": None} for gpus in (8, 16)]
-    (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    output = tmp_path / "sweep.html"
-    assert main(["report", str(tmp_path / "sweep.jsonl"), "-o", str(output)]) == 0
-    parsed = Parsed(output.read_text(encoding="utf-8"))
-    assert parsed.texts["title"] == ["sweep.jsonl"] and columns_of(parsed)["gpus"] == ["8", "16"]
-    assert "sweep.html: 0.0" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_the_command_takes_all_of_them(tmp_path, capsys):
     import pyarrow.parquet as pq
 
@@ -278,8 +204,10 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
     for name in ("plans.parquet", "plan.json", "report.json", "sweep.jsonl"):
         output = tmp_path / f"{name}.html"
         assert main(["report", str(tmp_path / name), "-o", str(output)]) == 0
-        assert not Parsed(output.read_text(encoding="utf-8")).open
+        parsed = Parsed(output.read_text(encoding="utf-8"))
+        assert not parsed.open
         assert f"{name}.html: 0." in capsys.readouterr().err
+    assert parsed.texts["title"] == ["sweep.jsonl"] and columns_of(parsed)["gpus"] == ["8", "16"]
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         output = tmp_path / f"plan.{suffix}"
         assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0

@@ -91,7 +91,7 @@ def test_two_gpus_over_nccl(validate):
 
 
 @pytest.mark.parametrize(("precision", "name"), [("bf16", "bfloat16"), ("fp16", "float16")])
-@pytest.mark.parametrize("workload", ["mlp", "transformer"])
+@pytest.mark.parametrize("workload", ["mlp", "ddp.workloads:images"])
 def test_mixed_precision(validate, workload, precision, name):
     _, report = validate(2, "--workload", workload, precision=precision)
     assert failed(report) == {}
@@ -102,12 +102,12 @@ def test_mixed_precision(validate, workload, precision, name):
 
 @pytest.mark.parametrize("options", [["--compile"], ["--channels-last"], ["--compile", "--channels-last"]])
 def test_options_of_the_model(validate, options):
-    _, report = validate(2, "--workload", "convnet", "--phase-seconds", "120", *options)
+    _, report = validate(2, "--workload", "ddp.workloads:images", "--phase-seconds", "120", *options)
     assert failed(report) == {}
 
 
 def test_peak_memory_is_the_allocators(validate):
-    _, report = validate(1, "--workload", "convnet", effective_batch=512, micro_batch=256)
+    _, report = validate(1, "--workload", "ddp.workloads:images", effective_batch=512, micro_batch=256)
     rows = report["step"]["micro_batches"]
     assert [row["micro_batch"] for row in rows] == [128, 256]
     assert all(row["peak_memory_kind"] == "cuda_allocated" for row in rows)

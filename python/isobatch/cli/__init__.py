@@ -137,11 +137,8 @@ def _top(words: list[str]) -> int:
     top.format_help = lambda: _help() + "\n"  # type: ignore[method-assign]
     args = top.read(["--version"] if words[0] == "version" else words)
     if args.completion:
-        print(
-            completion(
-                top, {name: (parser_of(name), line) for name, line in COMMANDS.items()}, args.completion
-            )
-        )
+        parsers = {name: (parser_of(name), line) for name, line in COMMANDS.items()}
+        print(completion(top, parsers, args.completion))
     else:
         from isobatch._core import __version__
 

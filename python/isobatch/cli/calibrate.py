@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from isobatch.cli.options import path
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -19,17 +18,13 @@ def add(command: Parser) -> None:
     command.add_argument(
         "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
     )
-    command.add_argument(
-        "-o", "--output", required=True, type=path, metavar="FILE", help="write the profile here, as JSON"
-    )
-    command.add_argument("--merge", metavar="FILE", help="an older profile to merge with")
-    command.add_argument("--json", action="store_true", help="print the profile as JSON")
+    option(command, "-o/--output FILE", "write the profile here, as JSON", required=True, type=path)
+    option(command, "--merge FILE", "an older profile to merge with")
+    option(command, "--json", "print the profile as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Writes the profile and prints its constants; stderr names those not identified."""
-    import msgspec
-
     from isobatch.forecast.calibrate import calibrate
     from isobatch.forecast.measurements import load_measurements
     from isobatch.forecast.profile import Profile
@@ -38,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     profile = calibrate([load_measurements(path) for path in args.reports], older=older, names=args.reports)
     profile.save(args.output)
     if args.json:
-        write_json(json.dumps(msgspec.to_builtins(profile)))
+        write_json(profile)
     else:
         rows = [
             (

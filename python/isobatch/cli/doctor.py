@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from isobatch.cli.options import gpu_count
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_set, fields
 from isobatch.errors import InputError
 
@@ -21,10 +21,8 @@ def add(command: Parser) -> None:
     command.add_argument(
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
-    command.add_argument(
-        "--gpus", type=gpu_count, required=True, metavar="N", help="number of GPUs that it is to run on"
-    )
-    command.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    option(command, "--gpus N", "number of GPUs that it is to run on", type=gpu_count, required=True)
+    option(command, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(command)
 
 

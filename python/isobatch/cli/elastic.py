@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 
 from isobatch import words
 from isobatch.cli.options import count, gpu_counts, numbers
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -18,43 +17,30 @@ EXAMPLES = ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "--max-batch", type=count, required=True, metavar="N", help="largest effective batch to consider"
-    )
-    command.add_argument(
-        "--micro-batches",
+    option(command, "--max-batch N", "largest effective batch to consider", type=count, required=True)
+    option(
+        command,
+        "--micro-batches N,N",
+        "micro-batches to consider (samples per replica per pass)",
         type=numbers,
         required=True,
-        metavar="N,N",
-        help="micro-batches to consider (samples per replica per pass)",
     )
-    command.add_argument(
-        "--gpus",
+    option(
+        command,
+        "--gpus A..B|N,N",
+        "GPU counts to consider (default: %(default)s)",
         type=gpu_counts,
         default="1..64",
-        metavar="A..B|N,N",
-        help="GPU counts to consider (default: %(default)s)",
     )
-    command.add_argument(
-        "--weights",
-        type=numbers,
-        metavar="W,W",
-        help="how much each GPU count matters, in the order of --gpus",
-    )
-    command.add_argument(
-        "--model-parallel", type=count, default=1, metavar="N", help="GPUs per model replica (default: 1)"
-    )
-    command.add_argument("--gpus-per-node", type=count, metavar="N", help="only whole nodes of this size")
-    command.add_argument(
-        "--prefer-smaller", action="store_true", help="of equally good batches take the smallest"
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
+    option(command, "--weights W,W", "how much each GPU count matters, in the order of --gpus", type=numbers)
+    option(command, "--model-parallel N", "GPUs per model replica (default: 1)", type=count, default=1)
+    option(command, "--gpus-per-node N", "only whole nodes of this size", type=count)
+    option(command, "--prefer-smaller", "of equally good batches take the smallest")
+    option(command, "--json", "print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the batch and its counts; 1 where no batch works at any count."""
-    import msgspec
-
     from isobatch.planning.elastic import elastic
 
     found = elastic(
@@ -67,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         weights=args.weights,
     )
     if args.json:
-        write_json(json.dumps(msgspec.to_builtins(found)))
+        write_json(found)
     elif found.effective_batch is None:
         say("no batch under the cap works at any of these GPU counts")
     else:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from isobatch import words
 from isobatch.cli.options import count, path, size
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import missing, together
@@ -25,16 +24,8 @@ EXAMPLES = (
     "isobatch estimate --laws --tokens 1e11 --parameters 1e9",
 )
 EVERYDAY = (
-    *(
-        "--parameters",
-        "--seq-len",
-        "--gpu",
-        "--precision",
-        "--optimizer",
-        "--tensor-parallel",
-        "--pipeline-parallel",
-    ),
-    *("--utilization", "--inter-gb-s", "--output", "--json", "--laws", "--tokens"),
+    "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel --utilization --inter-gb-s --output "
+    "--json --laws --tokens"
 )
 
 
@@ -43,74 +34,60 @@ def add(command: Parser) -> None:
     command.add_argument(
         "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
     )
-    command.add_argument("--parameters", type=size, metavar="N", help="in place of a config, such as 7e9")
-    command.add_argument("--seq-len", type=count, metavar="TOKENS", help="tokens in a sample")
-    command.add_argument("--gpu", metavar="NAME", help="the data sheet; --gpu list shows all")
-    command.add_argument(
-        "--precision", default="bf16", metavar="FORMAT", help="bf16 (default), fp16, tf32 or fp32"
-    )
-    command.add_argument(
-        "--optimizer", default="adamw", metavar="NAME", help="the recipe's optimizer (default: adamw)"
-    )
-    command.add_argument(
-        "--tensor-parallel", type=count, default=1, metavar="N", help="GPUs that share a layer (default: 1)"
-    )
-    command.add_argument(
-        "--pipeline-parallel", type=count, default=1, metavar="N", help="stages of a pipeline (default: 1)"
-    )
-    command.add_argument(
-        "--micro-batch", type=count, default=1, metavar="N", help="of the pipeline's bubble (default: 1)"
-    )
-    command.add_argument(
-        "--utilization",
+    option(command, "--parameters N", "in place of a config, such as 7e9", type=size)
+    option(command, "--seq-len TOKENS", "tokens in a sample", type=count)
+    option(command, "--gpu NAME", "the data sheet; --gpu list shows all")
+    option(command, "--precision FORMAT", "bf16 (default), fp16, tf32 or fp32", default="bf16")
+    option(command, "--optimizer NAME", "the recipe's optimizer (default: adamw)", default="adamw")
+    option(command, "--tensor-parallel N", "GPUs that share a layer (default: 1)", type=count, default=1)
+    option(command, "--pipeline-parallel N", "stages of a pipeline (default: 1)", type=count, default=1)
+    option(command, "--micro-batch N", "of the pipeline's bubble (default: 1)", type=count, default=1)
+    option(
+        command,
+        "--utilization A..B",
+        "the share of the peak that is reached (default: 0.3..0.5)",
         type=_shares,
         default=(0.3, 0.5),
-        metavar="A..B",
-        help="the share of the peak that is reached (default: 0.3..0.5)",
     )
-    command.add_argument(
-        "--recompute",
+    option(
+        command,
+        "--recompute WHAT",
+        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
         default="attention",
-        metavar="WHAT",
-        help="what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
     )
-    command.add_argument(
-        "--shards",
+    option(
+        command,
+        "--shards N",
+        "GPUs over which weights, gradients and optimizer are sharded (default: 1)",
         type=count,
         default=1,
-        metavar="N",
-        help="GPUs over which weights, gradients and optimizer are sharded (default: 1)",
     )
-    command.add_argument(
-        "--inter-gb-s", type=float, metavar="GB", help="a node's network, 1e9 bytes a second, one direction"
-    )
-    command.add_argument("-o", "--output", type=path, metavar="FILE", help="write the profile here, as JSON")
-    command.add_argument("--json", action="store_true", help="print it as JSON")
+    option(command, "--inter-gb-s GB", "a node's network, 1e9 bytes a second, one direction", type=float)
+    option(command, "-o/--output FILE", "write the profile here, as JSON", type=path)
+    option(command, "--json", "print it as JSON")
     _add_laws(command)
 
 
 def _add_laws(command: Parser) -> None:
     laws = command.add_argument_group("published laws of a fresh language-model run")
-    laws.add_argument(
+    option(
+        laws,
         "--laws",
-        action="store_true",
-        help="print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
+        "print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
     )
-    laws.add_argument("--tokens", type=size, metavar="D", help="tokens of the run")
-    laws.add_argument("--effective-batch", type=float, metavar="B", help="in sequences: for the law of Power")
-    laws.add_argument(
-        "--tuned-tokens",
+    option(laws, "--tokens D", "tokens of the run", type=size)
+    option(laws, "--effective-batch B", "in sequences: for the law of Power", type=float)
+    option(
+        laws,
+        "--tuned-tokens D0",
+        "the learning rate was tuned on D0 tokens: what multiplies it on D",
         type=size,
-        metavar="D0",
-        help="the learning rate was tuned on D0 tokens: what multiplies it on D",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; stderr names those missing."""
-    import msgspec
-
-    from isobatch.forecast.estimate import SHEETS, estimated
+    from isobatch.forecast.estimate import SHEETS, EstimateOptions, estimated
 
     if args.laws:
         return _laws(args)
@@ -128,25 +105,12 @@ def run(args: argparse.Namespace) -> int:
     ]
     if faults:
         raise together(faults)
-    found = estimated(
-        args.model,
-        gpu=args.gpu,
-        parameters=args.parameters,
-        seq_len=args.seq_len,
-        precision=args.precision,
-        optimizer=args.optimizer,
-        tensor_parallel=args.tensor_parallel,
-        pipeline_parallel=args.pipeline_parallel,
-        micro_batch=args.micro_batch,
-        utilization=args.utilization,
-        recompute=args.recompute,
-        shards=args.shards,
-        inter_gb_s=args.inter_gb_s,
-    )
+    asked: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
+    found = estimated(args.model, gpu=args.gpu, seq_len=args.seq_len, **asked)
     if args.output:
         found.profile.save(args.output)
     if args.json:
-        write_json(json.dumps(msgspec.to_builtins(found.profile)))
+        write_json(found.profile)
     else:
         rows = [(it.name, _ends(it.low, it.high), it.unit, it.source) for it in found.figures]
         show_table(("figure", "range", "unit", "source"), rows)
@@ -222,11 +186,7 @@ def _laws(args: argparse.Namespace) -> int:
         tuned_tokens=args.tuned_tokens,
     )
     if args.json:
-        write_json(
-            msgspec.json.format(
-                msgspec.json.encode({**msgspec.to_builtins(found), "batch_spread": found.batch_spread})
-            ).decode()
-        )
+        write_json({**msgspec.structs.asdict(found), "batch_spread": found.batch_spread})
         return 0
     print(f"The batch that trains best, tokens; the laws lie within {found.batch_spread:.3g}× of each other:")
     _show_laws(found.batch_laws, args.seq_len, batch=True)

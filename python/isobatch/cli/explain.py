@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options import count, path
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import write_json
@@ -39,27 +38,19 @@ def add(command: Parser) -> None:
         help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
         "`isobatch plan -o` saved",
     )
-    command.add_argument("--job", metavar="ID", help="only this job's rows")
-    command.add_argument("--cluster", metavar="ID", help="only rows on this cluster")
-    command.add_argument("--gpus", type=count, metavar="N", help="only rows on this many GPUs")
-    command.add_argument(
-        "--jobs",
+    option(command, "--job ID", "only this job's rows")
+    option(command, "--cluster ID", "only rows on this cluster")
+    option(command, "--gpus N", "only rows on this many GPUs", type=count)
+    option(
+        command,
+        "--jobs FILE",
+        "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
         type=path,
-        metavar="FILE",
-        help="the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
     )
-    command.add_argument(
-        "--clusters", type=path, metavar="FILE", help="their clusters likewise (needs --jobs)"
-    )
-    command.add_argument(
-        "--illegal",
-        action="store_true",
-        help="list every job whose values are illegal, a line each (needs --jobs)",
-    )
-    command.add_argument(
-        "--rules", action="store_true", help="list the scaling rules with their formulas, ranges and sources"
-    )
-    command.add_argument("--json", action="store_true", help="print the rules as JSON")
+    option(command, "--clusters FILE", "their clusters likewise (needs --jobs)", type=path)
+    option(command, "--illegal", "list every job whose values are illegal, a line each (needs --jobs)")
+    option(command, "--rules", "list the scaling rules with their formulas, ranges and sources")
+    option(command, "--json", "print the rules as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,8 +74,7 @@ def _rules(*, as_json: bool) -> int:
 
     headers = ("rule", "formula", "holds", "source")
     if as_json:
-        rules = [dict(zip(headers, rule, strict=True)) for rule in _core.rules()]
-        write_json(json.dumps(rules, ensure_ascii=False, indent=2))
+        write_json([dict(zip(headers, rule, strict=True)) for rule in _core.rules()])
     else:
         show_table(headers, _core.rules())
         print("\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.")
@@ -95,13 +85,10 @@ def _one(args: argparse.Namespace) -> int:
     """Explains a plan saved by `isobatch plan -o`."""
     from isobatch.planning.plan import Plan
 
-    for option in ("job", "cluster", "gpus"):
-        if getattr(args, option) is not None:
-            raise InputError(
-                f"--{option} picks rows of a table, and this is one plan",
-                file=args.plans,
-                field=f"--{option}",
-            )
+    for name in ("job", "cluster", "gpus"):
+        if getattr(args, name) is not None:
+            why = f"--{name} picks rows of a table, and this is one plan"
+            raise InputError(why, file=args.plans, field=f"--{name}")
     plan = Plan.load(args.plans)
     print(plan.explain())
     return 1 if plan.status == "infeasible" else 0
@@ -111,9 +98,9 @@ def _explained(args: argparse.Namespace) -> int:
     from isobatch.files.read import read_table
     from isobatch.fleet.explain import Inputs, explain
 
-    for option, value in (("--clusters", args.clusters), ("--illegal", args.illegal)):
+    for name, value in (("--clusters", args.clusters), ("--illegal", args.illegal)):
         if value and args.jobs is None:
-            raise InputError(f"{option} needs --jobs FILE, the jobs that were planned")
+            raise InputError(f"{name} needs --jobs FILE, the jobs that were planned")
     table = read_table(args.plans)
     given = None if args.jobs is None else Inputs(args.jobs, args.clusters)
     asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
@@ -157,16 +144,13 @@ def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
     """Finds the rows asked for."""
     rows = list(range(table.num_rows))
     for name, value in asked.items():
+        typed = "--gpus" if name == "world_size" else f"--{name}"
         if name not in table.column_names:
-            raise InputError(
-                f"has no column {name!r}", file=file, field="--gpus" if name == "world_size" else f"--{name}"
-            )
+            raise InputError(f"has no column {name!r}", file=file, field=typed)
         values = [str(each) for each in table[name].to_pylist()]
         left = [row for row in rows if values[row] == str(value)]
         if not left:
             legal = list(dict.fromkeys(values[row] for row in rows))
-            raise unknown(
-                name, str(value), legal, field="--gpus" if name == "world_size" else f"--{name}"
-            ).at(file=file)
+            raise unknown(name, str(value), legal, field=typed, file=file)
         rows = left
     return rows

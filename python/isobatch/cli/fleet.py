@@ -10,19 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    add_hardware,
-    add_settings,
-    count,
-    gpu_counts,
-    hardware,
-    in_nodes,
-    names,
-    one_node,
-    path,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
@@ -37,25 +26,8 @@ EXAMPLES = (
 )
 
 EVERYDAY = (
-    *(
-        "--gpus",
-        "--gpus-per-node",
-        "--model-parallel",
-        "--memory-gib",
-        "--price-per-gpu-hour",
-        "--pairs",
-        "--columns",
-    ),
-    *(
-        "--policy",
-        "--rule",
-        "--max-micro-batch",
-        "--batch-tolerance",
-        "--profile",
-        "--deadline-hours",
-        "--select",
-    ),
-    *("--top", "--output", "--json", "--strict", "--partition-by"),
+    "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy --rule --max-micro-batch "
+    "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict --partition-by"
 )
 
 
@@ -63,79 +35,76 @@ def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument(
         "jobs",
-        type=path,
+        type=options.path,
         help="jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
     )
     command.add_argument(
         "clusters",
         nargs="?",
-        type=path,
+        type=options.path,
         help="clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
     )
-    command.add_argument(
-        "--gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
-        help="plan each job on these numbers of GPUs, in the place of clusters",
+    option(
+        command,
+        "--gpus A..B|N,N",
+        "plan each job on these numbers of GPUs, in the place of clusters",
+        type=options.gpu_counts,
     )
-    command.add_argument(
-        "--pairs",
-        type=path,
-        metavar="FILE",
-        help="plan only these pairs: a table with the columns job, cluster",
+    option(
+        command,
+        "--pairs FILE",
+        "plan only these pairs: a table with the columns job, cluster",
+        type=options.path,
     )
-    command.add_argument(
-        "--columns", type=names, metavar="A,B,…", help="compute and write only these columns of the result"
+    option(
+        command, "--columns A,B,…", "compute and write only these columns of the result", type=options.names
     )
     where = command.add_argument_group("target cluster, with --gpus")
-    where.add_argument(
-        "--gpus-per-node", type=count, metavar="N", help="GPUs per node (default: each count is one node)"
-    )
-    add_hardware(where)
-    add_settings(command)
-    command.add_argument(
-        "--select",
+    option(where, "--gpus-per-node N", "GPUs per node (default: each count is one node)", type=options.count)
+    options.add_hardware(where)
+    options.add_settings(command)
+    option(
+        command,
+        "--select WHICH",
+        "rows to keep per job: all (default), fastest, cheapest or goodput",
         default="all",
-        metavar="WHICH",
-        help="rows to keep per job: all (default), fastest, cheapest or goodput",
     )
-    command.add_argument(
-        "--top", type=count, metavar="N", help="keep the best N rows per job (needs --select; default: 1)"
+    option(
+        command, "--top N", "keep the best N rows per job (needs --select; default: 1)", type=options.count
     )
     _add_output(command)
 
 
 def _add_output(command: argparse.ArgumentParser) -> None:
     output = command.add_argument_group("output")
-    output.add_argument(
-        "-o",
-        "--output",
-        type=path,
-        metavar="PATH",
-        help="write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
+    option(
+        output,
+        "-o/--output PATH",
+        "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
         "(default: stdout)",
+        type=options.path,
     )
-    output.add_argument("--json", action="store_true", help="write JSON lines to stdout")
-    output.add_argument(
+    option(output, "--json", "write JSON lines to stdout")
+    option(
+        output,
         "--escape-formulas",
-        action="store_true",
-        help="in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
+        "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
     )
-    output.add_argument("--strict", action="store_true", help="exit with 1 if any row is infeasible")
+    option(output, "--strict", "exit with 1 if any row is infeasible")
     folder = command.add_argument_group("output into a folder")
-    folder.add_argument(
+    option(
+        folder,
         "--resume",
+        "go on from what the same command has done before (default)",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="go on from what the same command has done before (default)",
     )
-    folder.add_argument("--partition-by", metavar="COLUMN", help="lay files out in folders COLUMN=value")
-    folder.add_argument(
-        "--engine", default="local", metavar="ENGINE", help="local (default), or ray: run on a Ray cluster"
-    )
-    folder.add_argument(
-        "--address",
-        help="address of the Ray cluster: auto, or host:port (default: start one on this machine)",
+    option(folder, "--partition-by COLUMN", "lay files out in folders COLUMN=value")
+    option(folder, "--engine ENGINE", "local (default), or ray: run on a Ray cluster", default="local")
+    option(
+        folder,
+        "--address ADDRESS",
+        "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
     )
 
 
@@ -176,7 +145,9 @@ def _refuse_recipe(jobs: str) -> None:
 def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
-    asked = query(_clusters(args), columns=args.columns, select=args.select, top=args.top, **settings(args))
+    asked = query(
+        _clusters(args), columns=args.columns, select=args.select, top=args.top, **options.settings(args)
+    )
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
@@ -190,7 +161,7 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    if args.gpus is not None and args.profile and (note := one_node(max(args.gpus), args)):
+    if args.gpus is not None and args.profile and (note := options.one_node(max(args.gpus), args)):
         say(note)
     for why in failed.values():
         say(f"isobatch fleet: {why}")
@@ -211,15 +182,21 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 def _clusters(args: argparse.Namespace) -> Any:
     """Finds the clusters: their file's place, or those of the options; None where each row of the jobs has its own."""
-    about = {"gpus_per_node": args.gpus_per_node, **hardware(args)}
+    about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
     given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
         if given:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --gpus: a table of clusters has the column {given[0]}")
         return args.clusters
-    # Counts alone are one column, of which there may be millions.
-    return [in_nodes(gpus, args) for gpus in args.gpus] if given else list(args.gpus)
+    # Clusters are called by their GPU counts. Counts alone are two columns, of which there may be millions of rows.
+    counts = args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus))
+    if not given:
+        return {"cluster": counts, "gpus_per_node": counts}
+    clusters = [options.in_nodes(gpus, args) for gpus in counts]
+    return {"cluster": counts} | {
+        name: [getattr(it, name) for it in clusters] for name in clusters[0].__struct_fields__
+    }
 
 
 def _is_folder(output: str) -> bool:
@@ -241,9 +218,9 @@ def _is_folder(output: str) -> bool:
 def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.fleet.folder.run import run as plan_into
 
-    for option, given in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
+    for name, given in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
         if given:
-            raise InputError(f"{option} needs a file as the output, not a folder")
+            raise InputError(f"{name} needs a file as the output, not a folder")
     if args.address:
         if args.engine != "ray":
             raise InputError("--address needs --engine ray")
@@ -266,25 +243,24 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
-    from isobatch.files.read import read_table
-    from isobatch.fleet.folder.folder import Summary
     from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
+    from isobatch.fleet.rows import Summary
 
-    for option, given in (
+    for name, given in (
         ("--partition-by", args.partition_by is not None),
         ("--engine", args.engine != "local"),
         ("--address", args.address is not None),
         ("--no-resume", not args.resume),
     ):
         if given:
-            raise InputError(f"{option} needs a folder as the output: -o FOLDER")
+            raise InputError(f"{name} needs a folder as the output: -o FOLDER")
     jobs = find(args.jobs)
     if args.output:
         others = (find(place) for place in (args.clusters, args.pairs) if place is not None)
         for files in (jobs, *others):
             refuse_output(files, *location(args.output))
     if args.pairs:
-        fleets = asked.fleet(read_table(args.jobs), pairs=args.pairs, file=args.jobs).blocks(BLOCK_ROWS)
+        fleets = asked.fleet(args.jobs, pairs=args.pairs).blocks(BLOCK_ROWS)
     else:
         fleets = stream(asked, jobs, note=say)
     summary = Summary()

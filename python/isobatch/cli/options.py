@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
+from isobatch.cli.parser import option
 from isobatch.errors import InputError, missing
 from isobatch.planning.settings import Settings
+from isobatch.recipes.cluster import Cluster
 from isobatch.words import shown
 
 _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
@@ -132,32 +134,22 @@ PER_NODE = 8
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Adds the cluster's options."""
     where = command.add_argument_group("target cluster")
-    where.add_argument(
-        "--gpus", type=gpu_count, metavar="N", help="number of GPUs: one node, or nodes of --gpus-per-node"
-    )
-    where.add_argument("--nodes", type=count, metavar="N", help="number of nodes, instead of --gpus")
-    where.add_argument(
-        "--gpus-per-node", type=count, metavar="N", help=f"GPUs per node (with --nodes {PER_NODE} by default)"
-    )
+    option(where, "--gpus N", "number of GPUs: one node, or nodes of --gpus-per-node", type=gpu_count)
+    option(where, "--nodes N", "number of nodes, instead of --gpus", type=count)
+    option(where, "--gpus-per-node N", f"GPUs per node (with --nodes {PER_NODE} by default)", type=count)
     add_hardware(where)
 
 
 def add_hardware(where: Any) -> None:
     """Adds the options of a cluster beside its GPU count."""
-    where.add_argument(
-        "--model-parallel", type=count, metavar="N", help="GPUs per model replica (default: as the recipe)"
-    )
-    where.add_argument("--gpu", metavar="NAME", help="GPU type; selects one of several profiles")
-    where.add_argument("--memory-gib", type=float, metavar="GIB", help="memory of one GPU")
-    where.add_argument(
-        "--price-per-gpu-hour", type=float, metavar="PRICE", help="price of a GPU-hour, for the cost"
-    )
+    option(where, "--model-parallel N", "GPUs per model replica (default: as the recipe)", type=count)
+    option(where, "--gpu NAME", "GPU type; selects one of several profiles")
+    option(where, "--memory-gib GIB", "memory of one GPU", type=float)
+    option(where, "--price-per-gpu-hour PRICE", "price of a GPU-hour, for the cost", type=float)
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     """Makes the Cluster of the options; None where it is optional and not given."""
-    from isobatch.recipes.cluster import Cluster
-
     if args.gpus is not None and args.nodes is not None:
         raise InputError("--gpus goes without --nodes: give one or the other")
     if args.gpus is not None:
@@ -165,11 +157,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.nodes is not None:
         per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
-    if (
-        optional
-        and args.gpus_per_node is None
-        and not any(value is not None for value in hardware(args).values())
-    ):
+    if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
         return None
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 
@@ -180,8 +168,6 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     Raises:
         InputError: they are more than a node and fill no whole nodes.
     """
-    from isobatch.recipes.cluster import Cluster
-
     per_node = min(gpus, args.gpus_per_node or gpus)
     if gpus % per_node:
         below = gpus // per_node * per_node
@@ -208,19 +194,9 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 
 # ---- the settings ----
 
-EVERYDAY_SETTINGS = (
-    *("--policy", "--rule", "--max-micro-batch", "--batch-tolerance", "--split"),
-    *("--profile", "--deadline-hours"),
-)
+EVERYDAY_SETTINGS = "--policy --rule --max-micro-batch --batch-tolerance --split --profile --deadline-hours"
 """Those that `--help` shows; `--help all` shows every one."""
-EVERYDAY_CLUSTER = (
-    "--gpus",
-    "--nodes",
-    "--gpus-per-node",
-    "--model-parallel",
-    "--memory-gib",
-    "--price-per-gpu-hour",
-)
+EVERYDAY_HARDWARE = "--gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour"
 
 
 def _policy(text: str) -> str | int:
@@ -252,23 +228,22 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to plan")
     for name, hint in get_type_hints(Settings, include_extras=True).items():
         kind, called, what = get_args(hint)
-        option = f"--{name.replace('_', '-')}"
+        usage = f"--{name.replace('_', '-')}"
         if kind is bool:
-            group.add_argument(option, action="store_true", default=None, help=what)
+            option(group, usage, what, action="store_true", default=None)
             continue
-        types = [it for it in (kind, *get_args(kind)) if it in (int, float)]
-        read = _READ.get(name) or (types[0] if types else str)
         if name == "max_micro_batch":
             called, what = (
                 "N|REPORT",
                 f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
             )
-        group.add_argument(option, type=read, metavar=called, help=what)
-    group.add_argument(
-        "--profile",
+        number = next((it for it in (kind, *get_args(kind)) if it in (int, float)), str)
+        option(group, f"{usage} {called}", what, type=_READ.get(name, number))
+    option(
+        group,
+        "--profile FILE",
+        "what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types",
         action="append",
-        metavar="FILE",
-        help="what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types",
     )
 
 

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         prog: str,
         description: str = "",
         examples: Sequence[str] = (),
-        everyday: Sequence[str] | None = None,
+        everyday: str | None = None,
     ) -> None:
         super().__init__(
             prog=prog,
@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
             exit_on_error=False,
             add_help=False,
         )
-        self.examples, self.everyday, self.shows_all = examples, everyday, False
+        self.examples, self.shows_all = examples, False
+        self.everyday = None if everyday is None else everyday.split()
         text = "show this help" if everyday is None else "show this help; `--help all` shows every option"
         self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="all", help=text)
 
@@ -156,6 +157,20 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unknown option {word.partition('=')[0]!r}: {earlier}")
         options = [option for action in self._actions for option in action.option_strings]
         return unknown("option", word.partition("=")[0], options)
+
+
+def option(where: Any, usage: str, help: str, **more: Any) -> None:
+    """Adds an option to a parser, or to a group of one.
+
+    Args:
+        where: the parser or group.
+        usage: as the help shows it, such as "-o/--output FILE"; one without a value is a flag.
+        help: what it does.
+        more: type, default, dest and so on, as argparse has them.
+    """
+    names, _, value = usage.partition(" ")
+    flag = {} if value or more else {"action": "store_true"}
+    where.add_argument(*names.split("/"), help=help, **({"metavar": value} if value else flag), **more)
 
 
 def completion(

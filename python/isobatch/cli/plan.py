@@ -7,30 +7,21 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from isobatch import _core
-from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
-    EVERYDAY_SETTINGS,
-    add_cluster,
-    add_settings,
-    cluster,
-    one_node,
-    path,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import Settings, settings_of
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, printable
-
-if TYPE_CHECKING:
-    from isobatch.recipes.cluster import Cluster
-    from isobatch.recipes.recipe import Recipe
 
 DESCRIPTION = (
     "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
@@ -44,7 +35,7 @@ EXAMPLES = (
     "isobatch plan plan.json --to slurm",
     """echo '{"recipe": {"effective_batch": 256, "lr": 0.1}, "gpus": 8}' | isobatch plan -""",
 )
-EVERYDAY = ("--from", "--set", "--to", *EVERYDAY_CLUSTER, *EVERYDAY_SETTINGS, "--json", "--output")
+EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
 
 
 def add(command: Parser) -> None:
@@ -57,42 +48,37 @@ def add(command: Parser) -> None:
     )
     add_from(command)
     add_to(command)
-    command.add_argument(
-        "--force", action="store_true", help="of a saved plan: replace the tool's file where it is there"
-    )
-    add_cluster(command)
-    add_settings(command)
-    command.add_argument(
-        "--memory-of",
-        metavar="MODULE:FACTORY",
-        help="cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
+    option(command, "--force", "of a saved plan: replace the tool's file where it is there")
+    options.add_cluster(command)
+    options.add_settings(command)
+    option(
+        command,
+        "--memory-of MODULE:FACTORY",
+        "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
         "a function that returns an isobatch.validate.Workload",
     )
-    command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument(
-        "-o",
-        "--output",
-        type=path,
-        metavar="FILE",
-        help="also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+    option(command, "--json", "print the plan as JSON")
+    option(
+        command,
+        "-o/--output FILE",
+        "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+        type=options.path,
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
-    from isobatch.planning.plan import plan
-
     if args.recipe == "-":
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
                 raise InputError(
                     "- reads requests from stdin, one a line, and answers each: it goes without files of others"
                 )
-        return serve(fields(args), cluster(args, optional=True), settings(args))
+        return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
-    tuned, where, how = recipe(args), cluster(args), settings(args)
+    tuned, where, how = recipe(args), options.cluster(args), options.settings(args)
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
@@ -101,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        text = made.explain()
-        show_plan(text, made.status)
-    if made.step_seconds is not None and args.gpus and (note := one_node(args.gpus, args)):
+        show_plan(made.explain(), made.status)
+    if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
     if tool is not None and made.status != "infeasible":
         show(made.to(tool, job=job(args)))
@@ -115,10 +100,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
-    from isobatch.planning.plan import Plan
     from isobatch.tools.export import form_of
 
-    if args.source or args.set or settings(args) or cluster(args, optional=True) is not None:
+    if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
         raise InputError(
             "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another",
             file=args.recipe,
@@ -227,9 +211,6 @@ def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
 def _answer(
     found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from isobatch.planning.plan import plan
-    from isobatch.planning.settings import Settings
-
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
@@ -260,8 +241,6 @@ def _each(*parts: Callable[[], Any]) -> list[Any]:
 
 
 def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    from isobatch.recipes.recipe import Recipe
-
     given = {**fields, **_table(found, "recipe")}
     if not given:
         raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
@@ -272,8 +251,6 @@ def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    from isobatch.planning.settings import Settings, settings_of
-
     inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
     for name in inner:
         if name not in Settings._fields:
@@ -291,8 +268,6 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
 
 
 def _cluster(found: Mapping[str, Any], where: Any) -> Any:
-    from isobatch.recipes.cluster import Cluster
-
     if "gpus" in found:
         if "cluster" in found:
             raise InputError("gpus goes without cluster: give one or the other", field="gpus")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.terminal import say, write_json
 
 DESCRIPTION = (
@@ -26,72 +26,50 @@ def add(command: Parser) -> None:
         "plan", metavar="PLAN", type=options.path, help="a plan's JSON file (`isobatch plan -o`)"
     )
     what = command.add_mutually_exclusive_group()
-    what.add_argument(
+    option(
+        what,
         "--same",
-        action="store_true",
-        help="whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
+        "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
     )
-    what.add_argument(
-        "--critical",
-        action="store_true",
-        help="the critical batch by branched training",
-    )
-    command.add_argument(
-        "--workload",
-        metavar="NAME",
-        help="package.module:factory of your training; only --same can do without",
-    )
-    command.add_argument(
-        "--nproc-per-node", type=options.count, default=1, metavar="N", help="ranks on this host (default 1)"
-    )
+    option(what, "--critical", "the critical batch by branched training")
+    option(command, "--workload NAME", "package.module:factory of your training; only --same can do without")
+    option(command, "--nproc-per-node N", "ranks on this host (default 1)", type=options.count, default=1)
     _add_trials(command)
-    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    command.add_argument(
-        "--recipe",
+    option(command, "--device", "where the trials run", choices=("auto", "cpu", "cuda"), default="auto")
+    option(
+        command,
+        "--recipe FILE",
+        "write the recipe with the measured exponent as its power",
         type=options.path,
-        metavar="FILE",
-        help="write the recipe with the measured exponent as its power",
     )
-    command.add_argument(
-        "-o", "--output", type=options.path, metavar="FILE", help="write the finding as JSON"
-    )
-    command.add_argument("--json", action="store_true", help="print the finding as JSON")
+    option(command, "-o/--output FILE", "write the finding as JSON", type=options.path)
+    option(command, "--json", "print the finding as JSON")
 
 
 def _add_trials(command: Parser) -> None:
     """Adds what bounds the trials."""
-    command.add_argument(
-        "--budget",
+    option(
+        command,
+        "--budget TIME",
+        "from the command to the answer, such as 90s, 10m or 2h (default 10m)",
         default="10m",
-        metavar="TIME",
-        help="from the command to the answer, such as 90s, 10m or 2h (default 10m)",
     )
-    command.add_argument(
-        "--seeds",
+    option(
+        command, "--seeds N", "seeds for the last learning rates (default 3)", type=options.count, default=3
+    )
+    option(command, "--batches B,…", "further effective batches to measure", type=options.numbers, default=[])
+    option(
+        command,
+        "--samples N",
+        "samples of a whole trial (default: what the budget allows)",
         type=options.count,
-        default=3,
-        metavar="N",
-        help="seeds for the last learning rates (default 3)",
     )
-    command.add_argument(
-        "--batches",
-        type=options.numbers,
-        default=[],
-        metavar="B,…",
-        help="further effective batches to measure",
-    )
-    command.add_argument(
-        "--samples",
-        type=options.count,
-        metavar="N",
-        help="samples of a whole trial (default: what the budget allows)",
-    )
-    command.add_argument(
-        "--tolerance",
+    option(
+        command,
+        "--tolerance X",
+        "of --critical: how much worse a loss may be (default 0.01)",
         type=float,
         default=0.01,
-        metavar="X",
-        help="of --critical: how much worse a loss may be (default 0.01)",
     )
 
 

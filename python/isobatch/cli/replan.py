@@ -6,35 +6,20 @@ import argparse
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
-    EVERYDAY_SETTINGS,
-    add_cluster,
-    add_settings,
-    cluster,
-    count,
-    path,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_plan, write_json
 from isobatch.errors import InputError, missing
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.replan import replan
 
-_SETTINGS = tuple(name for name in EVERYDAY_SETTINGS if name != "--deadline-hours")
 DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 
 EVERYDAY = (
-    "--at-step",
-    "--effective-batch",
-    "--from",
-    "--set",
-    "--to",
-    *EVERYDAY_CLUSTER,
-    *_SETTINGS,
-    "--json",
-    "--output",
+    f"--at-step --effective-batch --from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} "
+    f"{options.EVERYDAY_SETTINGS.removesuffix(' --deadline-hours')} --json --output"
 )
 
 
@@ -45,35 +30,35 @@ def add(command: Parser) -> None:
         nargs="?",
         help="the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
     )
-    command.add_argument(
-        "--at-step",
+    option(
+        command,
+        "--at-step N",
+        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
         type=int,
-        metavar="N",
-        help="optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
     )
-    command.add_argument("--effective-batch", type=count, metavar="N", help="effective batch to move to")
+    option(command, "--effective-batch N", "effective batch to move to", type=options.count)
     add_from(command)
     add_to(command)
-    add_cluster(command)
-    add_settings(command)
-    command.add_argument("--json", action="store_true", help="print the plan as JSON")
-    command.add_argument("-o", "--output", type=path, metavar="FILE", help="also save the plan, as JSON")
+    options.add_cluster(command)
+    options.add_settings(command)
+    option(command, "--json", "print the plan as JSON")
+    option(command, "-o/--output FILE", "also save the plan, as JSON", type=options.path)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
-    from isobatch.planning.replan import replan
-
     tool = target(args)
     running, step, checkpoint = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = settings(args), args.effective_batch
+    how, batch = options.settings(args), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
         batch = how.pop("policy")
-    moved = replan(running, at_step=step, cluster=cluster(args, optional=True), effective_batch=batch, **how)
+    moved = replan(
+        running, at_step=step, cluster=options.cluster(args, optional=True), effective_batch=batch, **how
+    )
     if args.output:
         moved.save(args.output)
     if args.json:
@@ -91,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _saved(file: str) -> Any:
     """Loads the plan in a file; refuses another tool's file, and names the option for it."""
-    from isobatch.planning.plan import Plan
-
     try:
         return Plan.load(file)
     except InputError as error:
@@ -114,8 +97,6 @@ def _between_checkpoints(running: Any, step: int) -> None:
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
-    from isobatch.planning.plan import plan
-
     if (args.plan is None) == (not args.source):
         raise InputError(
             "give the plan that the run follows, or --from with its checkpoint, and one of them only",
@@ -126,11 +107,8 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
             raise missing("--at-step", "give the optimizer steps that are done")
         return _saved(args.plan), args.at_step, None
     recipe, pages = read(args)
-    step = (
-        args.at_step
-        if args.at_step is not None
-        else next((p.step for p in pages if p.step is not None), None)
-    )
+    done = next((page.step for page in pages if page.step is not None), None)
+    step = done if args.at_step is None else args.at_step
     if step is None:
         raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
     if recipe.gpus is None:

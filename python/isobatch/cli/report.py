@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.cli.options import count, path
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
@@ -34,33 +34,27 @@ def add(command: Parser) -> None:
         help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, a validation's report.json, or the "
         "lines of `isobatch sweep --json` (.jsonl); -: stdin",
     )
-    command.add_argument(
-        "-o",
-        "--output",
+    option(
+        command,
+        "-o/--output FILE",
+        "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
         type=path,
-        metavar="FILE",
-        help="the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
     )
-    command.add_argument("--title", metavar="TEXT", help="the page's heading (default: by the file)")
-    command.add_argument(
-        "--deadline-hours",
-        type=float,
-        metavar="HOURS",
-        help="hours that a run may take (default: as the plans say)",
+    option(command, "--title TEXT", "the page's heading (default: by the file)")
+    option(
+        command, "--deadline-hours HOURS", "hours that a run may take (default: as the plans say)", type=float
     )
-    command.add_argument("--currency", default="$", metavar="SIGN", help="of the prices (default: $)")
+    option(command, "--currency SIGN", "of the prices (default: $)", default="$")
     add_to(command, help="write the plans of a table as this tool's files instead, a folder for each job")
-    command.add_argument("--force", action="store_true", help="with --to: replace files that are there")
-    command.add_argument(
-        "--gpus-per-node",
+    option(command, "--force", "with --to: replace files that are there")
+    option(
+        command,
+        "--gpus-per-node N",
+        "with --to: of a table's clusters, which have no nodes (default 8)",
         type=count,
-        metavar="N",
-        help="with --to: of a table's clusters, which have no nodes (default 8)",
     )
-    command.add_argument("--jobs", type=path, metavar="FILE", help="with --to: the jobs that were planned")
-    command.add_argument(
-        "--clusters", type=path, metavar="FILE", help="with --to: the clusters that they were planned on"
-    )
+    option(command, "--jobs FILE", "with --to: the jobs that were planned", type=path)
+    option(command, "--clusters FILE", "with --to: the clusters that they were planned on", type=path)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is None:
         raise missing("-o", "name the page, such as report.html, or - for stdout")
-    for option in ("jobs", "clusters"):
-        if getattr(args, option) is not None:
-            raise InputError(f"--{option} needs --to: a page is made of the plans alone")
+    for name in ("jobs", "clusters"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} needs --to: a page is made of the plans alone")
     if args.deadline_hours is not None and not args.deadline_hours > 0:
         raise InputError(f"--deadline-hours must be above 0, got {args.deadline_hours:g}")
     require_extra()

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from isobatch.cli.options import count
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import refuse_recipe
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
@@ -30,40 +30,25 @@ def add(command: Parser) -> None:
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    command.add_argument("--lr", type=float, default=1.0, help="the peak (default: %(default)s)")
-    command.add_argument(
-        "--min-lr", type=float, default=0.0, help="the learning rate at the end (default: 0)"
+    option(command, "--lr LR", "the peak (default: %(default)s)", type=float, default=1.0, dest="peak")
+    option(command, "--min-lr LR", "the learning rate at the end (default: 0)", type=float, default=0.0)
+    option(command, "--steps N", "length of the run, in optimizer steps", type=count, dest="total_steps")
+    option(
+        command,
+        "--warmup STEPS",
+        "optimizer steps of warmup (default: 0)",
+        type=int,
+        default=0,
+        dest="warmup_steps",
     )
-    command.add_argument("--steps", type=count, metavar="N", help="length of the run, in optimizer steps")
-    command.add_argument("--warmup", type=int, default=0, help="optimizer steps of warmup (default: 0)")
-    command.add_argument(
-        "--warmup-start", type=float, default=0.0, help="the learning rate at step 0 (default: 0)"
+    option(command, "--warmup-start LR", "the learning rate at step 0 (default: 0)", type=float, default=0.0)
+    option(command, "--batch N", "samples a step, for lengths in sp and tok", type=count, default=1)
+    option(command, "--steps-per-epoch N", "for lengths in ep", type=float)
+    option(command, "--seq-len N", "tokens a sample, for lengths in tok", type=count)
+    option(
+        command, "--plot FILE", "draw it: on the terminal, or into an .svg or .png file", nargs="?", const="-"
     )
-    command.add_argument(
-        "--batch", type=count, default=1, metavar="N", help="samples a step, for lengths in sp and tok"
-    )
-    command.add_argument("--steps-per-epoch", type=float, help="for lengths in ep")
-    command.add_argument("--seq-len", type=count, metavar="N", help="tokens a sample, for lengths in tok")
-    command.add_argument(
-        "--plot",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="draw it: on the terminal, or into an .svg or .png file",
-    )
-    command.add_argument("--json", action="store_true", help="print the schedule as JSON")
-
-
-# A field → what the person typed for it.
-_TYPED = {
-    "dataset_size": "--steps-per-epoch",
-    "min_lr": "--min-lr",
-    "peak": "--lr",
-    "seq_len": "--seq-len",
-    "total_steps": "--steps",
-    "warmup_start": "--warmup-start",
-    "warmup_steps": "--warmup",
-}
+    option(command, "--json", "print the schedule as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,10 +57,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(schedule.to_json())
     elif args.plot is None:
-        _table(schedule, args.steps)
+        _table(schedule, args.total_steps)
     if args.plot is not None:
         _plot(schedule, args)
-    total = args.steps or (None if schedule.end is None else round(schedule.end))
+    total = args.total_steps or (None if schedule.end is None else round(schedule.end))
     for reason in schedule.check(total) if total else ():
         say(f"note: {reason}: {reason.text}")
     return 0
@@ -96,23 +81,16 @@ def _schedule(args: argparse.Namespace) -> Schedule:
             return Schedule.from_json(text)
         except InputError as error:
             raise error.at(file=args.spec) from None
-    if args.steps is None:
+    if args.total_steps is None:
         raise missing("--steps", "pass the length of the run in optimizer steps")
     units = Units(
         tuned_batch=args.batch, batch=args.batch, steps_per_epoch=args.steps_per_epoch, seq_len=args.seq_len
     )
+    names = ("peak", "min_lr", "warmup_start", "warmup_steps", "total_steps")
     try:
-        return resolve(
-            args.spec,
-            peak=args.lr,
-            min_lr=args.min_lr,
-            warmup_start=args.warmup_start,
-            warmup_steps=args.warmup,
-            total_steps=args.steps,
-            units=units,
-        )
+        return resolve(args.spec, units=units, **{name: getattr(args, name) for name in names})
     except InputError as error:
-        raise error.at(field=_TYPED.get(error.field or "", error.field)) from None
+        raise error.at(field="--steps-per-epoch") if error.field == "dataset_size" else error from None
 
 
 def _table(schedule: Schedule, steps: int | None) -> None:
@@ -126,12 +104,12 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
     if args.plot == "-":
-        drawn = characters(schedule, args.steps)
+        drawn = characters(schedule, args.total_steps)
         print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
     from isobatch.report.pages import plot
 
-    plot(schedule, steps=args.steps).save(args.plot)
+    plot(schedule, steps=args.total_steps).save(args.plot)
 
 
 def characters(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:

@@ -10,34 +10,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from isobatch.cli.parser import option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.files.formats import read_fields
+from isobatch.recipes.recipe import Recipe
+from isobatch.tools import detect
 from isobatch.words import number_of
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
     """Adds the options of a recipe beside its file."""
     group = command.add_argument_group("recipe")
-    group.add_argument(
-        "--from",
+    option(
+        group,
+        "--from FILE",
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
+        "second file of the same run",
         dest="source",
         action="append",
-        metavar="FILE",
-        help="another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
-        "second file of the same run",
     )
-    group.add_argument("--tool", metavar="NAME", help="whose it is, where its content leaves that open")
+    option(group, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(group)
 
 
 def add_set(command: Any) -> None:
     """Adds --set."""
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a field of the recipe; overrides the file",
+    option(
+        command, "--set FIELD=VALUE", "a field of the recipe; overrides the file", action="append", default=[]
     )
 
 
@@ -46,15 +46,12 @@ def add_to(
 ) -> None:
     """Adds the options of a target and its job."""
     group = command.add_argument_group("another tool")
-    group.add_argument("--to", metavar="TOOL", help=help)
-    group.add_argument("--name", default="isobatch", help="the job's name, for launchers")
-    group.add_argument(
-        "--script",
-        default="train.py",
-        metavar="WORDS",
-        help="the training script and its arguments, for launchers",
+    option(group, "--to TOOL", help)
+    option(group, "--name NAME", "the job's name, for launchers", default="isobatch")
+    option(
+        group, "--script WORDS", "the training script and its arguments, for launchers", default="train.py"
     )
-    group.add_argument("--image", help="a container image, for launchers that run one")
+    option(group, "--image IMAGE", "a container image, for launchers that run one")
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -74,7 +71,6 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """Reads the Recipe in the files of --from; notes on each go to stderr."""
-    from isobatch.recipes.recipe import Recipe
     from isobatch.tools.read import recipe_fields
 
     given = fields(args)
@@ -103,13 +99,13 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
+        if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
+            args.batch_multiple = page.multiple
     return recipe, pages
 
 
 def recipe(args: argparse.Namespace) -> Any:
     """Reads the Recipe from a file of ours, another tool's, or --set alone."""
-    from isobatch.recipes.recipe import Recipe
-
     if args.source:
         if args.recipe is not None:
             raise InputError("--from goes without a recipe file: give one or the other")
@@ -131,10 +127,8 @@ def target(args: argparse.Namespace) -> str | None:
     """Checks the tool of --to before anything is planned."""
     if args.to is None:
         return None
-    from isobatch.tools.detect import writer
-
     try:
-        writer(args.to)
+        detect.writer(args.to)
     except InputError as error:
         raise error.at(field="--to") from None
     return str(args.to)
@@ -144,9 +138,7 @@ def say_weighted(tool: str | None, made: Any) -> None:
     """Says under a menu if the tool of --to cannot run its weighted ways."""
     if tool is None:
         return
-    from isobatch.tools.detect import writer
-
-    how = writer(tool).writer
+    how = detect.writer(tool).writer
     if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
@@ -186,9 +178,7 @@ def refuse_recipe(path: str) -> None:
     Raises:
         InputError: the file is a recipe; the message has the command that plans it.
     """
-    from isobatch.tools.detect import is_recipe
-
-    if is_recipe(_fields(path)):
+    if detect.is_recipe(_fields(path)):
         raise InputError(
             f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
         )
@@ -196,15 +186,11 @@ def refuse_recipe(path: str) -> None:
 
 def is_plan(path: str) -> bool:
     """Recognizes a saved plan by its fields."""
-    from isobatch.tools import detect
-
     return detect.is_plan(_fields(path))
 
 
 def _fields(path: str) -> dict[str, Any]:
     """Reads the table in a file of a recipe or a plan; nothing of any other file."""
-    from isobatch.files.formats import read_fields
-
     if Path(path).suffix not in (".toml", ".yaml", ".yml", ".json") or not Path(path).is_file():
         return {}
     try:

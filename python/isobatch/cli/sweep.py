@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.options import (
-    EVERYDAY_CLUSTER,
-    EVERYDAY_SETTINGS,
-    PER_NODE,
-    add_hardware,
-    add_settings,
-    count,
-    gpu_counts,
-    hardware,
-    settings,
-)
-from isobatch.cli.parser import Parser
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be
+from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
 _TIMES = (
@@ -45,42 +36,39 @@ EXAMPLES = (
     "isobatch sweep job.toml --gpus 8,16,32 --json",
 )
 
-EVERYDAY = ("--gpus", "--from", "--set", *EVERYDAY_CLUSTER[2:], *EVERYDAY_SETTINGS, "--currency", "--json")
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --json"
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    command.add_argument(
-        "--gpus",
-        type=gpu_counts,
-        metavar="A..B|N,N",
+    option(
+        command,
+        "--gpus A..B|N,N",
+        "the counts (default 1..1024)",
+        type=options.gpu_counts,
         default=range(1, 1025),
-        help="the counts (default 1..1024)",
     )
     add_from(command)
     where = command.add_argument_group("target cluster")
-    where.add_argument(
-        "--gpus-per-node",
-        type=count,
-        metavar="N",
-        default=PER_NODE,
-        help=f"GPUs per node (default: {PER_NODE})",
+    option(
+        where,
+        "--gpus-per-node N",
+        f"GPUs per node (default: {options.PER_NODE})",
+        type=options.count,
+        default=options.PER_NODE,
     )
-    add_hardware(where)
-    where.add_argument("--currency", default="$", metavar="SIGN", help="of the price (default: $)")
-    add_settings(command)
-    command.add_argument(
-        "--json", action="store_true", help="print every count as a line of JSON, the infeasible too"
-    )
+    options.add_hardware(where)
+    option(where, "--currency SIGN", "of the price (default: $)", default="$")
+    options.add_settings(command)
+    option(command, "--json", "print every count as a line of JSON, the infeasible too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts, and the best of them; 1 where there is none."""
     from isobatch.fleet.sweep import sweep
-    from isobatch.recipes.cluster import Cluster
 
-    asked = settings(args)
+    asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
@@ -88,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
-    node = Cluster(gpus_per_node=args.gpus_per_node, **hardware(args))
+    node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
     found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
-            write_json(json.dumps(_plain(row)))
+            write_json(_plain(row))
     else:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
@@ -129,8 +117,6 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
 
 def _refused(rows: list[dict[str, Any]]) -> list[str]:
     """The counts without a plan, a line for each reason."""
-    from isobatch.reason import Reason
-
     counts: dict[Any, list[str]] = {}
     for row in rows:
         for reason in Reason.of(row["reasons"]) if row["status"] == "infeasible" else ():
@@ -160,8 +146,6 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
     """Names the fastest, the cheapest and the knee, beside the deadline and the ends of the range."""
-    from isobatch.reason import Reason
-
     feasible = [row for row in rows if row["status"] != "infeasible"]
     at = {int(row["gpus"]): row for row in feasible}
     # A count beyond which the budget ends, or the forecast, is no end of the range that was asked.
@@ -190,11 +174,7 @@ def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
     met = [row for row in feasible if row["hours"] <= deadline]
     if not met:
         unknown = any(row["hours"] != row["hours"] for row in feasible)
-        return (
-            f"{text} met at none of the counts with known hours"
-            if unknown
-            else f"{text} met at none of these counts"
-        )
+        return f"{text} met at none of {'the counts with known hours' if unknown else 'these counts'}"
     least = min(met, key=lambda row: row["gpu_hours"])
     return (
         f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "
@@ -212,8 +192,6 @@ def _cell(name: str, value: Any) -> str:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, its unknown values null."""
-    from isobatch.reason import Reason
-
     values = {name: value.item() for name, value in row.items()}
     reasons = [reason.value for reason in Reason.of(values.pop("reasons"))]
     return {

@@ -173,7 +173,7 @@ def rows_to_stdout(
             screen.close()
         else:
             yield CsvLines(sys.stdout.buffer, escape_formulas=escape_formulas)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise unwritable(error, "stdout") from None
 
 

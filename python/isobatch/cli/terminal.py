@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from isobatch.errors import InputError
 from isobatch.words import redacted
@@ -49,10 +49,13 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def write_json(text: str) -> None:
-    """Writes JSON to stdout. It is UTF-8 whatever the terminal is."""
+def write_json(value: Any) -> None:
+    """Writes a value, or a text that is JSON already, to stdout as a line of JSON. It is UTF-8 whatever the terminal is."""
+    import msgspec
+
+    text = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode() + b"\n")
+    sys.stdout.buffer.write(text + b"\n")
 
 
 _PLAINER = {

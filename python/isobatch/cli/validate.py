@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from isobatch.cli.parser import Parser
+from isobatch.cli.parser import Parser, option
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
@@ -20,31 +20,18 @@ EXAMPLES = (
 )
 
 EVERYDAY = (
-    *("--output", "--json", "--quick", "--full", "--workload", "--device", "--soak", "--find-micro-batch"),
-    *(
-        "--nproc-per-node",
-        "--nnodes",
-        "--node-rank",
-        "--rendezvous",
-        "--memory-gib",
-        "--step-seconds",
-    ),
+    "--output --json --quick --full --workload --device --soak --find-micro-batch --nproc-per-node --nnodes --node-rank --rendezvous "
+    "--memory-gib --step-seconds"
 )
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
     rank_command.add(command)
-    command.add_argument(
-        "--nproc-per-node", type=int, default=2, metavar="N", help="ranks on this host (default 2)"
-    )
-    command.add_argument("--nnodes", type=int, default=1, metavar="N", help="hosts (default 1)")
-    command.add_argument(
-        "--node-rank", type=int, default=0, metavar="I", help="which of the hosts this is, from 0"
-    )
-    command.add_argument(
-        "--rendezvous", metavar="HOST:PORT", help="host 0, and a free port there; host 0 has the report"
-    )
+    option(command, "--nproc-per-node N", "ranks on this host (default 2)", type=int, default=2)
+    option(command, "--nnodes N", "hosts (default 1)", type=int, default=1)
+    option(command, "--node-rank I", "which of the hosts this is, from 0", type=int, default=0)
+    option(command, "--rendezvous HOST:PORT", "host 0, and a free port there; host 0 has the report")
 
 
 def run(args: argparse.Namespace) -> int:

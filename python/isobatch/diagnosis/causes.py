@@ -354,7 +354,8 @@ class Cause(StrEnum):
     SLOW_LINK = (
         "slow_link",
         "a slow link, or another route than the expected one",
-        "look at the interface in use (NCCL_DEBUG=INFO), its negotiated rate and its error counters",
+        "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET decide it), its negotiated rate and "
+        "its error counters (`ibstat`), and compare with nccl-tests (all_reduce_perf)",
     )
     WRONG_SUMS = (
         "wrong_sums",
@@ -392,22 +393,6 @@ class Cause(StrEnum):
         "xid",
         "an error of a GPU that its driver reported",
         "look its number up in NVIDIA's list of XID errors, and test the GPU with `dcgmi diag -r 3` (DCGM) before the job",
-    )
-    PORT = (
-        "port",
-        "a network port that is down, slow or counts errors",
-        "look at `ibstat` and at the cable and its switch port, then measure it with perftest (ib_write_bw) against another host",
-    )
-    HOST_LIMIT = (
-        "host_limit",
-        "a limit of the host or its container",
-        "start the container with --ulimit memlock=-1 --shm-size=8g and without a processor quota, and bind each rank near its GPU",
-    )
-    SLOW_TRANSPORT = (
-        "slow_transport",
-        "NCCL takes a slower transport than there is",
-        "look at NCCL_IB_DISABLE, NCCL_P2P_DISABLE, NCCL_NET and the plugin for this network, and compare with nccl-tests "
-        "(all_reduce_perf, NCCL_DEBUG=INFO)",
     )
     SILENT_CORRUPTION = (
         "silent_corruption",

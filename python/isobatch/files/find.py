@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from isobatch.errors import InputError, must_be, needs_extra, not_utf8, unreadable
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
+
+from isobatch.errors import InputError, must_be, not_utf8, unreadable
 from isobatch.words import few
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem
 
 SUFFIXES = {
     ".csv": "csv",
@@ -42,14 +41,9 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
     """Returns the filesystem of a path or URL, and the path in it.
 
     Raises:
-        InputError: the kind of URL is not known, or pyarrow is not there.
+        InputError: the kind of URL is not known.
     """
     text = os.fspath(path)
-    try:
-        import pyarrow as pa
-        from pyarrow.fs import FileSystem, LocalFileSystem
-    except ModuleNotFoundError:
-        raise needs_extra("tables in files", "fleet", file=text) from None
     if "://" not in text:
         return LocalFileSystem(), text
     try:
@@ -70,9 +64,7 @@ def find(path: str | os.PathLike[str]) -> Files:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         raise must_be("a path that can be written in UTF-8", os.fspath(path), field="path") from None
-    fs, inner = location(path)  # says which extra brings pyarrow
-    from pyarrow.fs import FileSelector, FileType
-
+    fs, inner = location(path)
     with naming_file(os.fspath(path)):
         info = fs.get_file_info(inner)
         if info.type == FileType.File:
@@ -165,8 +157,6 @@ def format_of(path: str) -> str:
 @contextmanager
 def naming_file(path: str) -> Iterator[None]:
     """Names the file in errors of reading it."""
-    import pyarrow as pa
-
     try:
         yield
     except FileNotFoundError:

@@ -4,18 +4,16 @@ nested some thousands deep."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf, isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from isobatch.errors import InputError
 from isobatch.files.formats import MAX_DEPTH_LEVELS, refuse_duplicate_keys
 from isobatch.words import printable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _BLOCK_BYTES = 1 << 22
 """That are parsed at a time."""
@@ -23,6 +21,7 @@ MAX_LINE_BYTES = 1 << 26
 """Bytes of a line."""
 
 _Columns = dict[str, list[Any]]
+_Decode = Callable[[bytes], dict[str, Any]]
 
 
 def lines_schema(stream: Any, path: str) -> pa.Schema:
@@ -32,10 +31,8 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     Raises:
         InputError: a line is no object; the message names the row.
     """
-    import pyarrow as pa
-
     kinds: dict[str, _Kind] = {}
-    for columns, _ in _blocks(stream, path, _UniqueDecoder()):
+    for columns, _ in _blocks(stream, path, _decode_unique):
         for name, cells in columns.items():
             kinds.setdefault(name, _Kind()).add(cells)
     if not kinds:
@@ -49,9 +46,7 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
     Raises:
         InputError: as there, or the file is another by now.
     """
-    import pyarrow as pa
-
-    for columns, rows in _blocks(stream, path, msgspec.json.Decoder(dict[str, Any])):
+    for columns, rows in _blocks(stream, path, _decode):
         if columns.keys() - set(schema.names):
             raise InputError("has changed while it was read", file=path)
         cells = (columns.get(name) or [None] * rows for name in schema.names)
@@ -59,7 +54,7 @@ def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, int]]:
+def _blocks(stream: Any, path: str, decode: _Decode) -> Iterator[tuple[_Columns, int]]:
     """Reads the cells of some lines by their columns, missing ones as None, and the number of objects."""
     before = 0
     for lines in _lines(stream, path):
@@ -69,7 +64,7 @@ def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, in
             if not line.strip():
                 continue
             try:
-                for name, value in _object(decoder, line).items():
+                for name, value in _object(decode, line).items():
                     cells = columns.get(name)
                     if cells is None:
                         cells = columns[name] = []
@@ -90,34 +85,32 @@ def _blocks(stream: Any, path: str, decoder: Any) -> Iterator[tuple[_Columns, in
             yield columns, rows
 
 
-class _UniqueDecoder:
-    """Decodes JSON objects, and refuses a key twice in one."""
-
-    def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-    def decode(self, line: bytes) -> dict[str, Any]:
-        found = self._decode(line)
-        if line.count(b":") != len(found):
-            refuse_duplicate_keys(line, found)
-        return found
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _object(decoder: Any, line: bytes) -> dict[str, Any]:
+def _decode_unique(line: bytes) -> dict[str, Any]:
+    """Decodes a JSON object, and refuses a key twice in one."""
+    found = _decode(line)
+    if line.count(b":") != len(found):
+        refuse_duplicate_keys(line, found)
+    return found
+
+
+def _object(decode: _Decode, line: bytes) -> dict[str, Any]:
     """Reads the object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
     is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
     try:
-        found: dict[str, Any] = decoder.decode(line)
+        return decode(line)
     except msgspec.MsgspecError:
         try:
-            found = json.loads(line.decode(), parse_constant=_STRANGE.get)
+            found: dict[str, Any] = json.loads(line.decode(), parse_constant=_STRANGE.get)
             msgspec.json.encode(found)  # refuses half a character
         except ValueError:
             found = {}
         if not found or not isinstance(found, dict):
             raise
         refuse_duplicate_keys(line, found)
-    return found
+        return found
 
 
 _STRANGE = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
@@ -162,14 +155,11 @@ class _Kind:
     """Finds the common Arrow type of all cells of a column; text where there is none."""
 
     def __init__(self) -> None:
-        import pyarrow as pa
-
         self.type = pa.null()
         self._has_large = False
 
     def add(self, cells: list[Any]) -> None:
         """Takes the cells of a block."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if pa.types.is_string(self.type):
@@ -192,8 +182,6 @@ class _Kind:
 
 
 def _array(cells: list[Any], kind: Any) -> Any:
-    import pyarrow as pa
-
     if kind == pa.string():
         cells = [cell if cell is None or isinstance(cell, str) else _text(cell) for cell in cells]
     return pa.array(cells, kind)

@@ -11,15 +11,14 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import find, format_of, naming_file
 from isobatch.words import counted, printable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
@@ -29,8 +28,6 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
         InputError: there is no such file, or it cannot be read; the message names it.
     """
     files = find(path)
-    import pyarrow as pa
-
     tables = [pa.concat_tables(blocks(files.fs, info.path, 1 << 20)) for info in files.infos]
     if any(table.column_names != tables[0].column_names for table in tables):
         raise InputError("its files have different columns", file=os.fspath(path))
@@ -68,8 +65,6 @@ def blocks(
 
 
 def _cut(batches: Any, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
     empty = True
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -122,8 +117,6 @@ def _has_small_dictionary(chunk: Any) -> bool:
 
 def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Joins batches, ending where their dictionaries do, to batches of at least this many rows."""
-    import pyarrow as pa
-
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
@@ -157,8 +150,6 @@ def _csv_batches(fs: FileSystem, path: str) -> tuple[Iterator[pa.RecordBatch], p
     Raises:
         InputError: the file is empty, or a row has more or fewer cells than the header; the message names the row.
     """
-    import pyarrow as pa
-
     header = _csv_header(fs, path)
     schema = pa.schema([(name, pa.string()) for name in header.names])
     return (iter(()) if header.has_no_rows else _csv_rows(fs, path, header)), schema
@@ -180,8 +171,6 @@ def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
 
 
 def _csv_rows(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     try:
         with fs.open_input_stream(path) as stream:
             yield from _csv_reader(stream, header)
@@ -192,8 +181,6 @@ def _csv_rows(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.Reco
 
 def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
     """Finds the first row with more or fewer cells than the header; None where there is none."""
-    import pyarrow as pa
-
     found: list[Any] = []
 
     def keep(row: Any) -> str:
@@ -223,7 +210,6 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
 def _csv_reader(
     stream: Any, header: _CsvHeader, *, use_threads: bool = True, invalid_row_handler: Any = None
 ) -> Any:
-    import pyarrow as pa
     import pyarrow.csv
 
     return pyarrow.csv.open_csv(

@@ -7,16 +7,15 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, FileType
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
 from isobatch.files.whole import partial_of, refuse_special, unique, whole
 from isobatch.words import shown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
 Write = Callable[["pa.Table"], None]
 
@@ -33,9 +32,6 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
     Raises:
         InputError: there is no such folder, the suffix is not known, or the file cannot be written.
     """
-    import pyarrow as pa
-    from pyarrow.fs import FileType
-
     fs, path = location(output)
     suffix = PurePosixPath(path).suffix.lower()
     if suffix not in WRITERS:
@@ -53,7 +49,7 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
                 partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
             files.enter_context(whole(fs, {partial: path}))
             yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise unwritable(error, output) from None
 
 
@@ -93,7 +89,6 @@ def _repeating(table: pa.Table) -> list[str] | bool:
     """Returns the columns worth a dictionary, by their paths in Parquet, from a sample of the first rows: where many
     values differ, it costs more time and bytes than it saves. Of a small table all."""
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     if table.num_rows < 8 * _SAMPLE_ROWS:
@@ -171,7 +166,6 @@ class _TsvLines(CsvLines):
     """Appends tables as cells between tabs, without quotes; a text in need of them is an error."""
 
     def _write(self, table: pa.Table) -> None:
-        import pyarrow as pa
         import pyarrow.csv
 
         if not self.has_header:
@@ -187,7 +181,6 @@ class _TsvLines(CsvLines):
 
 def _unquoted(table: pa.Table, before: int) -> str | None:
     """Names the first text in need of quotes, and its place; None where there is none."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     found = []
@@ -213,7 +206,6 @@ def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
     table = _joined(table)
     if not escape_formulas:
         return table
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     for index, field in enumerate(table.schema):
@@ -229,7 +221,6 @@ def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
 
 def _joined(table: pa.Table) -> pa.Table:
     """Joins lists to texts; other nested values are an error."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     for index, field in enumerate(table.schema):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,10 +234,21 @@ def of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
     Raises:
         InputError: its values are neither numbers nor texts.
     """
-    try:
+    with naming_column(name, file):
         return _of_arrow(name, column, file)
+
+
+@contextmanager
+def naming_column(name: str, file: str | None) -> Iterator[None]:
+    """Names an Arrow column in errors of its cells, which may have no value in Python: dates past its calendar, unknown time zones."""
+    import pyarrow as pa
+
+    try:
+        yield
     except UnicodeDecodeError:
         raise _not_text(name, file) from None
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"{name} has a cell that cannot be read: {error}", file=file, field=name) from None
 
 
 def _of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.fleet.columns import naming_column
 from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.fleet.rows import Fleet
-from isobatch.fleet.table import InputTable, read_input
+from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
 from isobatch.words import count, counted, duration, figure, percent, printable, real
@@ -93,21 +93,24 @@ def _columns(table: Any) -> tuple[dict[str, Any], int]:
 
 def _value(name: str, value: Any) -> Any:
     """A value as Python has it, whatever the table."""
-    value = value.as_py() if hasattr(value, "as_py") else value.item() if hasattr(value, "item") else value
+    if hasattr(value, "as_py"):
+        with naming_column(name, None):
+            value = value.as_py()
+    value = value.item() if hasattr(value, "item") else value
     if name == "reasons":
         return _reasons(value)
     if name == "status" and isinstance(value, int):
         return str(STATUS[value])
-    if isinstance(value, str) and name in RESULTS and name != "status" and value:
+    if name in RESULTS and name != "status" and value and not isinstance(value, int | float):
         value = _number(name, value)
     return None if value in (-1, "") or value != value else value
 
 
-def _number(name: str, text: str) -> float:
+def _number(name: str, text: Any) -> float:
     """Reads a number of a CSV file."""
     try:
         number = float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         raise must_be("a number", text, field=name) from None
     return int(number) if number.is_integer() and "int" in RESULTS[name] else number
 
@@ -250,22 +253,14 @@ class Inputs:
     """
 
     def __init__(self, jobs: Any, clusters: Any = None) -> None:
-        self._jobs = read_input("job", jobs)
+        self._jobs = input_table("job", jobs)
         self._own = clusters is None and bool({"nodes", "gpus_per_node"} & self._jobs.extra.keys())
         self._known = clusters is not None or self._own
         if self._own:
             self._jobs, self._clusters = own_clusters(self._jobs)
         else:
             # Any legal cluster shows what is wrong with a job.
-            self._clusters = read_input("cluster", [1] if clusters is None else clusters)
-
-    @cached_property
-    def _job_rows(self) -> dict[str, int]:
-        return _rows_by_id(self._jobs)
-
-    @cached_property
-    def _cluster_rows(self) -> dict[str, int]:
-        return _rows_by_id(self._clusters)
+            self._clusters = input_table("cluster", [1] if clusters is None else clusters)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
         """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.
@@ -273,10 +268,10 @@ class Inputs:
         Raises:
             InputError: the tables have no such job, or no such cluster.
         """
-        at = _row("job", job, self._job_rows, self._jobs)
+        at = _row(self._jobs, job)
         other = at if self._own else 0
         if self._known and not self._own and cluster is not None:
-            other = _row("cluster", cluster, self._cluster_rows, self._clusters)
+            other = _row(self._clusters, cluster)
         pair = self._jobs.row(at), self._clusters.row(other)
         wrong = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_fault(0)
         if wrong is None:
@@ -285,14 +280,10 @@ class Inputs:
         return f"{', '.join(where)}: {wrong}"
 
 
-def _rows_by_id(table: InputTable) -> dict[str, int]:
-    return {str(name): row for row, name in enumerate(table.id_list)}
-
-
-def _row(kind: str, name: Any, rows: dict[str, int], table: InputTable) -> int:
+def _row(table: InputTable, name: Any) -> int:
+    kind, rows = table.kind, table.rows_by_id
     if name is None:
         raise InputError(f"the plans have no column {kind}: nothing says which row was meant", field=kind)
-    found = rows.get(str(name))
-    if found is None:
+    if str(name) not in rows:
         raise unknown(kind, str(name), rows, field=kind, file=table.file)
-    return found
+    return rows[str(name)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
+from isobatch.fleet.columns import naming_column
 from isobatch.words import shown
 
 if TYPE_CHECKING:
@@ -48,6 +50,15 @@ def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
     return found.to_numpy() if pc.any(found).as_py() else None
 
 
+def refuse_unreadable(kind: str, ids: pa.ChunkedArray | None, file: str | None) -> None:
+    """Refuses Arrow ids that no value of Python stands for: of other types than these all can be read."""
+    import pyarrow as pa
+
+    if ids is not None and (pa.types.is_temporal(ids.type) or pa.types.is_nested(ids.type)):
+        with naming_column(kind, file):
+            ids.to_pylist()
+
+
 def refuse_duplicates(
     kind: str, ids: Any, missing: NDArray[np.bool_] | None, file: str | None = None, row_offset: int = 0
 ) -> None:
@@ -86,7 +97,7 @@ def _are_unique(ids: Any) -> bool:
     """Whether the ids are certainly all different; a slower look names the duplicates."""
     try:
         if isinstance(ids, np.ndarray):
-            return len(set(ids.tolist())) == len(ids)
+            return len(np.unique(ids) if ids.dtype.kind in "iu" else set(ids.tolist())) == len(ids)
         return len(ids.unique()) == len(ids)
     except (TypeError, NotImplementedError):  # of NumPy and of Arrow
         return False
@@ -115,23 +126,10 @@ def hashes_of(ids: Any) -> Hashes:
     return np.fromiter(map(hash, values), np.int64, len(values))
 
 
-class HashedIds:
-    """The ids of a fleet in blocks, 8 bytes each."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._blocks: list[Hashes] = []
-
-    def add(self, ids: Any) -> None:
-        """Takes the ids of a block, all different."""
-        hashes = hashes_of(ids)[: MAX_HASHED_IDS - self.count]
-        self._blocks.append(hashes)
-        self.count += len(hashes)
-
-    def duplicates(self) -> Hashes:
-        """Returns the hashes of duplicates, each once."""
-        if len(self._blocks) < 2:
-            return np.empty(0, np.int64)
-        every = np.concatenate(self._blocks)
-        every.sort()
-        return np.unique(every[1:][every[1:] == every[:-1]])
+def duplicates(blocks: Sequence[Hashes]) -> Hashes:
+    """Returns the hashes that are in two blocks, each once; those of one block are all different."""
+    if len(blocks) < 2:
+        return np.empty(0, np.int64)
+    every = np.concatenate(blocks)
+    every.sort()
+    return np.unique(every[1:][every[1:] == every[:-1]])

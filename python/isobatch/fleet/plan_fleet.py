@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isobatch.errors import must_be
+from isobatch.errors import must_be, needs_extra
 from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
@@ -61,12 +61,7 @@ def plan_fleet(
     {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
     """
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
-    file = None
-    if isinstance(jobs, (str, os.PathLike)):
-        from isobatch.files.read import read_table
-
-        file, jobs = os.fspath(jobs), read_table(jobs)
-    fleet = asked.fleet(jobs, pairs=pairs, file=file)
+    fleet = asked.fleet(jobs, pairs=pairs)
     asked.tell_unknown_columns(fleet.jobs.extra)
     return fleet.plan()
 
@@ -110,8 +105,10 @@ def plan_files(
     >>> manifest.state, manifest.rows, manifest.summary.infeasible
     ('complete', 2, 1)
     """
-    from isobatch.fleet.folder.run import run
-
+    try:
+        from isobatch.fleet.folder.run import run
+    except ModuleNotFoundError:
+        raise needs_extra("tables in files", "fleet") from None
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
     if not isinstance(jobs, (str, os.PathLike)):
         raise must_be("a path or URL; tables go to plan_fleet", type(jobs), field="jobs")

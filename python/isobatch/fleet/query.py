@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.errors import InputError, must_be, together, unknown
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
-from isobatch.fleet.provenance import MAX_NAMED_CLUSTERS, Provenance, to_metadata
-from isobatch.fleet.results import ECHOED, ON_REQUEST, RESULTS, USUAL
-from isobatch.fleet.rows import Fleet, Pairs
-from isobatch.fleet.table import InputTable, field_names, input_table, read_input, required_fields
+from isobatch.fleet.results import (
+    ECHOED,
+    MAX_NAMED_CLUSTERS,
+    ON_REQUEST,
+    RESULTS,
+    USUAL,
+    Provenance,
+    to_metadata,
+)
+from isobatch.fleet.rows import Fleet, Pairs, read_pairs
+from isobatch.fleet.table import InputTable, field_names, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import settings_of
-from isobatch.words import few, nearest, printable, shown
+from isobatch.words import few, nearest, printable
 
 SELECT = ("all", "fastest", "cheapest", "goodput")
 """By what the rows of a job are chosen."""
@@ -53,13 +57,10 @@ class Query:
         own = CLUSTER_FIELDS if self.clusters is None else ()
         return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Columns in every table of jobs."""
-        return required_fields("job")
-
-    def tell_unknown_columns(self, names: Iterable[str], note: Callable[[str], None] | None = None) -> None:
-        """Notes the columns of the jobs and the clusters other than fields; without `note`, warns of likely slips."""
+    def tell_unknown_columns(
+        self, names: Iterable[str], note: Callable[[str], None] | None = None, level: int = 3
+    ) -> None:
+        """Notes the columns of the jobs and the clusters other than fields; without `note`, warns of likely slips, the line `level` calls above."""
         # A field of the other side is no slip: it is repeated on purpose.
         fields = {*field_names("job"), *field_names("cluster"), "job", "cluster"}
         every = (*names, *(() if self.clusters is None else self.clusters.extra))
@@ -69,7 +70,7 @@ class Query:
         if text is not None and note is not None:
             note(text)
         elif text is not None:
-            warnings.warn(text, stacklevel=_caller_level())
+            warnings.warn(text, stacklevel=level)
 
     def refuse_unknown_names(self, every: Sequence[str], file: str | None = None) -> None:
         """Refuses unknown names among `columns`; `every` are those of the result without being asked.
@@ -118,6 +119,7 @@ class Query:
             first_id=first_id,
             unique=self.clusters is not None,
         )
+        file = jobs.file
         jobs, clusters, rows = self._with_clusters(jobs, pairs)
         _refuse_double_meanings(jobs, clusters)
         crossed = self.clusters is not None
@@ -177,7 +179,7 @@ def query(
         raise together(faults)
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
-    table = None if clusters is None else read_input("cluster", clusters)
+    table = None if clusters is None else input_table("cluster", clusters)
     if select == "cheapest" and table is not None and not table.has("price_per_gpu_hour"):
         raise InputError(
             "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
@@ -270,69 +272,6 @@ def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
         taken.update(dict.fromkeys((*table.extra, *settings), "the jobs"))
 
 
-# Jobs and clusters that meet, where not all do
-
-
-def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
-    """Reads pairs of rows from a table with the ids of a job and a cluster in each row.
-
-    Raises:
-        InputError: it is no such table, or an id is not there; the message names the row.
-    """
-    file = None
-    if isinstance(pairs, (str, os.PathLike)):
-        from isobatch.files.read import read_table
-
-        file, pairs = os.fspath(pairs), read_table(pairs)
-    if hasattr(pairs, "__arrow_c_stream__"):
-        import pyarrow as pa
-
-        named = pa.table(pairs)
-        pairs = {name: named[name].to_pylist() for name in named.column_names}
-    if not isinstance(pairs, Mapping):
-        raise must_be("a table with the columns job and cluster", pairs, field="pairs")
-    rows = [_rows_of(pairs, table, file) for table in (jobs, clusters)]
-    if len(rows[0]) != len(rows[1]):
-        raise InputError(
-            f"pairs has {len(rows[0]):,} jobs for {len(rows[1]):,} clusters", file=file, field="pairs"
-        )
-    return rows[0], rows[1]
-
-
-def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> NDArray[np.uint32]:
-    if table.kind not in pairs:
-        raise missing(table.kind, "pairs needs the columns job and cluster", file=file)
-    wanted = pairs[table.kind]
-    wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
-    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
-        raise must_be("a sequence of ids", wanted, field=table.kind, file=file)
-    ids = table.id_list
-    number = {name: row for row, name in enumerate(ids)}
-    try:
-        return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
-    except (KeyError, TypeError):
-        # What cannot be a key is no id either.
-        row = next(row for row, name in enumerate(wanted, 1) if name not in ids)
-        raise InputError(
-            f"there is no {table.kind} {shown(wanted[row - 1])}: {_ids_of(table, ids, wanted[row - 1])}",
-            file=file,
-            row=row,
-            field=table.kind,
-        ) from None
-
-
-def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
-    """Suggests an id."""
-    close = (
-        nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
-    )
-    if close is not None:
-        return f"did you mean {close!r}?"
-    if table.ids is None:
-        return f"without a column {table.kind} they are numbered from {ids[0] if ids else 0}"
-    return f"there are {few((shown(name) for name in ids), 8) or 'none'}"
-
-
 # Columns that are no fields: they are repeated in the result, and one that looks like a slip is told
 
 _MIN_LIKENESS = 0.82
@@ -369,11 +308,3 @@ def _hint(name: str, fields: Collection[str]) -> str | None:
         return _NO_LIMIT
     close = nearest(name, fields, _MIN_LIKENESS)
     return close and f"{close}?"
-
-
-def _caller_level() -> int:
-    """Returns the level of a warning about the line outside of isobatch, however many of our calls lie between."""
-    level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "isobatch":
-        level, frame = level + 1, frame.f_back
-    return level + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,10 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import ECHOED, RESULTS, STATUS, echoed_column, result_in_arrow
-from isobatch.fleet.table import InputTable
+from isobatch.fleet.table import InputTable, table_at
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import counted, figure
+from isobatch.words import counted, few, figure, nearest, shown
 
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
@@ -223,3 +223,119 @@ class Fleet:
         import pyarrow as pa
 
         return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))
+
+
+# Jobs and clusters that meet, where not all do
+
+
+def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
+    """Reads pairs of rows from a table with the ids of a job and a cluster in each row.
+
+    Raises:
+        InputError: it is no such table, or an id is not there; the message names the row.
+    """
+    file, pairs = table_at(pairs)
+    if hasattr(pairs, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        named = pa.table(pairs)
+        pairs = {name: named[name].to_pylist() for name in named.column_names}
+    if not isinstance(pairs, Mapping):
+        raise must_be("a table with the columns job and cluster", pairs, field="pairs")
+    rows = [_rows_of(pairs, table, file) for table in (jobs, clusters)]
+    if len(rows[0]) != len(rows[1]):
+        raise InputError(
+            f"pairs has {len(rows[0]):,} jobs for {len(rows[1]):,} clusters", file=file, field="pairs"
+        )
+    return rows[0], rows[1]
+
+
+def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> NDArray[np.uint32]:
+    if table.kind not in pairs:
+        raise missing(table.kind, "pairs needs the columns job and cluster", file=file)
+    wanted = pairs[table.kind]
+    wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
+    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
+        raise must_be("a sequence of ids", wanted, field=table.kind, file=file)
+    ids = table.id_list
+    number = {name: row for row, name in enumerate(ids)}
+    if file is not None and ids and not isinstance(ids[0], str):
+        number |= {str(name): row for name, row in number.items()}  # a CSV file has texts only
+    try:
+        return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
+    except (KeyError, TypeError):
+        # What cannot be a key is no id either.
+        row = next(row for row, name in enumerate(wanted, 1) if name not in ids)
+        raise InputError(
+            f"there is no {table.kind} {shown(wanted[row - 1])}: {_ids_of(table, ids, wanted[row - 1])}",
+            file=file,
+            row=row,
+            field=table.kind,
+        ) from None
+
+
+def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
+    """Suggests an id."""
+    close = (
+        nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
+    )
+    if close is not None:
+        return f"did you mean {close!r}?"
+    if table.ids is None:
+        return f"without a column {table.kind} they are numbered from {ids[0] if ids else 0}"
+    return f"there are {few((shown(name) for name in ids), 8) or 'none'}"
+
+
+# What came out, counted
+
+
+class Summary(msgspec.Struct):
+    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words."""
+
+    rows: int = 0
+    feasible: int = 0
+    reasons: dict[str, int] = {}
+    examples: dict[str, str] = {}
+
+    @property
+    def infeasible(self) -> int:
+        """Rows without a plan."""
+        return self.rows - self.feasible
+
+    def add(self, block: Fleet, status: Any, reasons: Any) -> None:
+        """Counts a block: its status codes and reason bits."""
+        present = int(np.bitwise_or.reduce(reasons, initial=0))
+        for reason in Reason:
+            bit = reason.bit
+            if not present >> bit & 1:
+                continue
+            hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
+            self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
+            if reason.value not in self.examples and (example := _example(reason, block, hit)):
+                self.examples[reason.value] = example
+        self.rows += len(status)
+        self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
+
+    def merge(self, other: Summary) -> None:
+        """Adds the counts of another."""
+        self.rows += other.rows
+        self.feasible += other.feasible
+        for name, count in other.reasons.items():
+            self.reasons[name] = self.reasons.get(name, 0) + count
+        self.examples = {**other.examples, **self.examples}
+
+    def lines(self) -> list[str]:
+        """The summary as people read it."""
+        lines = [f"{counted(self.rows, 'row')}: {self.feasible:,} feasible, {self.infeasible:,} infeasible"]
+        for name, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
+            reason = Reason(name)
+            detail = f"; first in {self.examples[name]}" if name in self.examples else ""
+            lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
+        return lines
+
+
+def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
+    """Names the first row with a reason, where there is something to correct in it."""
+    if reason.startswith("invalid_"):
+        return block.fault(int(np.argmax(hit)), reason)
+    return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError, missing, must_be, together
+from isobatch.errors import InputError, missing, must_be, needs_extra, together
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -26,7 +27,7 @@ from isobatch.fleet.columns import (
     of_numpy,
     without_views,
 )
-from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates
+from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refuse_unreadable
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
-_RECORDS = {"job": "Recipes", "cluster": "Clusters or whole numbers of GPUs"}
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,11 @@ class InputTable:
         found: list[Any] = ids.to_pylist() if self.arrow else ids.tolist()
         return found
 
+    @cached_property
+    def rows_by_id(self) -> dict[str, int]:
+        """The rows by their ids, as texts."""
+        return {str(name): row for row, name in enumerate(self.id_list)}
+
     @property
     def present_ids(self) -> Any:
         """The ids of all rows with one."""
@@ -124,9 +129,12 @@ class InputTable:
 
     def row(self, at: int) -> InputTable:
         """Returns one row, without the texts of all others."""
-        return replace(
-            self.slice(at, at + 1), fields=[(name, _cell_of(data, at)) for name, data in self.fields]
-        )
+        one = self.slice(at, at + 1)
+        fields = [
+            (name, (np.zeros(1, np.uint32), [d[1][d[0][0]]]) if isinstance(d, tuple) else d)
+            for name, d in one.fields
+        ]
+        return replace(one, fields=fields)
 
     def slice(self, start: int, stop: int) -> InputTable:
         """Returns the rows from start to stop."""
@@ -151,12 +159,6 @@ class InputTable:
         return replace(self, fields=fields)
 
 
-def _cell_of(data: Data, at: int) -> Data:
-    if isinstance(data, tuple):
-        return np.zeros(1, np.uint32), [data[1][data[0][at]]]
-    return data[at : at + 1]
-
-
 def input_table(
     kind: str,
     source: Any,
@@ -174,6 +176,8 @@ def input_table(
         InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id is missing, or an id
             is not unique where it must be.
     """
+    place, source = table_at(source)
+    file = file or place
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
     if hasattr(source, "__arrow_c_stream__") and len(getattr(source, "shape", ())) == 1:
@@ -184,7 +188,9 @@ def input_table(
         source = source.tolist()
     if hasattr(source, "__arrow_c_stream__"):
         found = _table_of(kind, source, file)
-        table = _of_columns(kind, _arrow_columns(found, file), found.num_rows, file, arrow=True)
+        columns = _arrow_columns(found, file)
+        refuse_unreadable(kind, columns.get(kind), file)
+        table = _of_columns(kind, columns, found.num_rows, file, arrow=True)
     elif isinstance(source, Mapping):
         columns = {str(name): as_array(str(name), column, file) for name, column in source.items()}
         table = _of_columns(kind, columns, _equally_long(columns, file), file, arrow=False)
@@ -192,8 +198,8 @@ def input_table(
         table = _of_columns(kind, _of_records(kind, source), len(source), file, arrow=False)
     else:
         raise InputError(
-            f"the {kind}s must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence of "
-            f"{_RECORDS[kind]}, got a {type(source).__name__}",
+            f"the {kind}s must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each "
+            f"{_RECORD[kind]}, got a {type(source).__name__}",
             field=kind,
         )
     table = replace(table, file=file, row_offset=row_offset, first_id=first_id)
@@ -207,13 +213,15 @@ def input_table(
     return replace(table, missing_ids=nameless)
 
 
-def read_input(kind: str, source: Any) -> InputTable:
-    """Reads a job or cluster table as `input_table`, from files too."""
+def table_at(source: Any) -> tuple[str | None, Any]:
+    """Reads a table from files where the source is a path or URL: returns the place, None of another source, and the table."""
     if not isinstance(source, (str, os.PathLike)):
-        return input_table(kind, source)
-    from isobatch.files.read import read_table
-
-    return input_table(kind, read_table(source), file=os.fspath(source))
+        return None, source
+    try:
+        from isobatch.files.read import read_table
+    except ModuleNotFoundError:
+        raise needs_extra("tables in files", "fleet", file=os.fspath(source)) from None
+    return os.fspath(source), read_table(source)
 
 
 def _gpu_counts(source: Any) -> NDArray[Any] | None:
@@ -292,6 +300,8 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
     if close:
         return f"rename {close!r}?"
     has = f"the columns are {few(names, 40) or 'none'}"
+    if kind == "cluster" and set(required_fields("job")) <= set(names):
+        return f"these are jobs: give them first, and the clusters behind them ({has})"
     return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
 
 

@@ -173,11 +173,7 @@ class _Request(NamedTuple):
 
 
 def estimate(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    gpu: str,
-    seq_len: int,
-    **options: Unpack[EstimateOptions],
+    model: str | os.PathLike[str] | None = None, *, gpu: str, seq_len: int, **options: Unpack[EstimateOptions]
 ) -> Profile:
     """Estimates a profile for `plan`, `plan_fleet` and `sweep`; the error of every constant covers its range.
 
@@ -207,11 +203,7 @@ def estimate(
 
 
 def estimated(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    gpu: str,
-    seq_len: int,
-    **options: Unpack[EstimateOptions],
+    model: str | os.PathLike[str] | None = None, *, gpu: str, seq_len: int, **options: Unpack[EstimateOptions]
 ) -> Estimate:
     """Estimates the same with its figures, and the costs left out."""
     decoder = _model(model, options.get("parameters"))

@@ -312,12 +312,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 field="model_parallel",
             )
         columns, (inside, measured) = _core.forecast_rows(
-            self._core_constants(),
-            self._core_gradient(),
-            self.scatter,
-            self._core_ranges(),
-            rows,
-            shapes,
+            self._core_constants(), self._core_gradient(), self.scatter, self._core_ranges(), rows, shapes
         )
         names = (
             "sync_seconds",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be, unreadable
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -43,7 +43,7 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
     """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`; None where there is no checkpoint.
 
     Raises:
-        InputError: the folder has none.
+        InputError: the folder has none, or it cannot be read.
     """
     if checkpoint is None:
         return None
@@ -52,7 +52,12 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
         raise InputError(
             f"{_FILE} is missing: the checkpoint must be of an ElasticTrainer", file=str(checkpoint)
         )
-    state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        state = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(error, str(path)) from None
+    if not isinstance(state, dict):
+        raise must_be("the state of a run", state, field=_FILE, file=str(path))
     return state
 
 

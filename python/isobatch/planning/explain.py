@@ -81,30 +81,23 @@ def _split(plan: PlanRecord) -> Iterator[str]:
 
 
 def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
-    tuned, batch, lr = plan.recipe.effective_batch, plan.layout.effective_batch, exact(plan.lr)
+    recipe, batch, lr = plan.recipe, plan.layout.effective_batch, exact(plan.lr)
+    tuned = recipe.effective_batch
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
-    if plan.settings.policy == "keep" and plan.settings.duration[1] is not None:
-        yield f"Batch size {exact(batch)}{change}: the rule changes nothing."
-        yield from _by_length(plan)
-        others = list(_others(plan, moved=moved))
-        yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
+    keeps = plan.settings.policy == "keep"
+    if keeps and plan.lr == recipe.lr:
+        other = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
+        moves, stays = ("", "batch size, ") if batch == tuned else (other, "")
+        yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters."
         return
-    if plan.settings.policy == "keep":
-        if batch == tuned:
-            yield f"Unchanged: batch size, learning rate {lr} and all other hyperparameters."
-        else:
-            yield (
-                f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. Unchanged: "
-                f"learning rate {lr} and all other hyperparameters."
-            )
-        return
-    formula, source = _RULES[plan.rule]
-    k = f", k = {exact(batch / tuned)}" if batch != tuned else ""
-    yield f"Batch size {exact(tuned)} → {exact(batch)}{k}."
-    yield cited(
-        f"Learning rate {exact(plan.recipe.lr)} → {lr} by rule {plan.rule} for {plan.recipe.optimizer}: {formula}",
-        source,
-    )
+    if keeps:
+        yield f"Batch size {exact(batch)}{change}: the rule changes nothing. Learning rate {exact(recipe.lr)} → {lr}."
+    else:
+        formula, source = _RULES[plan.rule]
+        k = f", k = {exact(batch / tuned)}" if batch != tuned else ""
+        yield f"Batch size {exact(tuned)} → {exact(batch)}{k}."
+        by = f"by rule {plan.rule} for {recipe.optimizer}: {formula}"
+        yield cited(f"Learning rate {exact(recipe.lr)} → {lr} {by}", source)
     yield from _by_length(plan)
     others = list(_others(plan, moved=moved))
     yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
@@ -175,14 +168,8 @@ def _intervals(plan: PlanRecord) -> Iterator[str]:
 
 def _steps(plan: PlanRecord) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
-        extra = [
-            f"{count(samples)} {what}"
-            for samples, what in (
-                (plan.padded_samples, "repeated as padding"),
-                (plan.dropped_samples, "dropped"),
-            )
-            if samples
-        ]
+        ends = (plan.padded_samples, "repeated as padding"), (plan.dropped_samples, "dropped")
+        extra = [f"{count(samples)} {what}" for samples, what in ends if samples]
         detail = f" ({', '.join(extra)})" if extra else ""
         yield f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} samples{detail}."
     if plan.total_steps is not None:
@@ -219,14 +206,11 @@ def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
         )
     move, optimizer = moves[-1], legs[-1][1].recipe.optimizer
     if move.epoch is not None:
-        lost = [
-            f"{count(samples)} samples of that epoch are {what}"
-            for samples, what in (
-                (move.repeated_samples, "repeated to fill up its end"),
-                (move.skipped_samples, "dropped at its end"),
-            )
-            if samples
-        ]
+        ends = (
+            (move.repeated_samples, "repeated to fill up its end"),
+            (move.skipped_samples, "dropped at its end"),
+        )
+        lost = [f"{count(samples)} samples of that epoch are {what}" for samples, what in ends if samples]
         yield (
             f"Resume epoch {exact(move.epoch)} at sample {exact(move.offset)}: "
             f"{' and '.join(lost) or 'none is repeated or skipped'}."

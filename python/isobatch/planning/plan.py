@@ -9,8 +9,6 @@ from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
@@ -22,6 +20,9 @@ from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 from isobatch.words import count, counted, real
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course, Position, Stage
     from isobatch.schedules.schedule import Schedule
@@ -152,9 +153,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1, dataset_size=1000, duration="9ep"), 8).position(6)
         Position(step=6, samples=1512, epoch=1, offset=512)
         """
-        if type(step) is not int or not 0 <= step < 2**53:
-            raise must_be("a whole number from 0", step, field="step")
-        return self.course.position(step)
+        return self.course.position(_step(step))
 
     @cached_property
     def course(self) -> Course:
@@ -212,9 +211,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> growing.batch_at(7), growing.batch_at(8)
         (128, 256)
         """
-        if type(step) is not int or not 0 <= step < 2**53:
-            raise must_be("a whole number from 0", step, field="step")
-        return next(stage.batch for stage in reversed(self.stages) if stage.step <= step)
+        at = _step(step)
+        return next(stage.batch for stage in reversed(self.stages) if stage.step <= at)
 
     def micro_batches(self, rank: int) -> NDArray[np.int64]:
         """The sizes of a replica's micro-batches in one full step, shape (its accumulation,), samples.
@@ -226,6 +224,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1), 7, split="ragged").micro_batches(6)
         array([36])
         """
+        import numpy as np
+
         micro, _, replicas, batch, _ = self.layout
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
@@ -381,6 +381,12 @@ def plan_of(
     # For its options.
     plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
     return plan
+
+
+def _step(step: int) -> int:
+    if type(step) is not int or not 0 <= step < 2**53:
+        raise must_be("a whole number from 0", step, field="step")
+    return step
 
 
 @lru_cache(maxsize=4096)

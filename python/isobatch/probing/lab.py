@@ -22,7 +22,7 @@ from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
 from isobatch.probing.training import Make, Ranks, Replicas, ShortTraining, diverges, even, lr_course, shares
 from isobatch.recipes.recipe import Recipe
-from isobatch.validate.workload import Workload, call_factory, factory_of, load, user_code
+from isobatch.validate.workload import Workload, call_factory, factory_of, perceptron, user_code
 from isobatch.words import counted, duration
 
 MAX_BLOCK_SAMPLES = 64
@@ -72,7 +72,7 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
                     f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
                     field="workload",
                 )
-            return load("mlp", plan, BUILT_IN_PARAMETERS)
+            return perceptron(plan, BUILT_IN_PARAMETERS)
         with user_code("the workload's factory"):
             workload = call_factory(found)
         optimizer = workload.optimizer

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch is imported within the budget
     from isobatch.probing.estimate import LrFinding
     from isobatch.probing.same import SameFinding
 
-REFUSED, FOUND, LOST = "refused.pickle", "found.pickle", "lost.txt"
+FOUND, LOST = "found.pickle", "lost.txt"
 """Files of a folder that the ranks and the process that started them share."""
 PATIENCE_SECONDS = 60.0
 """How much longer a rank waits for another one than the budget lasts: the watch that ends them knows more than a time-out."""
@@ -330,12 +330,12 @@ def _launched(
     talk: bool,
 ) -> Probe:
     """Probes in ranks. Where they end before they could answer, what rank 0 published last says what is known."""
+    from isobatch.validate.launching import raise_refusal
+
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         stopped = _run_ranks(nproc, (plan.to_json(), options, folder, factory, budget.begun, talk))
-        refused, found = Path(folder) / REFUSED, Path(folder) / FOUND
-        if refused.exists():
-            message, field, file = pickle.loads(refused.read_bytes())
-            raise InputError(message, field=field, file=file)
+        raise_refusal(folder)
+        found = Path(folder) / FOUND
         if not found.exists():
             raise _nothing_known(options, stopped, budget.spent())
         ended, probe = pickle.loads(found.read_bytes())
@@ -373,6 +373,7 @@ def rank(
     """Runs one rank of a probe. What it refuses is left in the folder; its end ends the others."""
     import torch
 
+    from isobatch.validate.launching import refuse
     from isobatch.validate.options import Options
     from isobatch.validate.ranks.group import Group
     from isobatch.validate.ranks.pulse import GRACE_SECONDS
@@ -409,9 +410,7 @@ def rank(
             publish(found, ended=True)
         group.close()
     except InputError as error:  # perhaps on this rank alone
-        if not (Path(folder) / REFUSED).exists():
-            refusal = error.message, error.field, error.file
-            write_whole(Path(folder) / REFUSED, pickle.dumps(refusal))
+        refuse(folder, error)
         sys.stderr.flush()
         os._exit(1)
     except Exception as error:

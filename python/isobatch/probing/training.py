@@ -16,8 +16,8 @@ from isobatch.diagnosis.tensors import AUTOCAST, mapped, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Expired
-from isobatch.validate.ranks.group import Group
-from isobatch.validate.workload import Workload, user_code
+from isobatch.validate.ranks.group import Group, copy_from_first
+from isobatch.validate.workload import Workload, fault_of_loss, user_code
 
 GROWTH = 4.0
 """A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""
@@ -68,16 +68,6 @@ def sum_gradients(ranks: Ranks, parameters: list[torch.nn.Parameter]) -> None:
     for work in works:
         if work is not None:
             work.wait()
-
-
-def copy_from_first(ranks: Ranks, tensors: list[Tensor]) -> None:
-    """Gives every rank rank 0's values."""
-    if ranks.world_size == 1:
-        return
-    for tensor in tensors:
-        dense = tensor.detach().contiguous()
-        dist.broadcast(dense, src=0)
-        tensor.data.copy_(dense)
 
 
 Replicas: TypeAlias = list[list[range]]
@@ -264,11 +254,6 @@ class ShortTraining:
             if late := late or self._expired():
                 break
             loss = self._loss(self._part(share)) * unit
-            if not loss.requires_grad:
-                raise InputError(
-                    "the workload's loss has no gradient: compute it by calling the model, without no_grad or detach",
-                    field="workload",
-                )
             with user_code("the gradient of the workload's loss"):
                 loss.backward()  # type: ignore[no-untyped-call]
             summed += float(loss.detach())
@@ -310,13 +295,10 @@ class ShortTraining:
             torch.autocast(self.ranks.device.type, self._amp, enabled=self._amp is not None),
         ):
             loss: Any = self.workload.loss(self.model, batch)
-        if not isinstance(loss, Tensor) or loss.dim():
-            got = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            hint = ", without .item()" if isinstance(loss, int | float) else ""
-            raise InputError(
-                f"the workload's loss must be a scalar tensor{hint}, got {got}", field="workload"
-            )
-        return loss
+        if fault := fault_of_loss(loss):
+            raise InputError(f"Workload.loss must return a {fault}", field="workload")
+        found: Tensor = loss
+        return found
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:

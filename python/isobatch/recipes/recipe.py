@@ -10,7 +10,8 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
-from isobatch.files.formats import read_fields, write_fields
+from isobatch.files.formats import read_fields
+from isobatch.files.texts import write_fields
 from isobatch.limits import MAX_BATCH
 from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
 from isobatch.recipes.names import with_our_names

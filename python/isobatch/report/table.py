@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import refuse_duplicates
-from isobatch.fleet.columns import JOB_FIELDS
-from isobatch.fleet.provenance import Provenance, of_metadata
-from isobatch.fleet.results import RESULTS, STATUS
+from isobatch.fleet.columns import JOB_FIELDS, naming_column
+from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, result_in_arrow
 from isobatch.reason import Reason, reason_names
 from isobatch.report.page import HtmlTable
 from isobatch.words import count, counted, figure, printable, real
@@ -120,7 +119,7 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
                 row = int(np.argmax(np.isinf(found)))
                 raise must_be("a finite number", float(found[row]), field=name, file=file, row=row + 1)
         # An infinite number in a column of the jobs' own is only shown.
-        texts[name] = _texts(column)
+        texts[name] = _texts(column, name, file)
     if "job" in numbers:
         texts["job"] = _named(numbers.pop("job"))
     if "cluster" in numbers:
@@ -151,8 +150,6 @@ def _array(name: str, values: Any) -> Any:
     """A column of a dict as Arrow has it."""
     import pyarrow as pa
 
-    from isobatch.fleet.results import result_in_arrow
-
     array = np.asarray(values)
     return result_in_arrow(name, array) if name in RESULTS and array.dtype.kind in "uif" else pa.array(values)
 
@@ -171,7 +168,12 @@ def _numbers(column: Any, name: str, file: str | None) -> NDArray[np.float64]:
     return values
 
 
-def _texts(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
+def _texts(column: Any, name: str, file: str | None) -> tuple[list[str | None], NDArray[np.int64]]:
+    with naming_column(name, file):
+        return _coded(column)
+
+
+def _coded(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
     import pyarrow as pa
 
     if pa.types.is_null(column.type):
@@ -196,7 +198,7 @@ def _named(numbers: NDArray[np.float64]) -> tuple[list[str | None], NDArray[np.i
 
 
 def _status(column: Any, file: str | None) -> NDArray[np.int64]:
-    values, at = _texts(column)
+    values, at = _texts(column, "status", file)
     known = STATUS.tolist()
     for value in values:
         if value not in known:
@@ -214,10 +216,10 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
         rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
         names = column.flatten()
         if len(names):
-            values, at = _texts(names)
+            values, at = _texts(names, "reasons", file)
             np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
         return bits
-    values, at = _texts(column)
+    values, at = _texts(column, "reasons", file)
     sets = [reduce(or_, (_bit(name, file) for name in reason_names(text or "")), 0) for text in values]
     found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
     return found

@@ -9,6 +9,16 @@ from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
 
+_HARMLESS = """
+    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
+    machine_rank main_* mpirun_config.* num_machines same_network tpu_* use_cpu deepspeed_config.* megatron_lm_config.*
+    megatron_lm_config.megatron_lm_sequence_parallelism megatron_lm_config.megatron_lm_expert_model_parallel_size
+    megatron_lm_config.megatron_lm_expert_tensor_parallel_size parallelism_config.parallelism_config_dp_replicate_size
+    parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_sp_backend
+    parallelism_config.parallelism_config_cp_comm_strategy parallelism_config.parallelism_config_sp_attn_implementation
+    parallelism_config.parallelism_config_sp_seq_length parallelism_config.parallelism_config_sp_seq_length_is_variable
+"""
+
 
 def read(page: SettingsPage) -> None:
     """num_processes counts the processes of all machines together."""
@@ -25,12 +35,17 @@ def read(page: SettingsPage) -> None:
         inner.whole("gradient_accumulation_steps", "accumulation")
     if inner.raw("gradient_clipping") not in (None, "auto"):
         inner.clip("gradient_clipping")
-    parallel = page.table("megatron_lm_config")
-    degree = 1
-    for key in ("megatron_lm_tp_degree", "megatron_lm_pp_degree"):
-        degree *= parallel.whole(key) or 1
-    if degree > 1:
-        page.give("model_parallel", degree, "megatron_lm_config")
+    if inner.has("deepspeed_config_file"):
+        page.note("deepspeed_config_file is not read: name it by another --from")
+    sizes = (f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
+    page.table("parallelism_config").read_parallel(*sizes)
+    megatron = page.table("megatron_lm_config")
+    sizes = (f"megatron_lm_{name}" for name in ("tp_degree", "pp_degree", "context_parallel_size"))
+    megatron.read_parallel(*sizes)
+    if megatron.has("megatron_lm_num_micro_batches"):
+        megatron.whole("megatron_lm_num_micro_batches", "accumulation")
+    if megatron.has("megatron_lm_gradient_clipping"):
+        megatron.clip("megatron_lm_gradient_clipping")
 
 
 def write(plan: Plan, job: Job) -> SettingsSheet:
@@ -94,7 +109,7 @@ def check(case: Case) -> Iterator[Issue]:
 ACCELERATE = Tool(
     name="accelerate",
     title="Accelerate's launcher configuration",
-    reader=Reader(versions="0.20 to 1.15", read=read, check=check),
+    reader=Reader(versions="0.20 to 1.15", read=read, check=check, harmless=_HARMLESS),
     writer=Writer(
         versions="1.0 to 1.15",
         file="accelerate.yaml",

@@ -1,15 +1,27 @@
-"""axolotl's and LLaMA-Factory's YAML: names of their own for arguments of transformers' Trainer."""
+"""axolotl's YAML: names of its own for arguments of transformers' Trainer."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
-from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool
-from isobatch.tools.transformers import NAMES as TRAINER_NAMES
-from isobatch.tools.transformers import check as check_trainer
-from isobatch.tools.transformers import read as read_trainer
-from isobatch.tools.transformers import read_adam, read_batch, read_intervals, read_lengths, read_schedule
+from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
+from isobatch.tools.trainer import (
+    check as check_trainer,
+)
+from isobatch.tools.trainer import (
+    read_adam,
+    read_batch,
+    read_intervals,
+    read_lengths,
+    read_loader,
+    read_parallel,
+    read_schedule,
+)
+from isobatch.tools.transformers import TRANSFORMERS
+from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import share
 
 _NAMES = {
@@ -19,39 +31,130 @@ _NAMES = {
     "lr": "learning_rate",
     "warmup": "warmup_steps",
 }
+_OURS = {
+    "per_device_train_batch_size": "micro_batch_size",
+    "lr_scheduler_type": "lr_scheduler",
+    "optim": "optimizer",
+}
+"""Arguments of the Trainer that have another name."""
+_HARMLESS = """
+    accelerator_config.* activation_offloading adam_beta3 adam_epsilon2 added_tokens_overrides api_key auto_resume_from_checkpoints axolotl_config_path
+    backend base_url batch_flattening bench_* bfloat16 bf16 bnb_config_kwargs* center_rewards_coefficient chunked_cross_entropy*
+    cls_model_config cpo_alpha curriculum_sampling cut_cross_entropy dataloader_* ddp* deepcompile default_system_message dense_mixer device
+    device_map diffusion* dion_momentum dion_rank_* dp_replicate_size dp_shard_size dpo_* dsv4_* dynamic_checkpoint* eaft_* eager_attention
+    early_stopping_patience ebft* embedding_lr_scale embeddings_skip_upcast eos_* eot_tokens eps evals_per_epoch excess_length_strategy
+    experimental_skip_move_to_device expert_* expert_parallel_backend expert_parallel_fallback_on_unsupported
+    expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes expert_parallel_size expert_parallel_token_capacity experts_implementation fix_untrained_tokens flash_* flex_* float16 float32 fp32_* fp8*
+    fused_attn_kernel future_timeout gc_* gemma4_* generat* gptq gpu_memory_limit gradio_* greater_is_better grokfast_* group_by_length
+    hatchery* heads_k_stride image_* importance_weighting include_* is_*_model is_preprocess kd_* kto_* large_head_attention layer_offloading
+    liger_* lisa_* llama4_* llmcompressor* lm_eval_* loraplus_lr_ratio lora_* loss_* low_cpu_mem_usage mask_token_* max_mask_ratio max_memory*
+    max_packed_sequence_len max_prompt_len max_sample_tokens mean_resizing_embeddings merge_* metric_for_best_model min_mask_ratio
+    min_sample_len moe_* mora* multipack_real_batches neftune* nemo_gym_* noise_schedule noisy_embedding_alpha nonexpert_quantization
+    num_dataset_shards_to_save num_diffusion_steps num_generation_samples num_labels num_samples nvfp4_* optim_target_modules orpo_alpha
+    otel_* overrides_of_model_* pad_to_* pipeline plugins pose_* precompute_ref_* pretrain* process_reward_model processor_* push_dataset_*
+    qat* qgalore_* qlora_* ray_run_name recipe reinit_weights remove_unused_columns resize_token_* resources_per_worker* revision_of_model
+    reward_* ring_attn_func rl rl_beta role_boundaries rope_* rpo_alpha s2_attention sage_attention sample_* saves_per_epoch scaling_softmax*
+    sdp* selective_checkpointing* shrink_embeddings shuffle_* simpo_gamma skip_prepare_dataset special_tokens* spectrum_* streaming* strict
+    tiled_mlp* tokens torch_empty_cache_steps torchdistx_path total_num_tokens total_supervised_tokens train_mlp train_attn train_unembed
+    train_on_inputs trainer_cls type_of_model unfrozen_parameters use_* vllm* world_size xformers_* average_tokens_across_devices
+    lr_scheduler_kwargs.* trl.* trl.num_iterations
+"""
+_MATTERS = {
+    "embedding_lr": STAYS,
+    "loraplus_lr_embedding": STAYS,
+    "lr_groups*": STAYS,
+    "dion_lr": STAYS,
+    "lr_quadratic_warmup": "schedule",
+    "jagged_restart_*": "schedule",
+    "relora*": "schedule",
+    "lr_div_factor": "schedule",
+}
 
 
 def read(page: SettingsPage) -> None:
     """Reads axolotl's names for arguments of the Trainer."""
-    read_batch(page, "micro_batch_size")
+    _batch(page)
+    read_loader(page)
+    page.read_parallel(
+        page.first("context_parallel_size", "sequence_parallel_degree"), "tensor_parallel_size"
+    )
+    read_parallel(page)
     page.number("learning_rate", "lr")
     read_lengths(page, "num_epochs", 1)
+    _warmup(page)
     read_intervals(page)
     page.give("convention", "transformers", "")
-    read_schedule(page, "lr_scheduler", "cosine")
+    _schedule(page)
     read_adam(page, "optimizer", "adamw_torch")
     page.whole("sequence_len", "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
-    if not page.has("warmup_steps") and not page.has("warmup_ratio"):
-        page.note(
-            "no warmup_steps or warmup_ratio: axolotl then warms up over 3 % of the steps, at most 100; planned without"
-        )
     if page.flag("sample_packing"):
         page.note(
             "sample_packing: dataset_size is the number of packed sequences, which axolotl prints when it starts"
         )
 
 
-def _read_llama_factory(page: SettingsPage) -> None:
-    """As transformers, with its name for the length of a sample."""
-    read_trainer(page)
-    page.whole("cutoff_len", "seq_len")
-    if page.flag("packing"):
-        page.note("packing: dataset_size is the number of packed sequences")
-    if page.has("max_samples"):
+def _batch(page: SettingsPage) -> None:
+    """Without an accumulation, `batch_size` is that of one GPU's step."""
+    micro = page.whole("micro_batch_size")
+    of_step = None if page.has("gradient_accumulation_steps") else page.whole("batch_size")
+    if of_step and micro:
+        page.give("batch_per_gpu", micro, "micro_batch_size")
+        page.give("accumulation", max(1, of_step // micro), "batch_size")
+    else:
+        read_batch(page, "micro_batch_size")
+    workers = page.whole("ray_num_workers")
+    if workers and page.flag("use_ray"):
+        page.give("gpus", workers, "ray_num_workers")
+    group, trl = page.whole("trl.num_generations"), page.word("rl", "") or ""
+    if group and trl.lower() in ("grpo", "gdpo", "ebft"):
+        page.reading.multiple = group
+        page.note(f"trl.num_generations {group}: a batch must be a multiple of it (--batch-multiple {group})")
+
+
+def _warmup(page: SettingsPage) -> None:
+    """Where the file has none, 3 % of the steps, at most 100; a warmup of one step has two."""
+    given, steps = page.reading.fields.get("warmup"), page.whole("max_steps")
+    if given == "1st":
+        page.give("warmup", "2st", "warmup_steps")
+    if page.has("warmup_steps") or page.has("warmup_ratio"):
+        return
+    if steps and steps > 0:
+        page.length("warmup_steps", "warmup", "st", default=min(int(0.03 * steps), 100))
+    else:
         page.note(
-            "max_samples bounds each data set; dataset_size is what is left for training after val_size"
+            "no warmup_steps or warmup_ratio: axolotl then warms up over 3 % of the steps, at most 100; planned without"
         )
+
+
+def _schedule(page: SettingsPage) -> None:
+    """The Trainer's, and a cosine with an end of its own."""
+    name = (page.word("lr_scheduler", "cosine") or "cosine").lower()
+    ratio, level = page.number("cosine_min_lr_ratio"), page.number("cosine_constant_lr_ratio")
+    read_schedule(page, "lr_scheduler", "cosine")
+    if name == "cosine" and ratio:
+        page.times_lr("min_lr", ratio, "cosine_min_lr_ratio")
+        if level:
+            page.give("schedule", f"cosine(until={_until(page, level)})", "cosine_constant_lr_ratio")
+
+
+def _until(page: SettingsPage, level: float) -> str:
+    """Whole steps where they are known, which axolotl rounds down."""
+    steps = page.whole("max_steps")
+    return length(int(steps * level), "st") if steps and steps > 0 else share(level)
+
+
+def write(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes the Trainer's arguments by axolotl's names."""
+    sheet = write_trainer(plan, job)
+    sheet.settings = {_OURS.get(name, name): value for name, value in sheet.settings.items()}
+    sheet.settings.setdefault("optimizer", "adamw_torch")
+    if sheet.settings["warmup_steps"] == 1:
+        sheet.note("axolotl makes 2 steps of a warmup of 1")
+    sheet.note(
+        "remove num_epochs, warmup_ratio, batch_size, cosine_min_lr_ratio and cosine_constant_lr_ratio"
+    )
+    return sheet
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -66,16 +169,14 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
+assert TRANSFORMERS.writer is not None
 AXOLOTL = Tool(
     name="axolotl",
     title="axolotl",
-    reader=Reader(versions="0.4 to 0.12", read=read, check=check, names=_NAMES),
-    written_as="transformers",
-)
-
-LLAMA_FACTORY = Tool(
-    name="llama_factory",
-    title="LLaMA-Factory",
-    reader=Reader(versions="0.8 to 0.9", read=_read_llama_factory, check=check_trainer, names=TRAINER_NAMES),
-    written_as="transformers",
+    reader=Reader(
+        versions="0.4 to 0.18", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
+    writer=dataclasses.replace(
+        TRANSFORMERS.writer, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write
+    ),
 )

@@ -16,11 +16,14 @@ from typing import Any
 
 from isobatch.errors import InputError, missing, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.tools import transformers
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.parse import parse
 from isobatch.tools.tool import Reader, Tool
+from isobatch.tools.trainer import HARMLESS, NAMES, check
+from isobatch.tools.transformers import read as read_arguments
 
+_STATE = "best_* epoch total_flos is_* num_input_tokens_seen stateful_callbacks* trial_* num_train_epochs"
+"""What else a state has."""
 MAX_PICKLE_BYTES = 1 << 20
 """Of the pickle; a Trainer's has 6 kB."""
 
@@ -52,7 +55,7 @@ def read_folder(folder: Path) -> Reading:
     arguments = _arguments(folder)
     found.settings = {**arguments, **state}
     if arguments:
-        transformers.read(SettingsPage(arguments, found))
+        read_arguments(SettingsPage(arguments, found))
     else:
         found.notes.append("there is no training_args.bin: the arguments of the run are not known")
     read(SettingsPage(state, found))
@@ -179,6 +182,6 @@ def _plain(value: Any) -> Any:
 CHECKPOINT = Tool(
     name="checkpoint",
     title="a checkpoint of transformers' Trainer",
-    reader=Reader(versions="4.30 to 5", read=read, check=transformers.check, names=transformers.NAMES),
+    reader=Reader(versions="4.30 to 5", read=read, check=check, names=NAMES, harmless=f"{HARMLESS} {_STATE}"),
     written_as="transformers",
 )

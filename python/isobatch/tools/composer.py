@@ -8,7 +8,7 @@ from typing import Any
 
 from isobatch.errors import must_be
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.words import count, share
 
 _NAMES = {
@@ -21,6 +21,24 @@ _NAMES = {
 _TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
+
+
+_HARMLESS = """
+    accumulate_train_batch_on_tokens algorithm_passes algorithms.* callbacks precision_config ddp_sync_strategy auto_log_hparams autoresume callbacks.* cluster code_paths command console_* cuda_*
+    deterministic_mode device device_eval_* dist_* expandable_segments fsdp_* global_seed gpu_num gpu_type icl_* image integrations
+    loggers.* max_split_* metadata* n_gpus only_* optimizer.* optimizers precision_config.* progress_bar python_log_level scheduler.*
+    schedulers spin_dataloaders step_schedulers_every_batch tags train_loader* variables.* flatten_metadata compute.* fsdp_config.* eval_first
+    scheduling.* run_name env_variables parameters.* max_seq_len device_train_grad_accum is_eval*
+"""
+"""Of Composer 0.32 and llm-foundry 0.22."""
+_MATTERS = {
+    "scale_schedule_ratio": "duration",
+    "train_subset_num_batches": "dataset_size",
+    "tp_config.tensor_parallel_degree": "model_parallel",
+    "parallelism_config.tp*": "model_parallel",
+    "device_train_batch_size": "effective_batch",
+    "algorithms.seq_length_warmup.*": STAYS,
+}
 
 
 def read(page: SettingsPage) -> None:
@@ -165,5 +183,7 @@ def check(case: Case) -> Iterator[Issue]:
 COMPOSER = Tool(
     name="composer",
     title="Composer",
-    reader=Reader(versions="0.14 to 0.32", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="0.14 to 0.32", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Writer
 
 _NAMES = {
     "accumulation": "gradient_accumulation_steps",
@@ -26,8 +26,29 @@ _BATCH = {
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
 
 
+_HARMLESS = """
+    activation_checkpointing.* aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.*
+    curriculum_learning.* data_efficiency.* data_types.* dataloader_drop_last datastates.* disable_allgather disable_python_gc dump_state
+    bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype gradient_allreduce_op gradient_predivide_factor hybrid_engine.*
+    load_universal_checkpoint managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion optimizer.params.* prescale_gradients
+    progressive_layer_drop.* scheduler.params.* seq_parallel_communication_data_type sparse_attention* sparse_gradients steps_per_print
+    tensor_parallel.* tensor_parallel.tp_grain_size tensor_parallel.partition_config timers.* torch_autocast.* train_eval* expert_parallel.*
+    use_data_before_expert_parallelism use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* zero_optimization.*
+    zero_force_ds_cpu_optimizer elasticity.* pipeline.* timers
+"""
+_MATTERS = {
+    "elasticity.enabled": "effective_batch",
+    "autotuning.enabled": "effective_batch",
+    "data_efficiency.data_sampling.dynamic_batching.enabled": "effective_batch",
+    "pipeline.stages": "model_parallel",
+    "scheduler.params.warmup_min_lr": STAYS,
+    "scheduler.params.warmup_min_ratio": STAYS,
+}
+
+
 def read(page: SettingsPage) -> None:
     """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
+    page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
     autos = [key for key in _BATCH if page.raw(key) == "auto"]
     for key, field in _BATCH.items():
         if key not in autos:
@@ -222,7 +243,9 @@ def _strings(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str,
 DEEPSPEED = Tool(
     name="deepspeed",
     title="DeepSpeed",
-    reader=Reader(versions="0.10 to 0.19", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="0.10 to 0.19", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
     writer=Writer(
         versions="0.14 to 0.19",
         file="ds_config.json",

@@ -44,7 +44,12 @@ TOOLS = {
     "llama_factory": Keys(
         "finetuning_type cutoff_len dataset_dir",
         common="stage template model_name_or_path",
-        module="axolotl",
+        extends="transformers",
+    ),
+    "trl": Keys(
+        "num_generations steps_per_generation generation_batch_size max_completion_length max_prompt_length dataset_text_field "
+        "completion_only_loss assistant_only_loss packing_strategy padding_free use_vllm reward_funcs truncation_mode",
+        common="packing max_length beta dataset_name model_name_or_path",
         extends="transformers",
     ),
     "accelerate": Keys(
@@ -184,8 +189,6 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
     scores = _scores(settings)
     best = max(scores.values(), default=0)
     names = [name for name, score in scores.items() if score == best]
-    # Of a tool and one that extends it the first, where none of the other's own keys is there.
-    names = [name for name in names if TOOLS[name].extends not in names]
     if not names:
         raise no_tool_error(settings, file)
     if len(names) > 1:
@@ -235,6 +238,9 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     scores = {}
     for name in readers():
         own, common = _present(settings, name)
+        extends = TOOLS[name].extends
+        if extends and own == _present(settings, extends)[0]:
+            continue  # none of its own
         if own or common >= _ENOUGH:
             scores[name] = own + common
     return scores
@@ -312,18 +318,13 @@ def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Ite
             yield key, value
 
 
-def unread_keys(settings: Mapping[str, Any], used: set[str]) -> list[str]:
-    """Lists keys that were not read and look like a batch, a learning rate or a length.
+def is_about_training(key: str) -> bool:
+    """Whether a name looks like a batch, a learning rate, a length or a schedule.
 
-    >>> unread_keys({"batch_size": 16, "lr": 0.1, "seed": 1}, {"lr"})
-    ['batch_size']
+    >>> is_about_training("train.batch_size"), is_about_training("seed")
+    (True, False)
     """
-    return [
-        key
-        for key, _ in leaves(settings)
-        if guess_field(key) in _MATTERS
-        and not any(key == each or key.startswith(f"{each}.") for each in used)
-    ]
+    return guess_field(key) in _MATTERS
 
 
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:

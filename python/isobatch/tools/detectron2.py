@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from isobatch.errors import must_be
+from isobatch.errors import InputError, must_be
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import count, real
@@ -17,6 +17,16 @@ _NAMES = {
     "lr": "SOLVER.BASE_LR",
     "warmup": "SOLVER.WARMUP_ITERS",
 }
+
+
+_HARMLESS = """
+    CUDNN_BENCHMARK DATALOADER.* DATASETS.* FLOAT32_PRECISION GLOBAL.* INPUT.* MODEL.* OUTPUT_* SEED TEST.* VERSION VIS_PERIOD TRAIN*.*
+    SOLVER.BACKBONE_MULTIPLIER SOLVER.BIAS_LR_FACTOR SOLVER.CHECKPOINT_PERIOD SOLVER.NESTEROV SOLVER.NUM_DECAYS SOLVER.WEIGHT_DECAY_*
+    SOLVER.GAMMA SOLVER.STEPS SOLVER.CLIP_GRADIENTS.* SOLVER.WARMUP_METHOD SOLVER.POLY_LR_* SOLVER.BASE_LR_END SOLVER.*_MULTIPLIER
+    SOLVER.REFERENCE_WORLD_SIZE SOLVER.BETAS
+"""
+"""Of detectron2 0.6 and of projects built on it, such as Mask2Former."""
+_MATTERS = {"SOLVER.RESCALE_INTERVAL": "schedule"}
 
 
 def read(page: SettingsPage) -> None:
@@ -32,26 +42,51 @@ def read(page: SettingsPage) -> None:
     if workers:
         page.give("gpus", workers, "SOLVER.REFERENCE_WORLD_SIZE")
     page.number("SOLVER.BASE_LR", "lr")
-    page.give("optimizer", "sgd", "SOLVER.BASE_LR")
-    page.number("SOLVER.MOMENTUM", "momentum", default=0.9)
+    page.optimizer("SOLVER.OPTIMIZER", page.word("SOLVER.OPTIMIZER", "SGD"))
+    momentum = page.number("SOLVER.MOMENTUM", default=0.9)
+    if page.reading.fields.get("optimizer") == "sgd" and momentum is not None:
+        page.give("momentum", momentum, "SOLVER.MOMENTUM")
     page.number("SOLVER.WEIGHT_DECAY", "weight_decay", default=1e-4)
     page.length("SOLVER.MAX_ITER", "duration", "st", default=None if inherits else 40_000)
-    if page.length("SOLVER.WARMUP_ITERS", "warmup", "st", default=1000):
-        page.note("detectron2's warmup starts at WARMUP_FACTOR (0.001) of the learning rate, the plan's at 0")
+    _warmup(page)
     _schedule(page)
-    if (
-        page.flag("SOLVER.CLIP_GRADIENTS.ENABLED")
-        and page.word("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "value") != "value"
-    ):
+    kind = page.word("SOLVER.CLIP_GRADIENTS.CLIP_TYPE", "value")
+    if page.flag("SOLVER.CLIP_GRADIENTS.ENABLED") and kind == "full_model":
         page.clip("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", default=1.0)
+    elif page.flag("SOLVER.CLIP_GRADIENTS.ENABLED"):
+        page.note(f"CLIP_TYPE {kind} clips each parameter, not the norm of all: it is not planned")
     if page.flag("SOLVER.AMP.ENABLED"):
         page.give("precision", "fp16", "SOLVER.AMP.ENABLED")
+
+
+def _warmup(page: SettingsPage) -> None:
+    """It starts at a part of the learning rate; at all of it there is none."""
+    factor = page.number("SOLVER.WARMUP_FACTOR", default=0.001)
+    if factor == 1:
+        page.raw("SOLVER.WARMUP_ITERS")
+    elif page.word("SOLVER.WARMUP_METHOD", "linear") == "constant":
+        page.fault(
+            "warmup",
+            InputError("is a level before a jump: give warmup a value", field="SOLVER.WARMUP_METHOD"),
+        )
+    elif page.length("SOLVER.WARMUP_ITERS", "warmup", "st", default=1000):
+        page.note(f"the warmup starts at WARMUP_FACTOR {factor} of the learning rate, the plan's at 0")
 
 
 def _schedule(page: SettingsPage) -> None:
     name = page.word("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR")
     if name == "WarmupCosineLR":
         page.give("schedule", "cosine", "SOLVER.LR_SCHEDULER_NAME")
+        page.number("SOLVER.BASE_LR_END", "min_lr")
+        if "warmup" in page.reading.fields:
+            page.note("the cosine counts from the start of the run, the plan's from the end of the warmup")
+    elif (
+        name == "WarmupPolyLR"
+        and "warmup" not in page.reading.fields
+        and not page.number("SOLVER.POLY_LR_CONSTANT_ENDING")
+    ):
+        power = page.number("SOLVER.POLY_LR_POWER", default=0.9)
+        page.give("schedule", f"polynomial(power={power})", "SOLVER.LR_SCHEDULER_NAME")
     elif name == "WarmupMultiStepLR":
         points = _steps(page, page.raw("SOLVER.STEPS"))
         if points:
@@ -107,5 +142,7 @@ def check(case: Case) -> Iterator[Issue]:
 DETECTRON2 = Tool(
     name="detectron2",
     title="detectron2",
-    reader=Reader(versions="0.4 to 0.6", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="0.4 to 0.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
 )

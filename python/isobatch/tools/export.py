@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, unknown
-from isobatch.files.formats import commented, json_text, scalar_text, toml_text, yaml_text
+from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
 from isobatch.tools.sheet import Job, Plan, SettingsSheet

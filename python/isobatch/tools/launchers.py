@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError, missing
-from isobatch.files.formats import number_text, remark
+from isobatch.files.texts import number_text, remark
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, parts, remark_lines, shell
 from isobatch.tools.tool import Tool, Writer
 

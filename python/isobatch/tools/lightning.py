@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from isobatch.errors import InputError
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
@@ -32,6 +33,25 @@ _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf3
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
 
+_HARMLESS = """
+    seed_everything* ckpt_path model.* data.* optimizer.* lr_scheduler.* callbacks* early_stopping.* model_checkpoint.* trainer.accelerator
+    trainer.logger* trainer.callbacks* trainer.min_* trainer.limit_val_batches trainer.limit_test_batches trainer.limit_predict_batches
+    trainer.*val_* trainer.val_check_interval trainer.log_* trainer.enable_* trainer.deterministic trainer.benchmark trainer.inference_mode
+    trainer.use_distributed_sampler trainer.profiler* trainer.detect_anomaly trainer.barebones trainer.plugins* trainer.sync_batchnorm
+    trainer.reload_* trainer.default_* trainer.model_registry trainer.strategy trainer.strategy.* trainer.limit_train_batches trainer.min_epochs trainer.min_steps subcommand
+    trainer.gradient_clip_algorithm trainer.resume_* trainer.auto_* trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
+"""
+"""Of Lightning's Trainer 2.6 and its LightningCLI; model, data, optimizer and scheduler have arguments of their own."""
+_MATTERS = {
+    "trainer.overfit_batches": "duration",
+    "trainer.fast_dev_run": "duration",
+    "trainer.max_time*": "duration",
+    "trainer.strategy.init_args.tensor_model_parallel_size": "model_parallel",
+    "trainer.strategy.init_args.pipeline_model_parallel_size": "model_parallel",
+    "trainer.strategy.init_args.context_parallel_size": "model_parallel",
+}
+
+
 def read(page: SettingsPage) -> None:
     """Batch and learning rate are the user's own arguments: they are looked for under the usual names."""
     page.whole(page.first(*_BATCH), "batch_per_gpu")
@@ -57,6 +77,7 @@ def read(page: SettingsPage) -> None:
 
 def _devices(page: SettingsPage) -> None:
     devices, nodes = page.raw("trainer.devices"), page.whole("trainer.num_nodes", default=1) or 1
+    _parallel(page, nodes)
     if isinstance(devices, list):
         page.give("gpus", len(devices) * nodes, "trainer.devices")
     elif isinstance(devices, str) and "," in devices:
@@ -69,6 +90,21 @@ def _devices(page: SettingsPage) -> None:
             page.give("gpus", count * nodes, "trainer.devices")
 
 
+def _parallel(page: SettingsPage, nodes: int) -> None:
+    """Of a ModelParallelStrategy the GPUs that share a replica: without a number all of a node, as Lightning has it."""
+    strategy = page.table("trainer.strategy")
+    if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
+        return
+    inner, devices = strategy.table("init_args"), page.raw("trainer.devices")
+    if inner.raw("tensor_parallel_size") not in (None, "auto"):
+        inner.read_parallel("tensor_parallel_size")
+    elif type(devices) is int and devices > 0 and inner.raw("data_parallel_size") in (None, "auto", nodes):
+        page.give("model_parallel", devices, "trainer.strategy")
+    else:
+        text = "trainer.strategy: how many GPUs share a replica is found at the start: give model_parallel a value"
+        page.fault("model_parallel", InputError(text, field="trainer.strategy"))
+
+
 def _length(page: SettingsPage) -> None:
     steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
     if steps is not None and steps > 0:
@@ -79,6 +115,10 @@ def _length(page: SettingsPage) -> None:
             )
     elif epochs and epochs > 0:
         page.give("duration", length(epochs, "ep"), "trainer.max_epochs")
+        limit = page.raw("trainer.limit_train_batches")
+        if limit not in (None, 1.0) or type(limit) is int:
+            text = f"trainer.limit_train_batches {limit} ends each epoch early: give duration in steps"
+            page.fault("duration", InputError(text, field="trainer.limit_train_batches"))
     elif epochs is None:
         page.note(
             "neither max_steps nor max_epochs: Lightning trains for 1,000 epochs; give duration a value"
@@ -97,8 +137,14 @@ def _schedule(page: SettingsPage) -> None:
         return
     kind = name.rpartition(".")[2]
     if kind == "CosineAnnealingLR":
+        inner = page.table("lr_scheduler.init_args")
+        if length(inner.whole("T_max", default=0) or 0, "ep") != page.reading.fields.get("duration"):
+            page.unsupported(
+                "lr_scheduler.init_args.T_max",
+                "a cosine that rises again, or ends with another epoch than the run,",
+            )
         page.give("schedule", "cosine", "lr_scheduler.class_path")
-        page.table("lr_scheduler.init_args").number("eta_min", "min_lr")
+        inner.number("eta_min", "min_lr")
     elif kind == "StepLR" and arguments.get("step_size"):
         gamma = arguments.get("gamma", 0.1)
         page.give(
@@ -108,7 +154,7 @@ def _schedule(page: SettingsPage) -> None:
         points = ", ".join(f"{point}ep" for point in arguments["milestones"])
         gamma = arguments.get("gamma", 0.1)
         page.give("schedule", f"multistep({points}, gamma={gamma})", "lr_scheduler.class_path")
-    elif kind == "ConstantLR":
+    elif kind == "ConstantLR" and arguments.get("factor") == 1:
         page.give("schedule", "constant", "lr_scheduler.class_path")
     else:
         page.unsupported("lr_scheduler.class_path", f"the scheduler {kind!r}")
@@ -199,7 +245,9 @@ def check(case: Case) -> Iterator[Issue]:
 LIGHTNING = Tool(
     name="lightning",
     title="Lightning",
-    reader=Reader(versions="2.0 to 2.6", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="2.0 to 2.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
     writer=Writer(
         versions="2.0 to 2.6",
         file="trainer.yaml",

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from typing import Any
+from collections.abc import Iterator
 
 from isobatch.errors import InputError
+from isobatch.tools.megatron_write import SHAPES, render, write
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import (
-    Curve,
-    Job,
-    Plan,
-    SettingsSheet,
-    curve,
-    differs,
-    flags,
-    intervals,
-    remark_lines,
-    shell,
-)
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
-from isobatch.words import counted, share
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Writer, undivided_batch
+from isobatch.words import share
 
 _NAMES = {
     "accumulation": "--global-batch-size",
@@ -31,15 +18,67 @@ _NAMES = {
     "lr": "--lr",
     "warmup": "--lr-warmup-iters",
 }
+_SPLITS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "ds_sequence_parallel_size",
+)
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
-_STYLES = {
-    "constant": "constant",
-    "linear": "linear",
-    "linear_to_zero": "linear",
-    "cosine": "cosine",
-    "vaswani": "inverse-square-root",
+
+_HARMLESS = """
+    DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc out_* help force_* append_*
+    abort_* account account_* accumulate_* activation_* adaptive_* add_* adlr_* align_* allow_* app_* apply_* async_* attr auto_*
+    autocast_dtype average_* barrier_* batch_* bert_* beta_* bias_* biencoder_* bucket_size calc_* calculate_* check_*
+    ckpt_fully_parallel_load ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
+    ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save ckpt_fully_parallel_save_process_group classes_* clone_*
+    codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpu_optimizer cpus_* create_* cross_* cuda_*
+    data_parallel_random_init data_parallel_sharding_strategy dataloader_* ddp_* deallocate_* decode_* decoder_*
+    decoupled_weight_decay deepspeed_* defer_* delay_* delta_* deterministic_* dino_* disable_* dist_* distrib_* distribute_*
+    distributed_* dsa_* dump_* embed_* embedding_* empty_* enable_* encoder_* eod_mask_loss ep_* error_* exclusive exit_* exp_*
+    experimental_* expert_* expert_model_parallel_size expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size export*
+    external_* fake_* ffn_* filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn fp16_* fp32_* fp4* fp8* ft_*
+    full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_* gpu_* gpus_* grad_* gradient_* gres* group_* grpo_*
+    gtp_* hetereogenous_* heterogeneous_* hidden_size hierarchical_context_parallel_sizes high_* hybrid_* hybrid_context_parallel
+    hysteresis ict_* img_* indexer_* inference_* init_* initial_* inprocess_* is_* iterations_* job_name keep_* kill_switch* kitchen_*
+    kv_* langrl_* layernorm_* lazy_mpu_init legacy_* linear_* lion_* logits_* loss_* lr_wsd_decay_iters lr_wsd_decay_samples
+    lr_wsd_decay_style main_* make_* mamba_* manual_* mask_* masked_* max_* max_restarts megatron_* mem memory_* merge_* mhc_*
+    microbatch_* mid_* min_* mla_* mlp_* mock_data module modules_* moe_* moe_extended_tp most_recent_k mpi mrope_section mscale*
+    mtp_* multi_* multiple_* muon_* mup_* name nccl_* no_* no_async_tensor_model_parallel_allreduce no_ckpt_fully_parallel_save
+    no_pipeline_parallel nodes non_* norm_epsilon normalization ntasks* null_* num_* nvtx_ranges offload_* one_* onnx_safe openai_gelu
+    optimizer_* original_* otel_* outer_* overlap_* overlap_moe_expert_parallel_comm override_* pad_* padded_* param_* params_dtype
+    partition partition_* patch_dim perform_initialization persist_* persistent_* pin_* pipeline_dtype
+    pipeline_model_parallel_comm_backend pipeline_model_parallel_layout pipeline_model_parallel_split_rank position_* predicate
+    pytorch_* q_lora_rank qk_* query_* quick_geglu recompute_* record_* reduce_* refit_method relative_* replication* rerun_mode
+    reset_* result_* retriever_* retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
+    rl_inference_expert_tensor_model_parallel_size rl_inference_pipeline_model_parallel_size rl_inference_tensor_model_parallel_size
+    rl_parallel_generation_tasks rope_* rotary_* run_* runtime_* sample_rate sequence_parallel set_* sft* sgd_momentum sharp_*
+    short_seq_prob soap_* softmax_* spec special_tokens split squared_relu standalone_* start_eval_at_iter store_* straggler_*
+    strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker tee tensor_parallel_num_weight_shards
+    throughput_* tiktoken_* time timers timing_* torch_* tp_* train_sync_interval train_weighted_* transformer_* untie_* use_*
+    v_head_dim valid_* variable_* verify_* virtual_pipeline_model_parallel_size vision_* vocab* vocab_* warmup wd_incr_steps weight_*
+    wgrad_* window_* with_* yaml_cfg yarn_* zero_*
+"""
+"""Of Megatron core 0.8 to 0.19, of Megatron-DeepSpeed, and of launchers in the same script."""
+_MATTERS = {
+    "batch_size": "effective_batch",
+    "decoupled_lr": STAYS,
+    "decoupled_min_lr": STAYS,
+    "head_lr_mult": STAYS,
+    "start_weight_decay": STAYS,
+    "end_weight_decay": STAYS,
+    "lr_warmup_init": STAYS,
+    "use_checkpoint_opt_param_scheduler": STAYS,
+    "encoder_tensor_model_parallel_size": "model_parallel",
+    "encoder_pipeline_model_parallel_size": "model_parallel",
+    "model_parallel_size": "model_parallel",
+    "perform_rl_step": "effective_batch",
+    "phase_transition_iterations": "schedule",
+    "train_tokens": "duration",
+    "lr_decay_tokens": "schedule",
+    "lr_warmup_tokens": "warmup",
+    "skip_train": "duration",
 }
-_SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
 
 
 def read(page: SettingsPage) -> None:
@@ -84,17 +123,13 @@ def _batch(page: SettingsPage) -> None:
             "--split smaller --min-micro-batch N --max-micro-batch N"
         )
     page.read_launch_line()
-    parallel = 1
-    for key in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-        parallel *= page.whole(key, default=1) or 1
+    parallel = page.read_parallel(*_SPLITS)
     stages = page.whole("pipeline_model_parallel_size", default=1) or 1
     if stages > 1 and any(page.has(key) for key in _INTERLEAVED):
         page.note(
             f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a multiple of {stages}; plan "
             f"with --accumulation-multiple {stages}"
         )
-    if parallel > 1:
-        page.give("model_parallel", parallel, "tensor_model_parallel_size")
     gpus = page.reading.fields.get("gpus")
     if gpus is not None and gpus % parallel:
         # A script that its users edit before they launch it on more nodes.
@@ -140,7 +175,7 @@ def _read_schedule(page: SettingsPage) -> None:
     kinds = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "vaswani"}
     if style == "WSD":
         decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
-        names = {theirs: ours for ours, theirs in _SHAPES.items()}
+        names = {theirs: ours for ours, theirs in SHAPES.items()}
         if decay is None or shape not in names:
             page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
@@ -168,153 +203,6 @@ def _own_end(page: SettingsPage, style: str) -> None:
         if fraction and not page.has(warm):
             # Megatron takes the share of the decay, not of the run.
             page.give("warmup", length(int(fraction * last), unit), "lr_warmup_fraction")
-
-
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
-    """All of it: Megatron has an argument for each."""
-    sheet = SettingsSheet()
-    line = curve(plan)
-    sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
-    _write_length(plan, line, sheet)
-    sheet.settings |= intervals(plan, "eval_interval", "save_interval", "log_interval")
-    sheet.settings |= {"lr": plan.lr, "min_lr": line.bottom}
-    if line.first:
-        sheet.settings["lr_warmup_init"] = line.first
-    _write_schedule(plan, line, sheet)
-    _optimizer(plan, sheet)
-    # Megatron clips at 1.0 unless it is asked not to.
-    sheet.settings["clip_grad"] = plan.recipe.clip_norm or 0.0
-    if plan.recipe.precision in ("bf16", "fp16"):
-        sheet.settings[plan.recipe.precision] = True
-    if plan.recipe.seq_len is not None:
-        sheet.settings["seq_length"] = plan.recipe.seq_len
-    sheet.note(
-        f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
-    )
-    if getattr(plan, "moves", ()):
-        sheet.note(
-            "on resuming Megatron stops where lr, its warmup or its decay are not the checkpoint's: pass --override-opt_param-scheduler"
-        )
-    parallel = plan.world_size // (plan.data_parallel or plan.world_size)
-    if parallel > 1:
-        sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
-        sheet.note(
-            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with --accumulation-multiple"
-        )
-    return sheet
-
-
-def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
-    """Writes the length in iterations; in samples where the batch ramps, as Megatron demands."""
-    ramp = plan.recipe.ramp
-    if ramp is None:
-        sheet.settings |= {
-            "train_iters": line.total,
-            "lr_decay_iters": line.lengths.get("until", _in_batches(plan, line.total)),
-            "lr_warmup_iters": _in_batches(plan, line.warmup),
-        }
-        return
-    total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
-    if ":" in ramp:
-        # Megatron refuses both: the schedule has the full batch at its end.
-        del sheet.settings["global_batch_size"]
-        sheet.settings["step_batch_size_schedule"] = _ramp(plan, ramp)
-        sheet.note("step-batch-size-schedule is there since core 0.18")
-    else:
-        sheet.settings["rampup_batch_size"] = _ramp(plan, ramp).split()
-        sheet.note(
-            "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
-        )
-    until = line.lengths.get("until")  # in steps of the full batch
-    total = _as_given(plan, "duration", total)
-    decay = total if until is None else until * (plan.effective_batch or 1)
-    warmup = _as_given(plan, "warmup", warmup)
-    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
-
-
-def _in_batches(plan: Plan, step: int) -> int:
-    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
-    batch that is given now. Of a run that moved to another batch these are not the steps done."""
-    if not getattr(plan, "moves", ()) or not plan.effective_batch:
-        return step
-    batch: int = plan.effective_batch
-    return round(int(plan.position(step).samples) / batch)
-
-
-def _ramp(plan: Plan, ramp: str) -> str:
-    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead to it."""
-    scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
-    if ":" in ramp:
-        pairs = (word.split(":") for word in ramp.replace(",", " ").split())
-        return " ".join(f"{at}:{int(batch) * scale}" for at, batch in pairs)
-    start, increment, samples = ramp.split()
-    return f"{int(start) * scale} {int(increment) * scale} {samples}"
-
-
-def _as_given(plan: Plan, field: str, samples: int) -> int:
-    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
-    steps, and compares it with the checkpoint's when a run is resumed."""
-    text = str(getattr(plan.recipe, field, ""))
-    own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
-    near: bool = abs(own - samples) < (plan.effective_batch or 0)
-    return own if near else samples
-
-
-def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
-    style = _STYLES.get(line.kind or "")
-    if line.shape in _SHAPES:
-        style, decay = "WSD", line.last_steps(_in_batches(plan, line.total))
-        sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": _SHAPES[line.shape]}
-    if style is None:
-        sheet.note(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
-        return
-    sheet.settings["lr_decay_style"] = style
-    if plan.recipe.ramp:
-        return  # counted in samples of a batch that grows: the plan's steps are not a fixed multiple of them
-    sheet.comments.append(lambda: _missed(plan, line, sheet.settings))
-
-
-def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
-    """By how much Megatron's scheduler with these settings misses the plan."""
-    from isobatch.schedules.peers.megatron import OptimizerParamScheduler
-
-    try:
-        theirs = OptimizerParamScheduler(
-            init_lr=line.first,
-            max_lr=line.peak,
-            min_lr=line.bottom,
-            lr_warmup_steps=settings["lr_warmup_iters"],
-            lr_decay_steps=settings["lr_decay_iters"],
-            lr_decay_style=settings["lr_decay_style"],
-            increment=1,
-            wsd_decay_steps=settings.get("lr_wsd_decay_iters"),
-            lr_wsd_decay_style=settings.get("lr_wsd_decay_style"),
-        )
-    except InputError as error:
-        return [f"Megatron refuses this schedule: {error}"]
-    miss = differs(plan, lambda step: theirs.at(_in_batches(plan, step)))
-    return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
-
-
-def _optimizer(plan: Plan, sheet: SettingsSheet) -> None:
-    name = plan.recipe.optimizer
-    sheet.settings["weight_decay"] = plan.weight_decay
-    if name == "adamw":
-        sheet.settings |= {
-            "optimizer": "adam",
-            "adam_beta1": plan.beta1,
-            "adam_beta2": plan.beta2,
-            "adam_eps": plan.eps,
-        }
-    elif name == "sgd":
-        sheet.settings |= {"optimizer": "sgd", "sgd_momentum": plan.momentum or 0.0}
-    else:
-        sheet.note(f"optimizer is not set: Megatron's adam and sgd are not {name}")
-
-
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """The arguments behind the script's name."""
-    return f"{top}{remark_lines(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -370,7 +258,14 @@ def _ramps(case: Case) -> Iterator[Issue]:
 MEGATRON = Tool(
     name="megatron",
     title="Megatron",
-    reader=Reader(versions="core 0.6 to 0.19", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="core 0.6 to 0.19",
+        read=read,
+        check=check,
+        names=_NAMES,
+        harmless=_HARMLESS,
+        matters=_MATTERS,
+    ),
     writer=Writer(
         versions="core 0.10 to 0.19",
         file="arguments.sh",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool
@@ -14,12 +14,60 @@ _NAMES = {
     "batch_per_gpu": "train_dataloader.batch_size",
     "lr": "optim_wrapper.optimizer.lr",
 }
+_RUNNER = [
+    "model",
+    "work_dir",
+    "train_dataloader",
+    "val_dataloader",
+    "test_dataloader",
+    "train_cfg",
+    "val_cfg",
+    "test_cfg",
+    "auto_scale_lr",
+    "optim_wrapper",
+    "param_scheduler",
+    "val_evaluator",
+    "test_evaluator",
+    "default_hooks",
+    "custom_hooks",
+    "data_preprocessor",
+    "load_from",
+    "resume",
+    "launcher",
+    "env_cfg",
+    "log_processor",
+    "log_level",
+    "visualizer",
+    "default_scope",
+    "randomness",
+    "experiment_name",
+    "cfg",
+]
+"""What mmengine 0.10 takes of a file; every other name is a variable of its author."""
+_HARMLESS = """
+    auto_scale_lr.enable custom_hooks custom_imports* data_preprocessor.* default_hooks.* default_scope env_cfg.* experiment_name launcher
+    optim_wrapper.constructor optim_wrapper.paramwise_cfg.* optim_wrapper.clip_grad.* optim_wrapper.optimizer.* optim_wrapper.loss_scale*
+    optim_wrapper.dtype optim_wrapper.use_fsdp randomness.* runner_type train_cfg.type train_cfg.val_* train_cfg.dynamic_intervals*
+    train_cfg.by_epoch train_dataloader.* visualizer.* val_dataloader.batch_size test_dataloader.batch_size model.* optim_wrapper.type work_dir cfg
+"""
+_COSINES, _POWERS = ("CosineAnnealingLR", "CosineAnnealing"), ("PolyLR", "PolynomialLR")
+
+
+class Part(NamedTuple):
+    """One of the schedulers: it acts from `begin` to `end`, both in epochs (ep) or steps (st); `end` is None for that of the run."""
+
+    kind: str
+    unit: str
+    begin: float
+    end: float | None
+    given: Mapping[str, Any]
 
 
 def read(page: SettingsPage) -> None:
     """Reads `auto_scale_lr.base_batch_size` as the tuned batch; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
+    page.reading.used |= page.settings.keys() - {*_RUNNER}
     page.note_bases("_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
@@ -33,41 +81,117 @@ def read(page: SettingsPage) -> None:
         page.give("precision", "fp16", "optim_wrapper.type")
     page.length("train_cfg.max_epochs", "duration", "ep")
     page.length("train_cfg.max_iters", "duration", "st")
+    if page.has("param_scheduler"):
+        _schedule(page)
+
+
+def _schedule(page: SettingsPage) -> None:
+    """A warmup, then one decay: what more there is cannot be planned."""
     value = page.raw("param_scheduler")
-    parts = [value] if isinstance(value, Mapping) else value if isinstance(value, list) else []
-    for part in parts:
-        if isinstance(part, Mapping):
-            _scheduler(page, part)
+    parts = [_part(page, it) for it in ([value] if isinstance(value, Mapping) else value)]
+    if None in parts:
+        return page.unsupported("param_scheduler", "a scheduler whose begin, end or type is computed")
+    rates = [part for part in parts if part is not None and _moves_lr(part)]
+    if len(rates) < len(parts):
+        page.note(
+            "a scheduler of param_scheduler that moves no learning rate stays as it is: no plan moves it"
+        )
+    rates = [part for part in rates if not (part.kind == "ConstantLR" and part.given.get("factor") == 1)]
+    warmups = [part for part in rates if part.kind == "LinearLR" and part.begin == 0 and part.end]
+    decays = [part for part in rates if part not in warmups]
+    if len(warmups) > 1 or len(decays) > 1:
+        kinds = ", ".join(part.kind for part in rates)
+        return page.unsupported("param_scheduler", f"a schedule of several parts ({kinds})")
+    for part in warmups:
+        _warmup(page, part)
+    if not decays:
+        return page.give("schedule", "constant", "param_scheduler")
+    return _decay(page, decays[0], warmups[0] if warmups else None)
 
 
-def _scheduler(page: SettingsPage, part: Mapping[str, Any]) -> None:
-    """Reads one of the schedulers; they run one after the other."""
-    kind, unit = part.get("type"), "ep" if part.get("by_epoch", True) else "st"
-    end: Any = part.get("end")
-    start = part.get("begin") or 0
-    if (
-        kind == "LinearLR"
-        and start == 0
-        and part.get("start_factor", 1.0 / 3) < 1
-        and type(end) in (int, float)
-    ):
-        page.give("warmup", length(end, unit), "end of param_scheduler's LinearLR")
-        page.note(f"the warmup starts at {part.get('start_factor')} of the learning rate, the plan's at 0")
-    elif kind == "MultiStepLR" and isinstance(part.get("milestones"), list):
-        points = ", ".join(f"{point}{unit}" for point in part["milestones"])
-        page.give("schedule", f"multistep({points}, gamma={part.get('gamma', 0.1)})", "param_scheduler")
-    elif kind in ("CosineAnnealingLR", "CosineAnnealing"):
-        page.give("schedule", "cosine", "param_scheduler")
-        if type(part.get("eta_min")) in (int, float):
-            page.give("min_lr", part["eta_min"], "param_scheduler")
-    elif kind in ("PolyLR", "PolynomialLR"):
-        page.give("schedule", f"polynomial(power={part.get('power', 1.0)})", "param_scheduler")
-        if type(part.get("eta_min")) in (int, float):
-            page.give("min_lr", part["eta_min"], "param_scheduler")
-    elif kind == "ConstantLR":
-        page.give("schedule", "constant", "param_scheduler")
-    else:
-        page.unsupported("param_scheduler", f"the scheduler {kind!r}")
+def _part(page: SettingsPage, given: Any) -> Part | None:
+    if not isinstance(given, Mapping):
+        return None
+    unit = "ep" if given.get("by_epoch", True) else "st"
+    begin, end, kind = given.get("begin", 0), given.get("end"), given.get("type")
+    if not isinstance(begin, int | float) or not isinstance(end, int | float | None):
+        return None
+    if end is not None and length(end, unit) == page.reading.fields.get("duration"):
+        end = None
+    return Part(getattr(kind, "name", kind) or "", unit, begin, end, given)
+
+
+def _moves_lr(part: Part) -> bool:
+    """Others move the momentum, the weight decay, or what `param_name` says."""
+    return part.kind.endswith(("LR", "Annealing")) or part.given.get("param_name") == "lr"
+
+
+def _warmup(page: SettingsPage, part: Part) -> None:
+    first, last = part.given.get("start_factor", 1.0 / 3), part.given.get("end_factor", 1.0)
+    if last != 1 or not isinstance(first, int | float) or first >= 1:
+        return page.unsupported("param_scheduler", "a LinearLR that does not end at the learning rate")
+    page.give("warmup", length(part.end or 0, part.unit), "end of param_scheduler's LinearLR")
+    return page.note(f"the warmup starts at {first} of the learning rate, the plan's at 0")
+
+
+def _decay(page: SettingsPage, part: Part, warmup: Part | None) -> None:
+    if part.kind in ("MultiStepLR", "StepLR"):
+        return _drops(page, part)
+    if part.kind not in _COSINES + _POWERS:
+        return page.unsupported("param_scheduler", f"the scheduler {part.kind}")
+    shape, span = _shape(part), None if part.end is None else part.end - part.begin
+    own = part.given.get("T_max") if part.kind in _COSINES else None
+    run = str(page.reading.fields.get("duration"))
+    if span is None and run.endswith(part.unit):
+        span = float(run.removesuffix(part.unit)) - part.begin
+    if own is not None and own not in (span, None if span is None else span - 1):
+        return page.unsupported("param_scheduler", f"a cosine whose T_max {own} is not its own length")
+    _bottom(page, part)
+    if part.unit == "ep" and not part.given.get("convert_to_iter_based"):
+        page.note("the learning rate moves once an epoch, the plan's every step")
+    starts = 0 if warmup is None else warmup.end
+    if part.begin == starts and (warmup is None or warmup.unit == part.unit):
+        until = "" if part.end is None else f"until={length(part.end, part.unit)}"
+        return page.give("schedule", _call(shape, until), "param_scheduler")
+    if part.begin == 0:
+        page.note("the decay counts from the start of the run, the plan's from the end of the warmup")
+        return page.give("schedule", shape, "param_scheduler")
+    if part.end is not None or span is None or shape not in ("cosine", "polynomial(power=1.0)"):
+        return page.unsupported("param_scheduler", f"a {part.kind} that begins at {part.begin}")
+    plain = "cosine" if shape == "cosine" else "linear"
+    return page.give("schedule", f"wsd(decay={length(span, part.unit)}, shape={plain})", "param_scheduler")
+
+
+def _shape(part: Part) -> str:
+    return "cosine" if part.kind in _COSINES else f"polynomial(power={float(part.given.get('power', 1.0))})"
+
+
+def _call(shape: str, argument: str) -> str:
+    if not argument:
+        return shape
+    return f"{shape[:-1]}, {argument})" if shape.endswith(")") else f"{shape}({argument})"
+
+
+def _bottom(page: SettingsPage, part: Part) -> None:
+    end, ratio = part.given.get("eta_min"), part.given.get("eta_min_ratio")
+    if type(end) in (int, float):
+        page.give("min_lr", end, "param_scheduler")
+    elif type(ratio) in (int, float):
+        page.times_lr("min_lr", ratio, "param_scheduler")
+
+
+def _drops(page: SettingsPage, part: Part) -> None:
+    """Milestones count from the scheduler's begin; what lies behind its end is never reached."""
+    gamma, points, every = (part.given.get(key) for key in ("gamma", "milestones", "step_size"))
+    gamma = 0.1 if gamma is None else gamma
+    if part.kind == "StepLR" and part.begin == 0 and part.end is None and type(every) is int:
+        return page.give("schedule", f"step(every={every}{part.unit}, gamma={gamma})", "param_scheduler")
+    if part.kind == "StepLR" or not isinstance(points, list) or not all(type(it) is int for it in points):
+        return page.unsupported("param_scheduler", f"this {part.kind}")
+    reached = [part.begin + it for it in points if part.end is None or part.begin + it < part.end]
+    texts = ", ".join(length(it, part.unit) for it in reached)
+    schedule = f"multistep({texts}, gamma={gamma})" if reached else "constant"
+    return page.give("schedule", schedule, "param_scheduler")
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -87,5 +211,5 @@ def check(case: Case) -> Iterator[Issue]:
 MMENGINE = Tool(
     name="mmengine",
     title="mmengine",
-    reader=Reader(versions="0.7 to 0.10", read=read, check=check, names=_NAMES),
+    reader=Reader(versions="0.7 to 0.10", read=read, check=check, names=_NAMES, harmless=_HARMLESS),
 )

@@ -14,7 +14,7 @@ from isobatch.words import number_of
 _FIELDS = (
     (r"warmup", "warmup"),
     (r"beta", "betas"),
-    (r"parallel|_degree", "model_parallel"),
+    (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
     (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
@@ -63,7 +63,9 @@ class Reading:
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
+        misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
+        multiple: what a batch must be a multiple of.
     """
 
     tool: str
@@ -76,7 +78,9 @@ class Reading:
     faults: list[tuple[str, InputError]] = field(default_factory=list)
     step: int | None = None
     used: set[str] = field(default_factory=set)
+    misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
+    multiple: int = 1
 
 
 class SettingsPage:
@@ -174,7 +178,7 @@ class SettingsPage:
 
     def table(self, key: str) -> SettingsPage:
         """A table inside, as a page of its own."""
-        value = self.raw(key)
+        value = value_at(self.settings, key)
         inner = value if isinstance(value, Mapping) else {}
         return SettingsPage(inner, self.reading, dashes=self.dashes, inside=f"{self.inside}{key}.")
 
@@ -253,8 +257,9 @@ class SettingsPage:
 
     def precision(self, names: dict[str, str]) -> None:
         """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
+        on = [key for key in names if self.flag(key)]
         for key, ours in names.items():
-            if self.flag(key):
+            if key in on:
                 self.give("precision", ours, key)
                 return
             if self.raw(key) == "auto":
@@ -274,6 +279,14 @@ class SettingsPage:
                 return
         if page.has("num_processes"):
             page.whole("num_processes", "gpus")
+
+    def read_parallel(self, *keys: str) -> int:
+        """GPUs that hold one replica: the product of these settings."""
+        sizes = {key: self.whole(key, default=1) or 1 for key in keys}
+        product = math.prod(size for size in sizes.values() if size > 1)
+        if product > 1:
+            self.give("model_parallel", product, next(key for key, size in sizes.items() if size > 1))
+        return product
 
     def unsupported(self, key: str, what: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""

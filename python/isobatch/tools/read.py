@@ -11,10 +11,10 @@ from typing import Any
 from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, guess_field, no_tool_error, reader, unread_keys
+from isobatch.tools.detect import detect, guess_field, no_tool_error, reader
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
-from isobatch.words import few
+from isobatch.tools.unread import note_unread
 
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
@@ -84,12 +84,10 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
     assert known.reader is not None
-    known.reader.read(SettingsPage(settings, found, dashes=in_flags))
-    left = unread_keys(settings, found.used)
-    if found.guessed and _has_another_batch(left, found):
+    page = SettingsPage(settings, found, dashes=in_flags)
+    known.reader.read(page)
+    if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
         raise no_tool_error(settings, file)
-    if left:
-        found.notes.append(f"not used: {few(left)}; {known.title} is read without (--set overrides)")
     return found
 
 

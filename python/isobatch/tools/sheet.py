@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from isobatch.errors import InputError, missing
-from isobatch.files.formats import commented, scalar_text
+from isobatch.files.texts import commented, scalar_text
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
 from isobatch.words import percent

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from isobatch.tools.sheet import Job, SettingsSheet
 
 
+STAYS = "stays"
+"""A setting that changes the training, and that no plan moves: it is named."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """Reads and checks the files of a tool.
@@ -22,12 +26,17 @@ class Reader:
         read: takes the settings of a page as fields of a recipe.
         check: finds what the tool does without a word in the file.
         names: of a recipe's fields in the tool's files, for a file that leaves one out.
+        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
+            with a `*` does not hold for a name that looks like one of these.
+        matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own.
     """
 
     versions: str
     read: Callable[[SettingsPage], None]
     check: Callable[[Case], Iterator[Issue]]
     names: Mapping[str, str] = field(default_factory=dict)
+    harmless: str = ""
+    matters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError, must_be
-from isobatch.files.formats import remark
+from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
@@ -22,6 +22,25 @@ _NAMES = {
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
+
+
+_HARMLESS = """
+    activation_checkpoint* checkpoint.* comm.* compile.* dataloader.* debug.* experimental.* float8.* hf_assets_path job.* dump_folder
+    loss.* lr_scheduler.* memory_estimation.* metrics.* model.* model_spec* mx.* optimizer.implementation optimizer.early_step_in_backward
+    optimizer.* override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel profil* profiler.*
+    parallelism.enable_async_tensor_parallel parallelism.pipeline_parallel_* parallelism.context_parallel_load_balancer
+    parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key parallelism.expert_parallel_degree
+    parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend parallelism.enable_sequence_parallel
+    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv parallelism.pipeline_parallel_microbatch_size
+    parallelism.pipeline_parallel_layers_per_stage parallelism.pipeline_parallel_first_stage_less_layers
+    parallelism.pipeline_parallel_last_stage_less_layers parallelism.pipeline_parallel_split_points parallelism.fsdp_*
+    parallelism.pipeline_parallel_expert_parallel_overlap parallelism.enable_compiled_autograd quantize* tokenizer.* training.compile
+    training.data* training.disable_cuda_graphs training.dtype training.enable_cpu_offload training.gc_* training.mixed_precision_reduce
+    training.seed training.deterministic training.warmup_steps validation.* validator.* fault_tolerance.* ft.* compile.enable_async_tensor_parallel
+    validation.steps validator.steps validation.local_batch_size converters
+"""
+"""Of torchtitan's job configuration 0.2.2 and 0.3.0."""
+_MATTERS = {"fault_tolerance.enable": "effective_batch"}
 
 
 def read(page: SettingsPage) -> None:
@@ -82,9 +101,7 @@ def _batch(page: SettingsPage, whole: bool) -> None:
         for name in ("data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
     }
     replicate = degrees.pop("data_parallel_replicate")
-    parallel = 1
-    for degree in degrees.values():
-        parallel *= degree
+    parallel = math.prod(degrees.values())
     if parallel > 1:
         page.give("model_parallel", parallel, "parallelism.tensor_parallel_degree")
     shard = page.whole("parallelism.data_parallel_shard_degree", default=-1) or -1
@@ -271,7 +288,9 @@ def check(case: Case) -> Iterator[Issue]:
 TORCHTITAN = Tool(
     name="torchtitan",
     title="torchtitan",
-    reader=Reader(versions="0.1 to 0.3", read=read, check=check, names=_NAMES),
+    reader=Reader(
+        versions="0.1 to 0.3", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
     writer=Writer(
         versions="0.2 to 0.3",
         file="train.toml",

@@ -17,6 +17,17 @@ _NAMES = {
 }
 
 
+_HARMLESS = """
+    agnostic_nms angle augment auto_augment bgr box cache cfg channels_last classes close_mosaic cls cls_* conf copy_paste* crop_fraction
+    cutmix d2s deterministic dfl dgrad dis distill_* dlam dlog dnn dynamic embed erasing exist_ok fliplr flipud format fraction half hsv_* imgsz iou
+    keras kobj label_smoothing line_* mask_ratio max_det mixup mode mosaic multi_scale name nms opset optimize overlap_mask patience
+    perspective plots pose rect retina_masks rle scale shear show* simplify single_cls source split stream_buffer task tracker translate
+    val vid_stride visualize warmup_bias_lr warmup_momentum workers workspace int8 cos_lr degrees
+"""
+"""Of ultralytics 8.4's default.yaml."""
+_MATTERS = {"time": "duration"}
+
+
 def read(page: SettingsPage) -> None:
     """`batch` counts all GPUs. Steps accumulate to about `nbs` samples: round(nbs / batch) micro-batches, at least one."""
     batch, nominal = page.number("batch", default=16), page.whole("nbs", default=64)
@@ -62,6 +73,8 @@ def read(page: SettingsPage) -> None:
         )
     page.give("schedule", "cosine" if page.flag("cos_lr") else "linear", "cos_lr")
     page.times_lr("min_lr", page.number("lrf", default=0.01), "lrf")
+    if (page.number("fraction", default=1.0) or 1.0) < 1:
+        page.note("fraction: dataset_size is that part of the images")
     if page.raw("amp") is not False:
         page.give("precision", "fp16", "amp")
     page.give("batch_norm", True, "")
@@ -124,5 +137,5 @@ def check(case: Case) -> Iterator[Issue]:
 ULTRALYTICS = Tool(
     name="ultralytics",
     title="ultralytics",
-    reader=Reader(versions="8", read=read, check=check, names=_NAMES),
+    reader=Reader(versions="8", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS),
 )

@@ -33,9 +33,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     extents.add_argument("--quick", const="quick", help=few, **extent)
     extents.add_argument("--full", const="full", help=more, **extent)
-    names = "mlp (default), convnet, transformer, or package.module:factory"
+    names = "mlp (default, a built-in perceptron), or package.module:factory"
     option("--workload", default="mlp", metavar="NAME", help=names)
-    size = "size of a built-in workload (default 1e6)"
+    size = "size of the built-in workload (default 1e6)"
     option("--parameters", type=float, default=1e6, metavar="N", help=size)
     option("--device", choices=("auto", "cpu", "cuda"), default="auto")
     wire = "compress gradients on the wire"

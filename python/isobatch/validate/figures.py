@@ -183,22 +183,10 @@ class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
     power_limit_default_w: float | None = None
 
 
-class Port(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
-    """An InfiniBand, RoCE or EFA port: `name` is device:port, `rate_gbit_s` in 1e9 bit/s, `errors` what its counters that a healthy
-    link does not move have counted so far."""
-
-    name: str
-    kind: str
-    state: str
-    rate_gbit_s: float | None = None
-    errors: dict[str, int] = {}
-
-
 class Hosts(ReportPart, frozen=True, kw_only=True):
-    """The hosts by themselves: their GPUs by rank, their network ports by host."""
+    """The hosts by themselves: their GPUs by rank."""
 
     gpus: list[Gpu] = []
-    ports: dict[str, list[Port]] = {}
 
 
 class Soak(ReportPart, frozen=True, kw_only=True):

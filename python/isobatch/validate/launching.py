@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import os
+import pickle
 import signal
 import tempfile
 import uuid
@@ -25,7 +26,25 @@ from isobatch.validate.ranks import network
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 
 RENDEZVOUS_SECONDS = 30.0
-REFUSED = "refused.txt"
+REFUSED = "refused.pickle"
+
+
+def refuse(folder: str, error: InputError) -> None:
+    """Leaves a rank's InputError in the folder that it shares with who started it; the first one stays."""
+    if not (Path(folder) / REFUSED).exists():
+        write_whole(Path(folder) / REFUSED, pickle.dumps((error.message, error.field, error.file)))
+
+
+def raise_refusal(folder: str) -> None:
+    """Raises the InputError that a rank has left, if any.
+
+    Raises:
+        InputError: a rank has left one.
+    """
+    refused = Path(folder) / REFUSED
+    if refused.exists():
+        message, field, file = pickle.loads(refused.read_bytes())
+        raise InputError(message, field=field, file=file)
 
 
 @contextmanager
@@ -39,8 +58,8 @@ def gc_frozen() -> Iterator[None]:
         gc.unfreeze()  # or C++ libraries complain in the end of what they take for leaked
 
 
-def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> str | None:
-    """Runs one rank. Returns the text of an InputError over a pipe, since a traceback would hide it."""
+def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> None:
+    """Runs one rank. The text of an InputError goes into the folder, since a traceback would hide it."""
     import torch
 
     from isobatch.validate.worker import run
@@ -56,10 +75,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
-        # Into the folder too: where another rank dies of it, nobody is given what this one returns.
-        write_whole(Path(folder) / REFUSED, str(error).encode())
-        return str(error)
-    return None
+        refuse(folder, error)
 
 
 def launch(
@@ -103,23 +119,16 @@ def launch(
         raise missing("rendezvous", "several hosts need host:port of host 0")
     if not 0 <= node_rank < nnodes:
         raise must_be(f"0 to {nnodes - 1}", node_rank, field="node_rank")
-    if plan.status == "infeasible":
-        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    plan.require()
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        config = _config(
-            nproc_per_node,
-            nnodes,
-            node_rank,
-            rendezvous,
-            fork=True if factory is not None else None if _fork else False,
-        )
         draft = Draft(plan, options)
-        lost = _launch(config, work, (plan.to_json(), options, folder, factory))
-        path, refused = Path(folder) / "report.json", Path(folder) / REFUSED
+        fork = True if factory is not None else None if _fork else False
+        hosts = nnodes, node_rank, rendezvous
+        lost = start_ranks(work, (plan.to_json(), options, folder, factory), nproc_per_node, hosts, fork=fork)
+        path = Path(folder) / "report.json"
         if path.exists():
             return Report.load(path)
-        if refused.exists():
-            raise InputError(refused.read_text())
+        raise_refusal(folder)
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
         draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))
@@ -188,32 +197,34 @@ def _preload() -> None:
 
 
 def start_ranks(
-    entry: Callable[..., str | None], args: tuple[Any, ...], nproc_per_node: int, *, fork: bool | None
+    entry: Callable[..., None],
+    args: tuple[Any, ...],
+    nproc_per_node: int,
+    hosts: tuple[int, int, str | None] = (1, 0, None),
+    *,
+    fork: bool | None,
 ) -> str | None:
     """Runs a function in ranks of this host.
 
     Args:
-        entry: what each rank calls; it gives the text of an InputError, or None.
+        entry: what each rank calls.
         args: what it is called with.
         nproc_per_node: ranks.
+        hosts: how many there are, which of them this is, and "host:port" of the first.
         fork: forked, spawned, or (None) as this host allows.
 
     Returns:
         What is known of ranks that were lost; None where all came to their end.
 
     Raises:
-        InputError: a rank gave a text, or the ranks cannot be forked.
+        InputError: the rendezvous cannot be reached, or the ranks cannot be forked.
     """
-    return _launch(_config(nproc_per_node, 1, 0, None, fork=fork), entry, args)
-
-
-def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]) -> str | None:
-    """Runs the ranks; returns an account of the lost ones."""
+    config = _config(nproc_per_node, *hosts, fork=fork)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     try:
-        results = elastic_launch(config, entry)(*args)
+        elastic_launch(config, entry)(*args)
     except ChildFailedError as error:
         # Which ones died by themselves; the agent ends the others with SIGTERM.
         failures = {
@@ -224,9 +235,6 @@ def _launch(config: Any, entry: Callable[..., str | None], args: tuple[Any, ...]
         return "; ".join(
             f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
         )
-    refusals = [text for text in results.values() if text is not None]
-    if refusals:
-        raise InputError(refusals[0])
     return None
 
 

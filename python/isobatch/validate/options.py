@@ -20,8 +20,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Args:
         extent: "quick" proves function in seconds and times little, "usual", or "full", with double precision, more sizes
             and all number formats.
-        workload: "mlp", "convnet", "transformer", or "package.module:factory".
-        parameters: about how many a built-in workload has.
+        workload: "mlp", the built-in perceptron, or "package.module:factory".
+        parameters: about how many the built-in workload has.
         device: "auto", "cpu" or "cuda".
         compile, channels_last: torch.compile around the DDP model; the convolutions' memory format.
         hook: "none", "fp16" or "bf16": compresses gradients on the wire.

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from isobatch.diagnosis.tensors import AUTOCAST, dense, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
-from isobatch.validate.ranks.group import Group
+from isobatch.validate.ranks.group import Group, copy_from_first
 from isobatch.validate.workload import Workload
 
 LOSS_SCALE = 65536.0  # torch's own
@@ -246,14 +245,7 @@ class Training:
         finally:
             for tensor, value in zip(kept, before, strict=False):
                 tensor.data.copy_(value)
-        self.spread()
-
-    def spread(self) -> None:
-        """Gives rank 0's weights and buffers to all ranks."""
-        for tensor in [*self.model.parameters(), *self.model.buffers()]:
-            dense = tensor.detach().contiguous()
-            dist.broadcast(dense, src=0)
-            tensor.data.copy_(dense)
+        copy_from_first(self.group, kept)
 
     def micro_batch_seconds(self, dtype: torch.dtype | None = None) -> float:
         """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format or in `dtype`, which the model has: the

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Gpu, Machine, Port, StepTimes
-from isobatch.validate.host import nccl_log
+from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Draft, Proof
@@ -31,36 +29,25 @@ STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 class Trial:
     """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
 
-    `rdma` says by node whether one of its InfiniBand, RoCE or EFA ports is active, `gpus` what the driver says of each rank's GPU;
-    `log_before` and `ports_before` are what the host had counted in the beginning; `reduction` is what the loss was seen to do over a
-    batch, "mean", "sum" or "neither".
+    `log_before` is the host's kernel log in the beginning; `reduction` is what the loss was seen to do over a batch, "mean", "sum" or
+    "neither".
     """
 
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
     step: StepTimes
-    log_before: str | None
-    ports_before: list[Port]
+    log_before: str | None = None
     reduction: str
     compile_seconds = 0.0
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
         self.plan, self.options, self.workload, self.group = plan, options, workload, group
         self._draft = draft
-        self.gpus: list[Gpu] = []
-        self.rdma: dict[int, bool] = {}
-        self.nccl_log = nccl_log.Log()
 
     def add(self, **parts: Any) -> None:
         """Adds figures, by their names in the report."""
         self._draft.add(**parts)
-
-    @contextlib.contextmanager
-    def connecting(self) -> Iterator[None]:
-        """Listens to NCCL around the first collective."""
-        with self.nccl_log.writing() if self.group.backend == "nccl" else contextlib.nullcontext():
-            yield
 
     @property
     def allowance_seconds(self) -> float:

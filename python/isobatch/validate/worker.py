@@ -46,7 +46,6 @@ CLAIMS: tuple[Claim, ...] = (
     gradient.DOUBLE,
     workload.LEARNING_RATE,
     all_reduce.CLAIM,
-    checks.TRANSPORTS,
     memory.SEARCH,
     step_time.CLAIM,
     noise_scale.CLAIM,
@@ -77,8 +76,7 @@ def run(
     Raises:
         InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun environment.
     """
-    if plan.status == "infeasible":
-        raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in plan.reasons)}")
+    plan.require()
     own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)
     with user_code("the workload's factory"):
@@ -126,20 +124,17 @@ def _cause(text: str) -> Cause:
 
 def _prove(trial: Trial, draft: Draft) -> None:
     """Proves all claims in turn, until a decisive one fails. Those of the hosts come before the training's own connections are made."""
-    try:
-        connected = False
-        for claim in CLAIMS:
-            if not claim.wanted(trial.options):
-                continue
-            if claim.connected and not connected:
-                with trial.group.pulse.phase("connect"), trial.connecting():
-                    trial.group.connect()
-                connected = True
-            with trial.group.pulse.phase(claim.phase):
-                trial.group.allow(trial.allowance_seconds)
-                found = claim.prove(trial)
-                draft.add(*found)
-            if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
-                return
-    finally:
-        trial.nccl_log.close()
+    connected = False
+    for claim in CLAIMS:
+        if not claim.wanted(trial.options):
+            continue
+        if claim.connected and not connected:
+            with trial.group.pulse.phase("connect"):
+                trial.group.connect()
+            connected = True
+        with trial.group.pulse.phase(claim.phase):
+            trial.group.allow(trial.allowance_seconds)
+            found = claim.prove(trial)
+            draft.add(*found)
+        if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
+            return

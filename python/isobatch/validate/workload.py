@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,9 @@ from torch import Tensor, nn
 
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
+
+BUILT_IN = "mlp"
+"""The name of the built-in workload."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Workload:
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
         ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
-        stand_in: not the model that the plan's forecasts are of; the built-in ones are not.
+        stand_in: not the model that the plan's forecasts are of; the built-in one is not.
     """
 
     model: nn.Module
@@ -83,16 +86,28 @@ def user_code(what: str) -> Iterator[None]:
         raise InputError(f"{what} raised {first_line(error)} ({where})", field="workload") from error
 
 
+def fault_of_loss(loss: Any) -> str | None:
+    """Describes a wrong loss, as the end of a sentence; None where it is a scalar with a gradient, or one is not asked for."""
+    if not isinstance(loss, Tensor):
+        hint = ", without .item()" if isinstance(loss, int | float) else ""
+        return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
+    if loss.dim():
+        return f"scalar tensor, got one of shape {tuple(loss.shape)}: return its mean over the samples"
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        return "tensor with a gradient: compute it by calling the model, without no_grad or detach"
+    return None
+
+
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """Loads the workload of that name: a built-in one of about this many parameters, or what `package.module:factory` returns.
+    """Loads the workload of that name: the built-in one of about this many parameters, or what `package.module:factory` returns.
 
     Raises:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
     """
-    if name in BUILT_IN:
-        return replace(BUILT_IN[name](plan, parameters), stand_in=True)
+    if name == BUILT_IN:
+        return perceptron(plan, parameters)
     if ":" not in name:
-        raise must_be(f"{', '.join(BUILT_IN)} or package.module:factory", name, field="workload")
+        raise must_be(f"{BUILT_IN} or package.module:factory", name, field="workload")
     return call_factory(factory_of(name))
 
 
@@ -182,81 +197,18 @@ def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Opt
             return lambda p: torch.optim.AdamW(p, lr=lr, betas=betas, eps=eps, weight_decay=decay)
 
 
-def _cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    x, y = batch
-    return nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
-
-
-def _images(shape: tuple[int, ...]) -> Callable[[int, torch.Generator, torch.device], Any]:
-    def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-        x = torch.randn(n, *shape, generator=generator)
-        return x.to(device), torch.randint(10, (n,), generator=generator).to(device)
-
-    return batch
-
-
-def mlp(plan: Plan, parameters: int) -> Workload:
-    """Makes a multilayer perceptron: 64 inputs, three hidden layers, 10 classes."""
+def perceptron(plan: Plan, parameters: int) -> Workload:
+    """Makes a multilayer perceptron of about this many parameters: 64 inputs, three hidden layers, 10 classes."""
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
     sizes = (64, width, width, width)
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
-    model = nn.Sequential(*hidden, nn.Linear(width, 10))
-    return Workload(model, _optimizer(plan), _images((64,)), _cross_entropy)
-
-
-def convnet(plan: Plan, parameters: int) -> Workload:
-    """Makes a convolutional network with batch norm, for 3 × 32 × 32 images in 10 classes."""
-    width = max(4, round(math.sqrt(parameters / 234)))
-
-    def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        return [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
-
-    model = nn.Sequential(
-        *block(3, width, 1),
-        *block(width, 2 * width, 2),
-        *block(2 * width, 4 * width, 2),
-        *block(4 * width, 4 * width, 2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4 * width, 10),
-    )
-    return Workload(model, _optimizer(plan), _images((3, 32, 32)), _cross_entropy)
-
-
-class _Transformer(nn.Module):
-    def __init__(self, width: int, layers: int, seq_len: int, vocabulary: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.place = nn.Parameter(torch.randn(seq_len, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(
-            width, width // 16, 4 * width, dropout=0.1, batch_first=True, norm_first=True
-        )
-        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, vocabulary)
-        self.register_buffer(
-            "mask", nn.Transformer.generate_square_subsequent_mask(seq_len), persistent=False
-        )
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.layers(self.embed(tokens) + self.place, mask=self.mask))
-        return logits
-
-
-def transformer(plan: Plan, parameters: int) -> Workload:
-    """Makes a causal transformer with dropout: two layers, 256 tokens of vocabulary, sequences of at most 64."""
-    seq_len, vocabulary, layers = min(plan.recipe.seq_len or 64, 64), 256, 2
-    width = 16 * max(1, round((math.sqrt(600**2 + 96 * parameters) - 600) / 48 / 16))
 
     def batch(n: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-        tokens = torch.randint(vocabulary, (n, seq_len + 1), generator=generator).to(device)
-        return tokens[:, :-1], tokens[:, 1:]
+        x = torch.randn(n, 64, generator=generator)
+        return x.to(device), torch.randint(10, (n,), generator=generator).to(device)
 
-    return Workload(_Transformer(width, layers, seq_len, vocabulary), _optimizer(plan), batch, _cross_entropy)
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-
-BUILT_IN: dict[str, Callable[[Plan, int], Workload]] = {
-    "mlp": mlp,
-    "convnet": convnet,
-    "transformer": transformer,
-}
+    model = nn.Sequential(*hidden, nn.Linear(width, 10))
+    return Workload(model, _optimizer(plan), batch, loss, stand_in=True)

@@ -11,7 +11,7 @@ from isobatch.fleet.folder import run as run_module
 from isobatch.fleet.folder import work
 from isobatch.fleet.folder.folder import Folder
 from isobatch.fleet.folder.parts import MAX_GROUP_PARTS, Part, group_parts, in_threads
-from jobs_in_files import names_in, plans_in, stopped_after
+from jobs_in_files import plans_in, stopped_after
 
 GPUS = [8, 96]
 
@@ -49,21 +49,6 @@ def test_results_come_in_the_order_of_the_items():
 def together(monkeypatch):
     """All parts in one group."""
     monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts] if parts else [])
-
-
-def test_a_corrupt_file_in_a_group_stops_no_other(make_jobs, tmp_path, together):
-    jobs = make_jobs(files=4, rows=100)
-    bad = jobs.folder / "02.parquet"
-    good = bad.read_bytes()
-    column = pq.read_metadata(bad).row_group(0).column(2)
-    at = column.data_page_offset + column.total_compressed_size // 2
-    bad.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
-    manifest = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans")
-    assert manifest.failed.keys() == {str(bad)}
-    assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "03.parquet", "_manifest.json"]
-    bad.write_bytes(good)
-    assert ib.plan_files(jobs.folder, GPUS, tmp_path / "plans").state == "complete"
-    assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, GPUS))
 
 
 def test_a_group_that_is_stopped_leaves_nothing_behind(make_jobs, tmp_path, monkeypatch, together):

@@ -52,37 +52,23 @@ def survives(disk, jobs, tmp_path, every=1, **asked):
     return True
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_folder_of_plans_survives_a_power_cut(jobs, tmp_path, monkeypatch, every):
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["alone", "in folders", "together"])
+def test_a_folder_of_plans_survives_a_power_cut(jobs, tmp_path, monkeypatch, every, how):
+    """Files that get their places each by itself, in folders, and all at once."""
+    asked = {"partition_by": "status"} if how == "in folders" else {}
+    if how == "together":
+        monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts])
     disk = Disk(tmp_path / "disk", monkeypatch)
-    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
+    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans", **asked)
     monkeypatch.undo()
-    assert len(disk.cuts) > 15
     last = disk.cuts[-1][1]
     assert contents(disk.root / "out" / "plans") == {
         name.removeprefix("out/plans/"): text for name, text in last.items() if "/_" not in name
     }, "what is complete is on the disk"
-    assert survives(disk, jobs, tmp_path, every)
-
-
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-def test_so_does_one_with_folders_in_it(jobs, tmp_path, monkeypatch, every):
-    disk = Disk(tmp_path / "disk", monkeypatch)
-    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans", partition_by="status")
-    monkeypatch.undo()
-    last = disk.cuts[-1][1]
-    assert any("status=ok/" in name or "status=caution/" in name for name in last), sorted(last)
-    assert survives(disk, jobs, tmp_path, every, partition_by="status")
-
-
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-def test_so_do_files_that_get_their_places_together(jobs, tmp_path, monkeypatch, every):
-    monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts])
-    disk = Disk(tmp_path / "disk", monkeypatch)
-    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
-    monkeypatch.undo()
-    assert len(contents(disk.root / "out" / "plans")) == 3
-    assert survives(disk, jobs, tmp_path, every)
+    assert len(disk.cuts) > 15 or how == "together"
+    assert any("status=" in name for name in last) == (how == "in folders")
+    assert survives(disk, jobs, tmp_path, every, **asked)
 
 
 def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):

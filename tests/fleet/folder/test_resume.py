@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import isobatch as ib
-from isobatch.fleet.folder import work
+from isobatch.fleet.folder import run, work
 from isobatch.fleet.folder.folder import Folder
 from jobs_in_files import Jobs, names_in, plans_in, stopped_after
 
@@ -42,9 +42,9 @@ def planned_anew(monkeypatch):
     names = []
     plan_one = work._plan_part
 
-    def listening(run, part, stopped):
+    def listening(work, part, stopped):
         names.append(part.name)
-        return plan_one(run, part, stopped)
+        return plan_one(work, part, stopped)
 
     monkeypatch.setattr(work, "_plan_part", listening)
     return names
@@ -75,14 +75,14 @@ def test_a_killed_run_goes_on(tmp_path, how, _):
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans")]
     (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n12,8\n")
-    run = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     receipts = tmp_path / "plans" / "_parts"
     wanted = random.randrange(1, 10)
-    while run.poll() is None and len(list(receipts.glob("*.json"))) < wanted:
+    while process.poll() is None and len(list(receipts.glob("*.json"))) < wanted:
         time.sleep(0.001)
-    run.send_signal(how)
-    said = run.communicate()[1]
-    assert run.returncode == (130 if how == signal.SIGINT else -how)
+    process.send_signal(how)
+    said = process.communicate()[1]
+    assert process.returncode == (130 if how == signal.SIGINT else -how)
     if how == signal.SIGINT:
         kept = f"What is done is kept in {tmp_path / 'plans'}: rerun the same command to go on"
         assert said.splitlines()[-1] == f"isobatch fleet: stopped. {kept}"
@@ -120,14 +120,16 @@ def test_a_full_disk_stops_the_run_which_then_goes_on(make_jobs, tmp_path, _):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("place", ["data", "footer"])
-def test_a_corrupt_file_is_named_and_stops_no_other(make_jobs, tmp_path, place):
+@pytest.mark.parametrize("place", ["data", "footer", "data, in a group"])
+def test_a_corrupt_file_is_named_and_stops_no_other(make_jobs, tmp_path, monkeypatch, place):
+    if place.endswith("group"):
+        monkeypatch.setattr(run, "group_parts", lambda parts, *_: [parts] if parts else [])
     jobs = make_jobs(files=4, rows=3000, row_group_size=1000)
     bad = jobs.folder / "02.parquet"
     good = bad.read_bytes()
     # After some of the rows, or in what is read first.
     lr = pq.read_metadata(bad).row_group(1).column(2)
-    cut = lr.data_page_offset + lr.total_compressed_size // 2 if place == "data" else len(good) - 6
+    cut = lr.data_page_offset + lr.total_compressed_size // 2 if place != "footer" else len(good) - 6
     bad.write_bytes(good[:cut] + bytes([good[cut] ^ 0x55]) + good[cut + 1 :])
     manifest = plan(jobs, tmp_path)
     assert manifest.state == "incomplete"
@@ -226,12 +228,13 @@ def test_the_end_is_checked(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damaged", ["_manifest.json", "_parts/00.json"])
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_damaged_manifest_is_named_and_nothing_is_removed(make_jobs, tmp_path, damaged, resume):
+@pytest.mark.parametrize("content", [b'{"version": 1}', b'{"state": "\xff"}', b"[" * 100_000])
+def test_a_damaged_manifest_is_named_and_nothing_is_removed(make_jobs, tmp_path, damaged, resume, content):
     jobs = make_jobs(files=3, rows=20)
     plan(jobs, tmp_path)
     plans = tmp_path / "plans"
     (plans / damaged).parent.mkdir(exist_ok=True)
-    (plans / damaged).write_text('{"version": 1}')
+    (plans / damaged).write_bytes(content)
     before = names_in(plans)
     with pytest.raises(
         ib.InputError, match=rf"{damaged}: is not a manifest or receipt of this version: .* delete this one"

@@ -431,3 +431,13 @@ def test_fsdp2s_flag_is_set_for_the_last_only():
     for last in (False, True):
         with Micro(None, 1.0, last=last, stand_in=False, equal=True).sync(model):
             assert model.synchronizes is last
+
+
+@pytest.mark.parametrize("content", [b'{"epoch": 1, "ru', b'{"epoch": "\xff"}', b"[]", b""])
+def test_a_checkpoint_that_was_cut_short_is_named(tmp_path, content):
+    from isobatch.integrations.transformers import state_in
+
+    (tmp_path / "isobatch.json").write_bytes(content)
+    with pytest.raises(ib.InputError, match="isobatch.json") as error:
+        state_in(tmp_path)
+    assert error.value.file == str(tmp_path / "isobatch.json")

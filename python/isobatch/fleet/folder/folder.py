@@ -17,78 +17,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import numpy as np
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from isobatch.errors import InputError
 from isobatch.files.find import below, location
 from isobatch.files.whole import sync_up, unique, whole
 from isobatch.fleet.folder.parts import Part, digest_of, in_threads
-from isobatch.fleet.results import STATUS
-from isobatch.fleet.rows import Fleet
-from isobatch.reason import Reason
-from isobatch.words import counted, few, shown
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+from isobatch.fleet.rows import Summary
+from isobatch.words import few, shown
 
 MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
-
-_INFEASIBLE = STATUS.tolist().index("infeasible")
-
-
-class Summary(msgspec.Struct):
-    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words."""
-
-    rows: int = 0
-    feasible: int = 0
-    reasons: dict[str, int] = {}
-    examples: dict[str, str] = {}
-
-    @property
-    def infeasible(self) -> int:
-        """Rows without a plan."""
-        return self.rows - self.feasible
-
-    def add(self, block: Fleet, status: Any, reasons: Any) -> None:
-        """Counts a block: its status codes and reason bits."""
-        present = int(np.bitwise_or.reduce(reasons, initial=0))
-        for reason in Reason:
-            bit = reason.bit
-            if not present >> bit & 1:
-                continue
-            hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
-            self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
-            if reason.value not in self.examples and (example := _example(reason, block, hit)):
-                self.examples[reason.value] = example
-        self.rows += len(status)
-        self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
-
-    def merge(self, other: Summary) -> None:
-        """Adds the counts of another."""
-        self.rows += other.rows
-        self.feasible += other.feasible
-        for name, count in other.reasons.items():
-            self.reasons[name] = self.reasons.get(name, 0) + count
-        self.examples = {**other.examples, **self.examples}
-
-    def lines(self) -> list[str]:
-        """The summary as people read it."""
-        lines = [f"{counted(self.rows, 'row')}: {self.feasible:,} feasible, {self.infeasible:,} infeasible"]
-        for name, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
-            reason = Reason(name)
-            detail = f"; first in {self.examples[name]}" if name in self.examples else ""
-            lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
-        return lines
-
-
-def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
-    """Names the first row with a reason, where there is something to correct in it."""
-    if reason.startswith("invalid_"):
-        return block.fault(int(np.argmax(hit)), reason)
-    return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -191,8 +132,6 @@ class Folder:
         Raises:
             InputError: it holds other files, or the plans of other arguments.
         """
-        from pyarrow.fs import FileSelector
-
         every = self._recorded()
         if every is None:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
@@ -216,8 +155,9 @@ class Folder:
 
     def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
         """Returns the arguments and the receipts of the folder's run; None where there was none."""
-        manifest = self._manifest()
-        if manifest is None:
+        try:
+            manifest = self._read(MANIFEST, Manifest)
+        except FileNotFoundError:
             return None
         # A receipt is newer than what the manifest says of its part.
         by_name = {
@@ -273,8 +213,6 @@ class Folder:
         return manifest
 
     def _check(self, receipts: list[Receipt]) -> None:
-        from pyarrow.fs import FileSelector, FileType
-
         missing = {file for receipt in receipts for file in receipt.files}
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
             name = below(info.path, self.base)
@@ -295,16 +233,7 @@ class Folder:
             ):
                 raise InputError("the receipt does not add up", file=self.path(receipt.part.name))
 
-    def _manifest(self) -> Manifest | None:
-        try:
-            manifest: Manifest = self._read(MANIFEST, Manifest)
-        except FileNotFoundError:
-            return None
-        return manifest
-
     def _receipts(self) -> list[Receipt]:
-        from pyarrow.fs import FileSelector
-
         listed = self.fs.get_file_info(FileSelector(self.path(RECEIPTS), allow_not_found=True))
         names = [f"{RECEIPTS}/{PurePosixPath(info.path).name}" for info in listed]
         return [it for some in in_threads(lambda name: self._read(name, list[Receipt]), names) for it in some]
@@ -314,7 +243,7 @@ class Folder:
             text = stream.read()
         try:
             return msgspec.json.decode(text, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"is not a manifest or receipt of this version: {error}. Plan into another folder, or delete this one",
                 file=self.path(name),

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import Files, below, format_of, naming_file
 from isobatch.files.read import blocks
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileInfo, FileSystem
+from isobatch.fleet.table import required_fields
 
 MAX_PART_ROWS = 1 << 24
 """Rows of the result in one part, about: a file of more is planned in several, each at least a row group."""
@@ -121,8 +120,9 @@ class Listing:
     failed: dict[str, str]
 
 
-def list_parts(files: Files, rows_per_job: int, needs: Sequence[str]) -> Listing:
-    """Lists the parts, in the order of the files; `needs` are the required columns of jobs."""
+def list_parts(files: Files, rows_per_job: int) -> Listing:
+    """Lists the parts, in the order of the files."""
+    needs = required_fields("job")
     limit = max(1, MAX_PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
@@ -167,8 +167,6 @@ def refuse_same_names(parts: Sequence[Part]) -> None:
 
 def _common(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Returns a common schema of both files, else the first: the second file then fails when it is read."""
-    import pyarrow as pa
-
     if schema.equals(other, check_metadata=True):
         return schema
     try:

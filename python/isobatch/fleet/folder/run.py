@@ -48,11 +48,11 @@ def run(
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES, field="engine")
     files = find(jobs)
-    listing = list_parts(files, query.rows_per_job, query.needs)
+    listing = list_parts(files, query.rows_per_job)
     refuse_same_names(listing.parts)
     if listing.schema is not None:
         _refuse_columns(query, listing.schema.names, partition_by)
-        query.tell_unknown_columns(listing.schema.names, note)
+        query.tell_unknown_columns(listing.schema.names, note, level=4)
     folder = Folder.at(os.fspath(output))
     refuse_output(files, folder.fs, folder.base)
     work = Work(query, files.fs, listing.schema, folder, partition_by)
@@ -144,31 +144,29 @@ def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
         "partition_by": partition_by,
         "clusters": None
         if clusters is None
-        else {"digest": _digest_of_table(clusters), "words": counted(clusters.rows, "cluster")},
+        else {"digest": _digest_of(*_contents(clusters)), "words": counted(clusters.rows, "cluster")},
         "profile": {
-            "digest": _digest_of_texts(*(msgspec.json.encode(it) for it in query.profiles)),
+            "digest": _digest_of(*map(msgspec.json.encode, query.profiles)),
             "words": few(printable(str(it.gpu), 60) for it in query.profiles) or "none",
         },
     }
 
 
-def _digest_of_table(table: InputTable) -> str:
-    columns: list[bytes] = [b"arrow" if table.arrow else b"numpy"]
-    for name, data in table.fields:
-        values = (data[0].tobytes(), repr(data[1]).encode()) if isinstance(data, tuple) else (data.tobytes(),)
-        columns += [name.encode(), *values]
-    for name, column in {**table.extra, table.kind: table.row_ids}.items():
-        columns += [name.encode(), repr(column.to_pylist() if table.arrow else column.tolist()).encode()]
-    return _digest_of_texts(*columns)
-
-
-def _digest_of_texts(*data: bytes) -> str:
-    """Returns a digest of several texts, and of where one ends and the next begins."""
+def _digest_of(*values: Any) -> str:
+    """Returns a digest of values, by how Python prints them."""
     digest = new_digest()
-    for some in data:
-        digest.update(len(some).to_bytes(8, "little"))
-        digest.update(some)
+    for value in values:
+        digest.update(repr(value).encode())
     return str(digest.hexdigest())
+
+
+def _contents(table: InputTable) -> Iterator[Any]:
+    """Gives all that a table holds."""
+    yield table.arrow
+    for name, data in table.fields:
+        yield name, (data[0].tobytes(), data[1]) if isinstance(data, tuple) else data.tobytes()
+    for name, column in {**table.extra, table.kind: table.row_ids}.items():
+        yield name, column.to_pylist() if table.arrow else column.tolist()
 
 
 # Engines

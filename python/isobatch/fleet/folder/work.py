@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+from pyarrow.fs import FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import Files
 from isobatch.files.read import blocks
 from isobatch.files.whole import removed_if_failed, whole
 from isobatch.files.write import Write, parquet_writer
-from isobatch.fleet.folder.folder import Folder, Receipt, Summary
+from isobatch.fleet.folder.folder import Folder, Receipt
 from isobatch.fleet.folder.parts import Listing, Part, list_parts, new_digest
-from isobatch.fleet.ids import MAX_HASHED_IDS, HashedIds, Hashes, duplicate_id, hashes_of
+from isobatch.fleet.ids import MAX_HASHED_IDS, Hashes, duplicate_id, duplicates, hashes_of
 from isobatch.fleet.query import Query
-from isobatch.fleet.rows import Fleet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
+from isobatch.fleet.rows import Fleet, Summary
 
 BLOCK_ROWS = 1 << 17
 """Rows of the result that are planned, and written, at a time, about: a job is not divided."""
@@ -79,8 +78,6 @@ def read_part(
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
-    import pyarrow as pa
-
     if table.column_names != schema.names:
         missing = [name for name in schema.names if name not in table.column_names]
         new = [name for name in table.column_names if name not in schema.names]
@@ -103,20 +100,22 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = N
     Raises:
         InputError: one of them cannot be used, or, at the end, two jobs have one id.
     """
-    listing = list_parts(files, query.rows_per_job, query.needs)
+    listing = list_parts(files, query.rows_per_job)
     for why in listing.failed.values():
         raise InputError(why)
     if listing.schema is not None:
         query.tell_unknown_columns(listing.schema.names, note)
-    ids = HashedIds()
+    hashes: list[Hashes] = []
+    room = MAX_HASHED_IDS
     for _, fleet in _read_all(query, files.fs, listing):
         # A row that has its own cluster may be one of several of its job.
-        if query.clusters is not None and fleet.jobs.ids is not None and ids.count < MAX_HASHED_IDS:
-            ids.add(fleet.jobs.present_ids)
-            if note is not None and ids.count == MAX_HASHED_IDS:
+        if query.clusters is not None and fleet.jobs.ids is not None and room:
+            hashes.append(hashes_of(fleet.jobs.present_ids)[:room])
+            room -= len(hashes[-1])
+            if note is not None and not room:
                 note(f"duplicate ids are looked for among the first {MAX_HASHED_IDS:,} jobs only")
         yield fleet
-    _refuse_duplicates(query, files.fs, listing, ids.duplicates())
+    _refuse_duplicates(query, files.fs, listing, duplicates(hashes))
 
 
 def _read_all(query: Query, fs: FileSystem, listing: Listing) -> Iterator[tuple[Part, Fleet]]:
@@ -224,7 +223,8 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Rec
     jobs = 0
     digest = part.digest(work.fs)
     places: dict[str, str] = {}
-    written: dict[str, _PlanFile] = {}
+    written: dict[str, tuple[Write, Any]] = {}
+    rows: Counter[str] = Counter()
     with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
         for block, table, status, reasons in _plan_part_blocks(work, part):
             if stopped():
@@ -236,10 +236,10 @@ def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Rec
                 if name not in written:
                     _refuse_many_values(work, part, len(written))
                     written[name] = _open(work, name, places, opened)
-                written[name].append(some)
-    files = {name: file.rows for name, file in written.items()}
-    digests = {name: file.digest.hexdigest() for name, file in written.items()}
-    return Receipt(part, digest, jobs, files, summary, digests), places
+                written[name][0](some)
+                rows[name] += some.num_rows
+    digests = {name: digest.hexdigest() for name, (_, digest) in written.items()}
+    return Receipt(part, digest, jobs, dict(rows), summary, digests), places
 
 
 def _refuse_many_values(work: Work, part: Part, values: int) -> None:
@@ -251,27 +251,15 @@ def _refuse_many_values(work: Work, part: Part, values: int) -> None:
         )
 
 
-@dataclass
-class _PlanFile:
-    """A file of plans, while it is written."""
-
-    write: Write
-    digest: Any
-    rows: int = 0
-
-    def append(self, table: pa.Table) -> None:
-        self.write(table)
-        self.rows += table.num_rows
-
-
-def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> _PlanFile:
+def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> tuple[Write, Any]:
+    """Opens a file of plans, and returns what writes to it, and the digest of its bytes."""
     folder = work.folder
     partial = folder.partial()
     places[partial] = folder.path(name)
     folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
     digest = new_digest()
     writer = parquet_writer(folder.fs, partial, work.query.metadata, digest)
-    return _PlanFile(opened.enter_context(writer), digest)
+    return opened.enter_context(writer), digest
 
 
 def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
@@ -279,7 +267,6 @@ def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Tabl
     if by is None:
         yield "", table
         return
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     column, rest = table[by], table.drop_columns([by])

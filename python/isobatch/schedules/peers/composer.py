@@ -156,10 +156,7 @@ def ConstantScheduler(alpha: float = 1.0, t_max: str = "1dur", **trainer: Unpack
 
 
 def LinearScheduler(
-    alpha_i: float = 1.0,
-    alpha_f: float = 0.0,
-    t_max: str = "1dur",
-    **trainer: Unpack[Trainer],
+    alpha_i: float = 1.0, alpha_f: float = 0.0, t_max: str = "1dur", **trainer: Unpack[Trainer]
 ) -> Schedule:
     """lr·(alpha_i + (alpha_f − alpha_i)·min(1, time/t_max)).
 
@@ -184,9 +181,7 @@ def ExponentialScheduler(gamma: float, decay_period: str = "1ep", **trainer: Unp
 
 
 def CosineAnnealingScheduler(
-    t_max: str = "1dur",
-    alpha_f: float = 0.0,
-    **trainer: Unpack[Trainer],
+    t_max: str = "1dur", alpha_f: float = 0.0, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """lr·(alpha_f + (1 − alpha_f)·(1 + cos(π·min(1, time/t_max)))/2).
 
@@ -198,10 +193,7 @@ def CosineAnnealingScheduler(
 
 
 def CosineAnnealingWarmRestartsScheduler(
-    t_0: str,
-    t_mult: float = 1.0,
-    alpha_f: float = 0.0,
-    **trainer: Unpack[Trainer],
+    t_0: str, t_mult: float = 1.0, alpha_f: float = 0.0, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """Cosines from lr to lr·alpha_f, the first over t_0, each next int(t_mult·the last) long.
 
@@ -234,10 +226,7 @@ def CosineAnnealingWarmRestartsScheduler(
 
 
 def PolynomialScheduler(
-    power: float,
-    t_max: str = "1dur",
-    alpha_f: float = 0.0,
-    **trainer: Unpack[Trainer],
+    power: float, t_max: str = "1dur", alpha_f: float = 0.0, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """lr·(alpha_f + (1 − alpha_f)·(1 − min(1, time/t_max))^power).
 
@@ -250,10 +239,7 @@ def PolynomialScheduler(
 
 
 def MultiStepWithWarmupScheduler(
-    t_warmup: str,
-    milestones: Sequence[str],
-    gamma: float = 0.1,
-    **trainer: Unpack[Trainer],
+    t_warmup: str, milestones: Sequence[str], gamma: float = 0.1, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then lr·gamma^(milestones reached).
 
@@ -270,10 +256,7 @@ def MultiStepWithWarmupScheduler(
 
 
 def ConstantWithWarmupScheduler(
-    t_warmup: str,
-    alpha: float = 1.0,
-    t_max: str = "1dur",
-    **trainer: Unpack[Trainer],
+    t_warmup: str, alpha: float = 1.0, t_max: str = "1dur", **trainer: Unpack[Trainer]
 ) -> Schedule:
     """A straight line from 0 to lr·alpha over t_warmup, then lr·alpha.
 
@@ -286,11 +269,7 @@ def ConstantWithWarmupScheduler(
 
 
 def LinearWithWarmupScheduler(
-    t_warmup: str,
-    alpha_i: float = 1.0,
-    alpha_f: float = 0.0,
-    t_max: str = "1dur",
-    **trainer: Unpack[Trainer],
+    t_warmup: str, alpha_i: float = 1.0, alpha_f: float = 0.0, t_max: str = "1dur", **trainer: Unpack[Trainer]
 ) -> Schedule:
     """A straight line from 0 to lr·alpha_i over t_warmup, then one to lr·alpha_f at t_max.
 
@@ -303,10 +282,7 @@ def LinearWithWarmupScheduler(
 
 
 def CosineAnnealingWithWarmupScheduler(
-    t_warmup: str,
-    t_max: str = "1dur",
-    alpha_f: float = 0.0,
-    **trainer: Unpack[Trainer],
+    t_warmup: str, t_max: str = "1dur", alpha_f: float = 0.0, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then a cosine to lr·alpha_f at t_max.
 
@@ -318,11 +294,7 @@ def CosineAnnealingWithWarmupScheduler(
 
 
 def PolynomialWithWarmupScheduler(
-    t_warmup: str,
-    power: float = 2.0,
-    t_max: str = "1dur",
-    alpha_f: float = 0.0,
-    **trainer: Unpack[Trainer],
+    t_warmup: str, power: float = 2.0, t_max: str = "1dur", alpha_f: float = 0.0, **trainer: Unpack[Trainer]
 ) -> Schedule:
     """A straight line from 0 to lr over t_warmup, then (1 − u)^power down to lr·alpha_f at t_max.
 

@@ -1,1 +1,1 @@
-"""A host before a large job: its GPUs, its network ports, its kernel's log, its limits."""
+"""A host before a large job: its GPUs and its kernel's log."""

@@ -1,25 +1,22 @@
-"""The hosts' own state: before anything is connected, of NCCL's transports, and while all the rest ran."""
+"""The hosts' own state: their GPUs and kernel's logs, before anything is connected and while all the rest ran."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import mode
 from typing import NamedTuple, TypeVar
 
 import msgspec
 import torch
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate.figures import Gpu, Hosts, Port
+from isobatch.validate.figures import Gpu, Hosts
 from isobatch.validate.host import gpu, system
-from isobatch.validate.host.nccl_log import Link, Transports, detours
-from isobatch.validate.host.system import CheckResult, HostFault, most
+from isobatch.validate.host.system import CheckResult, HostFault
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
-
-MAX_LINKS = 24
-"""Of a rank, which travel to the others: a rank has two neighbours in each ring and tree, and a few channels."""
 
 ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
 
@@ -77,13 +74,11 @@ class _Mine(NamedTuple):
     gpu: Gpu | None
     health: CheckResult
     log: CheckResult | None
-    limits: CheckResult | None
-    ports: list[Port] | None
 
 
 def _uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
     """Adds to the answers who has fewer NVLinks or PCIe lanes than most."""
-    usual = {name: most(getattr(one, name) for one in gpus) for name in ("nvlinks_up", "pcie_width")}
+    usual = {name: mode(getattr(one, name) for one in gpus) for name in ("nvlinks_up", "pcie_width")}
     found = []
     for own, answer in zip(gpus, answers, strict=True):
         more = [
@@ -117,115 +112,35 @@ def _own_gpu(trial: Trial) -> tuple[Gpu | None, CheckResult]:
 
 
 def _ask(trial: Trial) -> _Mine:
-    """Asks this rank's GPU and limits, and its host where this rank is the first one there."""
-    group, ports = trial.group, system.read_ports()
-    cuda, first = group.device.type == "cuda", group.local_rank == 0
-    trial.log_before, trial.ports_before = system.kernel_log() if cuda else None, ports
-    log = system.check_log(trial.log_before) if cuda else ON_A_CPU
-    bus = gpu.bus_id(torch.cuda.get_device_properties(group.device)) if cuda else None
-    limits = system.check_limits(cuda=cuda, ports=len(ports), bus=bus).short()
+    """Asks this rank's GPU, and its host where this rank is the first one there."""
+    group, log = trial.group, ON_A_CPU
+    if group.device.type == "cuda":
+        trial.log_before = system.kernel_log()
+        log = system.check_log(trial.log_before).short()
     state, health = _own_gpu(trial)
-    return _Mine(
-        gpu=state,
-        health=health,
-        log=log.short() if first else None,
-        limits=limits if cuda or first else None,
-        ports=ports if first else None,
-    )
+    return _Mine(gpu=state, health=health, log=log if group.local_rank == 0 else None)
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Asks each rank for its GPU and its limits, and the first one of each host for its host."""
+    """Asks each rank for its GPU, and the first one of each host for its host."""
     group = trial.group
     found = [_Mine(*one) for one in group.gather(tuple(_ask(trial)))]
-    ports = by_host(group, [one.ports for one in found])
-    trial.rdma = {
-        rank.node: any(port.state == "ACTIVE" for port in one.ports)
-        for rank, one in zip(group.roster, found, strict=True)
-        if one.ports is not None
-    }
     gpus = [one.gpu for one in found]
-    trial.gpus = [one for one in gpus if one is not None]
-    trial.add(hosts=Hosts(gpus=trial.gpus, ports=ports))
-    limits = by_host(group, [one.limits for one in found])
-    if group.device.type == "cuda":
-        limits = {place(group, rank): one.limits for rank, one in enumerate(found) if one.limits is not None}
+    trial.add(hosts=Hosts(gpus=[one for one in gpus if one is not None]))
     return [
         judge_gpus(group, gpus, [one.health for one in found]),
         judge("gpu_errors", by_host(group, [one.log for one in found])),
-        judge("ports", system.check_ports(ports)),
-        judge("host_limits", limits),
     ]
-
-
-def judge_transports(group: Group, found: list[Transports], gpus: list[Gpu], rdma: dict[int, bool]) -> Proof:
-    """Judges whether NCCL takes the fastest transports there are; `rdma` is by node, whether a port is active."""
-    name = "nccl_transports"
-    if not any(one.links for one in found):
-        why = "NCCL's log has no line about its channels: it was in use before, or has nothing to send"
-        return skip_claim(name, why)
-    linked = [False] * group.world_size
-    for one in gpus:
-        linked[one.rank] = one.nvlinks_up > 0
-    nodes = [rank.node for rank in group.roster]
-    sockets, inside = detours(found, nodes, rdma=rdma, nvlinks=linked)
-    counts: dict[str, int] = {}
-    for link in (link for one in found for link in one.links):
-        detail = "/".join(part for part in link.detail.split("/") if not part.isdigit())
-        counts[detail] = counts.get(detail, 0) + 1
-    if not sockets and not inside:
-        networks = few(list(dict.fromkeys(network for one in found for network in one.networks)))
-        text = few([f"{detail} ({count} links)" for detail, count in counts.items()])
-        return pass_claim(name, text + (f"; network {networks}" if networks else ""), links=counts)
-
-    def listed(what: str, links: list[Link]) -> list[str]:
-        rows = [f"{place(group, link.source)} → rank {link.target} by {link.detail}" for link in links]
-        return [f"{what}: {few(rows)}"] if rows else []
-
-    text = "; ".join(
-        [
-            *listed("sockets between nodes whose RDMA ports are active", sockets),
-            *listed("not over NVLink between GPUs that have it", inside),
-        ]
-    )
-    hosts = few(list(dict.fromkeys(group.roster[link.source].host for link in (*sockets, *inside))))
-    return judge_claim(name, Verdict.CAUTION, text, Cause.SLOW_TRANSPORT.likely(hosts), links=counts)
-
-
-def prove_transports(trial: Trial) -> list[Proof]:
-    """Reads NCCL's log so far: all sizes of the all-reduce have been sent by now."""
-    group, log = trial.group, trial.nccl_log
-    if group.backend != "nccl":
-        return [skip_claim("nccl_transports", f"the ranks are connected by {group.backend}")]
-    why = next((why for why in group.gather(log.why_not) if why is not None), None)
-    if why is not None:
-        return [skip_claim("nccl_transports", why)]
-    mine = log.read()
-    found = group.gather(Transports(mine.links[:MAX_LINKS], mine.networks[:2]))
-    return [judge_transports(group, found, trial.gpus, trial.rdma)]
 
 
 def prove_meanwhile(trial: Trial) -> list[Proof]:
     """Asks each host's first rank for new errors since the validation began."""
     group, mine = trial.group, None
     if group.local_rank == 0:
-        found = [system.compare_ports(trial.ports_before, system.read_ports())]
-        if group.device.type == "cuda":
-            found.append(system.check_log(system.kernel_log(), trial.log_before or ""))
-        mine = join(found).short()
+        cuda = group.device.type == "cuda"
+        mine = system.check_log(system.kernel_log(), trial.log_before or "").short() if cuda else ON_A_CPU
     return [judge("host_meanwhile", by_host(group, group.gather(mine)))]
 
 
-def join(found: list[CheckResult]) -> CheckResult:
-    """Joins several answers: those that could be asked, and those that could not."""
-    asked = [one for one in found if one.why_not is None]
-    silent = "; ".join(one.why_not for one in found if one.why_not is not None)
-    if not asked:
-        return CheckResult(why_not=silent)
-    seen = "; ".join(one.seen for one in asked) + (f"; not asked: {silent}" if silent else "")
-    return CheckResult(findings=tuple(bad for one in asked for bad in one.findings), seen=seen)
-
-
-CLAIM = Claim(phase="host", names=("gpu", "gpu_errors", "ports", "host_limits"), prove=prove, connected=False)
-TRANSPORTS = Claim(phase="transports", names=("nccl_transports",), prove=prove_transports)
+CLAIM = Claim(phase="host", names=("gpu", "gpu_errors"), prove=prove, connected=False)
 MEANWHILE = Claim(phase="meanwhile", names=("host_meanwhile",), prove=prove_meanwhile)

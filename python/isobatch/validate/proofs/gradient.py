@@ -15,6 +15,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
 from isobatch.validate.proofs.memory import free_on_device, free_on_host, lacking
+from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import LOSS_SCALE, Copies, Training, copy_to_host, grads, put, trained
 from isobatch.validate.trial import Claim, Trial
@@ -243,7 +244,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
             steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
             proofs += _after(stepped, trained(model), before, how, exact=steady)
         put(model, before)
-    training.spread()
+    copy_from_first(group, [*model.parameters(), *model.buffers()])
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, how.suffix, values))
     return proofs

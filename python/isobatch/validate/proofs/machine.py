@@ -21,7 +21,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import AUTOCAST
 from isobatch.validate.figures import Machine, PairSpeed
 from isobatch.validate.proofs.memory import free_on_device
-from isobatch.validate.ranks.group import Group
+from isobatch.validate.ranks.group import Group, clock
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
@@ -61,28 +61,14 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
     begun = time.perf_counter()
     while True:
         if cuda:
-            spent += seconds_of(group, work, cuda=True)
+            group.sync()
+            spent += clock(work, cuda=True)
         else:
             work()
         count += 1
         took = time.perf_counter() - begun
         if took >= seconds and (count >= MIN_REPETITIONS or took >= ENOUGH_SECONDS):
             return (spent if cuda else took) / count
-
-
-def seconds_of(group: Group, work: Callable[[], object], *, cuda: bool) -> float:
-    """Times some work of this rank or of two, while the others may do nothing: with `cuda` by the GPU's own clock."""
-    group.sync()
-    if not cuda:
-        begun = time.perf_counter()
-        work()
-        return time.perf_counter() - begun
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
 
 
 def prove_equally_fast(
@@ -290,7 +276,8 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
             for request in dist.batch_isend_irecv([sending, receiving]):
                 request.wait()
 
-        samples = [seconds_of(group, both_ways, cuda=rails) for _ in range(repeats + 1)]
+        group.sync()
+        samples = [clock(both_ways, cuda=rails) for _ in range(repeats + 1)]
         if group.node == mine[0]:
             bw = size / statistics.median(samples[1:]) / 1e9
             found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))

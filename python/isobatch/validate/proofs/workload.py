@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
@@ -16,7 +16,7 @@ from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import out_of_memory, user_code
+from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
 
 MAX_SAMPLES = 8  # that the loss is tried on
 COMPILE_SECONDS = 900.0  # a phase of its own, so that no other one is over its limit for it
@@ -65,7 +65,7 @@ def _try(training: Training) -> bool:
         part(batch, 0, 1)
     with user_code("Workload.loss"):
         loss: Any = training.loss(training.model, batch, training.dtype)
-    if fault := _fault_of(loss):
+    if fault := fault_of_loss(loss):
         raise InputError(f"Workload.loss must return a {fault}", field="workload")
     loss.backward()
     unused = [name for name, p in training.model.named_parameters() if p.requires_grad and p.grad is None]
@@ -80,18 +80,6 @@ def _try(training: Training) -> bool:
         with user_code("Workload.weight"):
             float(workload.weight(batch))
     return bool(torch.isfinite(loss.detach()))
-
-
-def _fault_of(loss: Any) -> str | None:
-    """Describes a wrong loss, as the end of a sentence."""
-    if not isinstance(loss, Tensor):
-        hint = ", without .item()" if isinstance(loss, int | float) else ""
-        return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
-    if loss.dim():
-        return f"scalar tensor, got one of shape {tuple(loss.shape)}: return its mean over the samples"
-    if not loss.requires_grad:
-        return "tensor with a gradient: compute it by calling the model, without no_grad or detach"
-    return None
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -160,19 +160,11 @@ class Group:
         stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
         self.sync()
         dist.barrier(group=self.control)
-        if self.device.type == "cuda":
-            if self.backend == "nccl":
-                torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
-                dist.all_reduce(self._one)
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            start.record()
-            work()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) / 1e3
-        begun = time.perf_counter()
-        work()
-        return time.perf_counter() - begun
+        cuda = self.device.type == "cuda"
+        if cuda and self.backend == "nccl":
+            torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
+            dist.all_reduce(self._one)
+        return clock(work, cuda=cuda)
 
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
@@ -202,6 +194,30 @@ class Group:
         dist.destroy_process_group(self.control)
         if self._made:
             dist.destroy_process_group()
+
+
+def clock(work: Callable[[], object], *, cuda: bool) -> float:
+    """Times some work of this rank; with `cuda` by the GPU's own clock."""
+    if not cuda:
+        begun = time.perf_counter()
+        work()
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def copy_from_first(ranks: Any, tensors: Sequence[Tensor]) -> None:
+    """Gives every rank rank 0's values of some tensors."""
+    if ranks.world_size == 1:
+        return
+    for tensor in tensors:
+        dense = tensor.detach().contiguous()
+        dist.broadcast(dense, src=0)
+        tensor.data.copy_(dense)
 
 
 def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:

@@ -1,0 +1,62 @@
+"""LLaMA-Factory's YAML: transformers' arguments, and its own of data and methods."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from isobatch.tools.page import SettingsPage
+from isobatch.tools.tool import STAYS, Reader, Tool
+from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES, check
+from isobatch.tools.transformers import TRANSFORMERS
+from isobatch.tools.transformers import read as read_trainer
+
+_HARMLESS = f"""{HARMLESS}
+    add_special_tokens add_tokens additional_target apollo_* asft_* audio_* badam_* batch_size buffer_size bnb_* block_diag_attn booster
+    compute_* create_new_adapter crop_to_patches default_system device_map disable_* double_quantization download_mode dpo_* eaft_*
+    early_stopping_steps enable_* export_* finetuning_type flash_attn fp8* galore_* ignore_pad_token_for_loss image_* infer_* init_special_tokens
+    interleave_probs kt_* kto_* lang ld_alpha length_penalty loraplus_lr_ratio mask_history max_length max_new_tokens max_samples mix_strategy
+    mixture_of_depths moe_* module_dropout n_shot new_special_tokens_config num_beams num_layer_trainable oft_* pissa_* plot_loss ppo_score_norm
+    ppo_target ppo_whiten_rewards pref_* preserve_thinking pure_bf16 ray_init_kwargs ray_storage_path reserved_label_len ref_model*
+    repetition_penalty resize_vocab reward_model* rope_* sglang_* sglang_tp_size shift_attn simpo_gamma skip_special_tokens split_special_tokens stage
+    swanlab_* task template temperature tokenized_path tool_format top_k top_p train_from_scratch train_on_prompt upcast_* use_adam_mini
+    use_apollo use_asft_loss use_audio_in_video use_badam use_dft_loss use_dora use_eaft_loss use_fast_tokenizer use_galore use_kt* use_kv_cache
+    use_llama_pro use_reentrant_gc use_rslora use_swanlab use_unsloth* use_v1_kernels video_* vllm_* hyper_parallel_args include_effective_tokens_per_second
+"""
+"""Of LLaMA-Factory 0.9.5; `batch_size` is of its evaluation, and GaLore, APOLLO, BAdam and Adam-mini are variants of Adam."""
+_MATTERS = {
+    **MATTERS,
+    "loraplus_lr_embedding": STAYS,
+    "ppo_buffer_size": "effective_batch",
+    "ppo_epochs": "duration",
+    "use_mca": "model_parallel",
+    "use_hyper_parallel": "model_parallel",
+}
+
+
+def read(page: SettingsPage) -> None:
+    """Reads transformers' arguments, with its own names for the length of a sample and for GPUs."""
+    read_trainer(page)
+    page.whole("cutoff_len", "seq_len")
+    page.read_parallel("sequence_parallel_size")
+    if page.flag("use_muon"):
+        page.give("optimizer", "muon", "use_muon")
+    workers = page.whole("ray_num_workers")
+    if workers and workers > 1:
+        page.give("gpus", workers, "ray_num_workers")
+    if page.flag("packing") or page.flag("neat_packing"):
+        page.note("packing: dataset_size is the number of packed sequences")
+    if page.has("max_samples"):
+        page.note(
+            "max_samples bounds each data set; dataset_size is what is left for training after val_size"
+        )
+
+
+assert TRANSFORMERS.writer is not None
+LLAMA_FACTORY = Tool(
+    name="llama_factory",
+    title="LLaMA-Factory",
+    reader=Reader(
+        versions="0.8 to 0.9", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
+    writer=dataclasses.replace(TRANSFORMERS.writer, versions="0.9", file="train.yaml", forms=("yaml",)),
+)

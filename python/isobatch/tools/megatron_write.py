@@ -1,0 +1,178 @@
+"""Plans as Megatron's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.tools.sheet import (
+    Curve,
+    Job,
+    Plan,
+    SettingsSheet,
+    curve,
+    differs,
+    flags,
+    intervals,
+    remark_lines,
+    shell,
+)
+from isobatch.words import counted
+
+_STYLES = {
+    "constant": "constant",
+    "linear": "linear",
+    "linear_to_zero": "linear",
+    "cosine": "cosine",
+    "vaswani": "inverse-square-root",
+}
+SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
+
+
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
+    """All of it: Megatron has an argument for each."""
+    sheet = SettingsSheet()
+    line = curve(plan)
+    sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
+    _write_length(plan, line, sheet)
+    sheet.settings |= intervals(plan, "eval_interval", "save_interval", "log_interval")
+    sheet.settings |= {"lr": plan.lr, "min_lr": line.bottom}
+    if line.first:
+        sheet.settings["lr_warmup_init"] = line.first
+    _write_schedule(plan, line, sheet)
+    _optimizer(plan, sheet)
+    # Megatron clips at 1.0 unless it is asked not to.
+    sheet.settings["clip_grad"] = plan.recipe.clip_norm or 0.0
+    if plan.recipe.precision in ("bf16", "fp16"):
+        sheet.settings[plan.recipe.precision] = True
+    if plan.recipe.seq_len is not None:
+        sheet.settings["seq_length"] = plan.recipe.seq_len
+    sheet.note(
+        f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
+    )
+    if getattr(plan, "moves", ()):
+        sheet.note(
+            "on resuming Megatron stops where lr, its warmup or its decay are not the checkpoint's: pass --override-opt_param-scheduler"
+        )
+    parallel = plan.world_size // (plan.data_parallel or plan.world_size)
+    if parallel > 1:
+        sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
+        sheet.note(
+            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with --accumulation-multiple"
+        )
+    return sheet
+
+
+def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+    """Writes the length in iterations; in samples where the batch ramps, as Megatron demands."""
+    ramp = plan.recipe.ramp
+    if ramp is None:
+        sheet.settings |= {
+            "train_iters": line.total,
+            "lr_decay_iters": line.lengths.get("until", _in_batches(plan, line.total)),
+            "lr_warmup_iters": _in_batches(plan, line.warmup),
+        }
+        return
+    total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
+    if ":" in ramp:
+        # Megatron refuses both: the schedule has the full batch at its end.
+        del sheet.settings["global_batch_size"]
+        sheet.settings["step_batch_size_schedule"] = _ramp(plan, ramp)
+        sheet.note("step-batch-size-schedule is there since core 0.18")
+    else:
+        sheet.settings["rampup_batch_size"] = _ramp(plan, ramp).split()
+        sheet.note(
+            "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
+        )
+    until = line.lengths.get("until")  # in steps of the full batch
+    total = _as_given(plan, "duration", total)
+    decay = total if until is None else until * (plan.effective_batch or 1)
+    warmup = _as_given(plan, "warmup", warmup)
+    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
+
+
+def _in_batches(plan: Plan, step: int) -> int:
+    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
+    batch that is given now. Of a run that moved to another batch these are not the steps done."""
+    if not getattr(plan, "moves", ()) or not plan.effective_batch:
+        return step
+    batch: int = plan.effective_batch
+    return round(int(plan.position(step).samples) / batch)
+
+
+def _ramp(plan: Plan, ramp: str) -> str:
+    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead to it."""
+    scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
+    if ":" in ramp:
+        pairs = (word.split(":") for word in ramp.replace(",", " ").split())
+        return " ".join(f"{at}:{int(batch) * scale}" for at, batch in pairs)
+    start, increment, samples = ramp.split()
+    return f"{int(start) * scale} {int(increment) * scale} {samples}"
+
+
+def _as_given(plan: Plan, field: str, samples: int) -> int:
+    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
+    steps, and compares it with the checkpoint's when a run is resumed."""
+    text = str(getattr(plan.recipe, field, ""))
+    own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
+    near: bool = abs(own - samples) < (plan.effective_batch or 0)
+    return own if near else samples
+
+
+def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+    style = _STYLES.get(line.kind or "")
+    if line.shape in SHAPES:
+        style, decay = "WSD", line.last_steps(_in_batches(plan, line.total))
+        sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": SHAPES[line.shape]}
+    if style is None:
+        sheet.note(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
+        return
+    sheet.settings["lr_decay_style"] = style
+    if plan.recipe.ramp:
+        return  # counted in samples of a batch that grows: the plan's steps are not a fixed multiple of them
+    sheet.comments.append(lambda: _missed(plan, line, sheet.settings))
+
+
+def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
+    """By how much Megatron's scheduler with these settings misses the plan."""
+    from isobatch.schedules.peers.megatron import OptimizerParamScheduler
+
+    try:
+        theirs = OptimizerParamScheduler(
+            init_lr=line.first,
+            max_lr=line.peak,
+            min_lr=line.bottom,
+            lr_warmup_steps=settings["lr_warmup_iters"],
+            lr_decay_steps=settings["lr_decay_iters"],
+            lr_decay_style=settings["lr_decay_style"],
+            increment=1,
+            wsd_decay_steps=settings.get("lr_wsd_decay_iters"),
+            lr_wsd_decay_style=settings.get("lr_wsd_decay_style"),
+        )
+    except InputError as error:
+        return [f"Megatron refuses this schedule: {error}"]
+    miss = differs(plan, lambda step: theirs.at(_in_batches(plan, step)))
+    return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
+
+
+def _optimizer(plan: Plan, sheet: SettingsSheet) -> None:
+    name = plan.recipe.optimizer
+    sheet.settings["weight_decay"] = plan.weight_decay
+    if name == "adamw":
+        sheet.settings |= {
+            "optimizer": "adam",
+            "adam_beta1": plan.beta1,
+            "adam_beta2": plan.beta2,
+            "adam_eps": plan.eps,
+        }
+    elif name == "sgd":
+        sheet.settings |= {"optimizer": "sgd", "sgd_momentum": plan.momentum or 0.0}
+    else:
+        sheet.note(f"optimizer is not set: Megatron's adam and sgd are not {name}")
+
+
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
+    """The arguments behind the script's name."""
+    return f"{top}{remark_lines(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"

@@ -1,0 +1,106 @@
+"""What a reader leaves in a file: settings that cannot matter, that matter and are not modelled, and that are not known here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.tools.detect import is_about_training
+from isobatch.tools.page import SettingsPage
+from isobatch.tools.tool import STAYS, Reader
+from isobatch.words import few, nearest
+
+EVERYWHERE = (
+    "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* output* "
+    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* load* log log_* logging* logger* "
+    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* clearml* hub_* push_to_hub* hf_* "
+    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns preprocess* num_workers *_num_workers "
+    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* use_peft quant* load_in_* freeze* tune_* "
+    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* torch_dtype dtype *compile* "
+    "nproc_per_node nnodes node_rank master_* rdzv* local_rank deepspeed fsdp* use_cache schema version"
+)
+"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
+
+_DEEPEST = 4
+_OFF = frozenset(
+    {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
+)
+_ONE = frozenset({"1", "1.0"})
+_ALIKE = 0.85
+"""How alike a misspelt name is to the right one."""
+_DIVIDES = re.compile(r"parallel|(^|_)(tp|cp|sp|pp)(_size|_degree)?$")
+"""GPUs that hold one replica: never harmless by a pattern."""
+
+
+def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
+    """Judges the settings of a file that its reader did not ask for.
+
+    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not known are named.
+
+    Returns:
+        The settings that are not known.
+    """
+    reading = page.reading
+    unknown = []
+    for key, value in _switched_on(page.settings, reading.used):
+        standing = standing_of(key, reader)
+        if standing is None:
+            unknown.append(key)
+        elif standing == STAYS:
+            page.note(f"{page.name(key)} {value} stays as it is: no plan moves it")
+        elif standing and _text(value) not in _ONE:
+            text = (
+                f"{page.name(key)} {value} changes the training, and is not modelled: give {standing} a value"
+            )
+            page.fault(standing, InputError(text, field=page.name(key)))
+    known = {*reading.used, *(name for name in reader.harmless.split() if "*" not in name)}
+    for key in unknown:
+        near = nearest(key, sorted(known - page.settings.keys()), _ALIKE)
+        if near is not None:
+            reading.misspelt[page.name(key)] = page.name(near)
+    if unknown:
+        names = map(page.name, unknown)
+        told = [f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names]
+        page.note(f"not understood, may change the batch: {few(told)} (--set overrides)")
+    return unknown
+
+
+def standing_of(key: str, reader: Reader) -> str | None:
+    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it is not known.
+
+    >>> standing_of("logging_dir", Reader(versions="1", read=print, check=print, harmless="dpo_beta"))
+    ''
+    >>> standing_of("batch_size", Reader(versions="1", read=print, check=print, harmless="batch_*", matters={"relora": "schedule"}))
+    """
+    for pattern, field in reader.matters.items():
+        if fnmatchcase(key, pattern):
+            return field
+    if key in reader.harmless.split():
+        return ""
+    is_listed = any(fnmatchcase(key, pattern) for pattern in (*reader.harmless.split(), *EVERYWHERE.split()))
+    return (
+        ""
+        if is_listed and not is_about_training(key) and not _DIVIDES.search(key.rpartition(".")[2])
+        else None
+    )
+
+
+def _switched_on(
+    settings: Mapping[Any, Any], used: Iterable[str], inside: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """The settings that were not asked for, but those that are off: null, false, 0, an empty text."""
+    for name, value in settings.items():
+        key = f"{inside}{name}"
+        if key in used:
+            continue
+        if isinstance(value, Mapping) and value and depth < _DEEPEST:
+            yield from _switched_on(value, used, f"{key}.", depth + 1)
+        elif _text(value) not in _OFF:
+            yield key, value
+
+
+def _text(value: Any) -> str:
+    return str(value).strip().lower()
