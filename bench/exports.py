@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import exports_trainers as trainers
-from exports_cases import Case, cases, saved, words_of
+from exports_cases import Case, cases, saved
 
 
 class Check(NamedTuple):
@@ -43,10 +44,11 @@ def torchx(case: Case, folder: Path) -> str:
     """Builds the component from the line's own words, as `torchx run --dryrun` does."""
     from torchx.runner import get_runner
 
-    words = words_of(saved(case, "torchx", folder))
+    shell = f"torchx() {{ printf '%s\\n' \"$@\"; }}; . {shlex.quote(str(saved(case, 'torchx', folder)))}"
+    words = subprocess.check_output(["bash", "-c", shell], text=True).splitlines()
     with get_runner("isobatch") as runner:
         info = runner.dryrun_component(
-            words[2], words[3:], scheduler="local_cwd", cfg={"log_dir": str(folder)}
+            words[1], words[2:], scheduler="local_cwd", cfg={"log_dir": str(folder)}
         )
     (role,) = info._app.roles
     split = f"{role.env['ISOBATCH_MICRO_BATCH']} samples × {role.env['ISOBATCH_ACCUMULATION']}"

@@ -212,7 +212,7 @@ MODEL_PARALLEL_ARGS=(
     --tensor-model-parallel-size 8
     --pipeline-model-parallel-size 16
 )
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} --seq-length 2048
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048
 """,
         {},
         {
@@ -794,7 +794,7 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
         (
             "a.sh",
             "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5",
-            r"\$BATCH is not set in this file",
+            r"is \$BATCH, which is not set in this file",
         ),
         (
             "a.sh",

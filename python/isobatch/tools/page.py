@@ -26,17 +26,19 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Unknown:
-    """A value without a literal: a call, a sum of names, something imported. Nothing takes it for a value.
+    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only the run knows. Nothing
+    takes it for a value.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
+        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as good as not there.
     """
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    def __init__(self, name: str = "", why: str = "") -> None:
+        self.name, self.why = name, why
 
     def __repr__(self) -> str:
-        return f"<{self.name or 'not a literal'}>"
+        return f"<{self.name or self.why or 'not a literal'}>"
 
 
 UNKNOWN = Unknown()
@@ -161,6 +163,8 @@ class SettingsPage:
         """A text; None where there is none."""
         value = self.raw(key)
         if isinstance(value, Unknown):
+            if value.why:
+                self.as_number(key, value, _field(key))
             return value.name or default
         if value is None:
             return default
@@ -172,6 +176,9 @@ class SettingsPage:
     def flag(self, key: str) -> bool:
         """Whether something is switched on."""
         value = self.raw(key)
+        if isinstance(value, Unknown) and value.why:
+            self.note(f"{self.name(key)} {value.why}: taken as switched on")
+            return True
         if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
             return value.lower() in _TRUE
         return value is True or value == 1
@@ -189,9 +196,7 @@ class SettingsPage:
         if isinstance(value, str) and value.strip().lower() == "auto":
             why = f'{name}: "auto" is not known before the run'
         elif isinstance(value, Unknown):
-            why = f"{name} is computed, and nothing here is executed"
-        elif isinstance(value, str) and value.startswith("$"):
-            why = f"{name}: {value} is not set in this file"
+            why = f"{name} {value.why or 'is computed, and nothing here is executed'}"
         if why is not None:
             self.fault(to, InputError(f"{why}: give {to} a value", field=name))
             return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +28,6 @@ _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+
 _ELSEWHERE = re.compile(r"[/~\\]|\w+:")
 """An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""
 _FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w-]*", re.MULTILINE)
-_SET = re.compile(
-    r"^\s*(?:export\s+|declare\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^']*'|[^\s\"'$`;&|()]*)\s*(?:#.*)?$"
-)
-_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}|\$[@*]")
-"""Words of an array, which are no value of the flag before them."""
-_NAMED = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _STRING = r'"(?:\\.|[^"\\\n])*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -48,7 +41,7 @@ def parse(
 
     Args:
         bases: reads the files that this one builds on; None: they stay names.
-        name: of the function, in a Python file of several configurations.
+        name: of the function, in a Python file of several configurations; the line of the training, in a script of several.
 
     Raises:
         InputError: it has no such format, is too large or too deep, or holds no table.
@@ -85,7 +78,7 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
         if name or has_functions(text):
             return configuration(text, file, name)
         return python_literals(text, file, None if bases is None else bases.settings)
-    data = _parsed(text, file, suffix)
+    data = _parsed(text, file, suffix, bases, name)
     for key in ("_base_", "_BASE_"):
         if bases is not None and isinstance(data, dict) and key in data:
             refuse_large(data, file)
@@ -95,14 +88,21 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
     return data
 
 
-def _parsed(text: str, file: str, suffix: str) -> Any:
+def _parsed(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
     if text.lstrip()[:1] == "{":
         return _json(text, file)
     if suffix in (".yaml", ".yml"):
         return parse_yaml(text, file, tagged=UNKNOWN)
     if suffix == ".toml" or _is_toml(text):
         return parse_toml(text)
-    return arguments(text) if looks_like_arguments(text) else parse_yaml(text, file, tagged=UNKNOWN)
+    if not looks_like_arguments(text):
+        return parse_yaml(text, file, tagged=UNKNOWN)
+    from isobatch.tools.shells.training import arguments
+
+    try:
+        return arguments(text, line=int(name) if name else None, notes=None if bases is None else bases.notes)
+    except InputError as error:
+        raise error.at(file=file) from None
 
 
 def _is_python(text: str, suffix: str) -> bool:
@@ -150,12 +150,14 @@ class Bases:
         chain: the files that led here, by their real paths; none may come again.
         seen: all files that were read for the first one.
         unread: by the setting that names them, files that are not beside the one that does.
+        notes: what a script leaves open.
     """
 
     file: Path
     chain: tuple[Path, ...] = ()
     seen: list[Path] = field(default_factory=list)
     unread: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def settings(self, names: Any, key: str = "_base_") -> dict[str, Any]:
         """Reads the named files together.
@@ -202,65 +204,3 @@ class Bases:
 def looks_like_arguments(text: str) -> bool:
     """Whether a text has flags such as --global-batch-size in it."""
     return bool(_FLAG.search(text))
-
-
-def arguments(text: str) -> dict[str, Any]:
-    """Each `--flag`, with underscores for dashes: its value, a list of several, or True where it has none.
-
-    A variable has the value that the same file gives it literally (`BATCH=8`); one that the file does not give stays as it is
-    written, so that whoever needs it can say so. Of a flag that comes twice the last counts, as for argparse.
-
-    >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9")
-    {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
-    """
-    known: dict[str, str] = {}
-    lines = []
-    for line in text.replace("\\\n", " ").splitlines():
-        match = _SET.match(line)
-        if match:
-            known[match[1]] = match[2].strip("\"'")
-        else:
-            lines.append(line)
-    found: dict[str, Any] = {}
-    for line in lines:
-        _take_flags(found, _expand(_words(line), known))
-    return found
-
-
-def _words(line: str) -> list[str]:
-    """The words of a line. An array such as `ARGS=(--lr 1)` glues its brackets to the first word and to the last."""
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:  # a quote that spans lines, or an apostrophe in a text
-        words = line.split()
-    words = [word.partition("(")[2] if re.match(r"\w+\+?=\(", word) else word for word in words]
-    return [word.rstrip(")") if "(" not in word else word for word in words]
-
-
-def _take_flags(found: dict[str, Any], words: list[str]) -> None:
-    """Takes the flags of a line; words up to the next flag are its values."""
-    flag = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            flag = name.replace("-", "_")
-            found[flag] = value if equals else True
-        elif _ARRAY.fullmatch(word):
-            flag = None
-        elif flag is not None and word:
-            held = found[flag]
-            found[flag] = word if held is True else [*held, word] if isinstance(held, list) else [held, word]
-
-
-def _expand(words: list[str], known: dict[str, str]) -> list[str]:
-    """Replaces variables set in the file itself; one of several words gives several."""
-    out: list[str] = []
-    for word in words:
-        text = _NAMED.sub(lambda m: known.get(m[1] or m[2], m[0]), word)
-        if " --" in text or (text != word and " " in text):
-            # Flags that a variable holds: ARGS="--lr 1e-4 --bf16".
-            text = re.sub(r"^\w+=", "", text)
-            out += text.split()
-        else:
-            out.append(text)
-    return out

@@ -11,7 +11,8 @@ from typing import Any
 from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, guess_field, no_tool_error, reader
+from isobatch.tools.detect import detect, no_tool_error, reader
+from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
 from isobatch.tools.unread import note_unread
@@ -52,7 +53,9 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         )
     bases = Bases(place)
     settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
-    return _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    found.notes += bases.notes
+    return found
 
 
 def _read_settings(settings: Any, tool: str | None) -> Reading:
@@ -71,9 +74,10 @@ def _read_settings(settings: Any, tool: str | None) -> Reading:
 
 
 def _split_name(file: str) -> tuple[Path, str]:
-    """`registry.py:llama3_8b` is one function of a file."""
+    """`registry.py:llama3_8b` is one function of a file, `train.sh:12` the command in a line."""
     place, colon, name = file.rpartition(":")
-    if colon and place.endswith(".py") and name.isidentifier() and not Path(file).exists():
+    is_name = name.isidentifier() and place.endswith(".py")
+    if colon and (is_name or name.isdecimal()) and Path(place).is_file() and not Path(file).exists():
         return Path(place), name
     return Path(file), ""
 

@@ -1,0 +1,161 @@
+"""Mutations of small launch scripts: where isobatch gives an answer, bash gives the same. Run by shells.py --fuzz N."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from shells import BASH, NOBODY, agrees
+
+from isobatch.errors import InputError
+from isobatch.tools.shells.execution import Execution, Launch
+from isobatch.tools.shells.state import Shell, is_known
+
+SEEDS = [
+    'BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS --lr 1e-4\n',
+    'BS=4\ntorchrun t.py --bs $BS\nBS=64\ntorchrun e.py --bs $BS\n',
+    'SIZE=7B\nif [ $SIZE = 7B ]; then BS=4; elif [ $SIZE = 13B ]; then BS=2; else BS=16; fi\ntorchrun t.py --bs $BS\n',
+    'torchrun t.py --run exp#1 \\\n  --lr 1e-4 \\\n  --bs 8 # a comment\n',
+    'N=2\nG=8\nWORLD=$((N * G))\nACC=$(( 256 / (WORLD * 4) ))\ntorchrun t.py --accum $ACC --world $((WORLD+1))\n',
+    'ARGS=(--lr 1e-4 "a b" --bs 4)\nARGS+=(--wd 0.1)\ntorchrun t.py "${ARGS[@]}" ${ARGS[1]} ${#ARGS[@]}\n',
+    'A=" \\\n --lr 1e-4 \\\n --bs 8 \\\n "\nB="$A --x \'y z\'"\ntorchrun t.py $A $B "$A"\n',
+    "NAME='a b'\nX=\"$NAME-$NAME\"\ntorchrun t.py --n \"$X\" --m $X --k '$X' --j $'a\\tb' \"\" ''\n",
+    'run() { torchrun t.py --lr $1 --bs "$2" "$@"; }\nrun 1e-4 8\n',
+    'export CMD="t.py --lr 1e-4"\nL="torchrun --n 8"\n$L $CMD --x\n',
+    'BS=${BS:-8}\nLR=${LR:=1e-4}\nX=${Y:+set}\ntorchrun t.py --bs $BS --lr ${LR} --x "$X" ${Z-none}\n',
+    'M=llama-7b.v1\ntorchrun t.py ${M%.*} ${M%%-*} ${M#*-} ${M##*.} ${M/7b/13b} ${#M} ${M:0:5} ${M^^}\n',
+    'cat <<EOF > out\n--lr 1 $X\nEOF\ntorchrun t.py --lr 2 <<\'E\'\n$Y \\\nE\necho done\n',
+    'for lr in 1e-4 3e-4; do torchrun t.py --lr $lr; done\n',
+    'i=0\nwhile [ $i -lt 3 ]; do i=$((i+1)); torchrun t.py --i $i; done\n',
+    'case $1 in a) BS=1;; *) BS=2;; esac\nS=b\ncase $S in a|b) X=3;; esac\ntorchrun t.py --bs $BS --x $X\n',
+    'cd x && torchrun t.py --lr 1 || exit 1\ntrue && BS=4 || BS=8\ntorchrun t.py --bs $BS; torchrun u.py | cat\n',
+    '( BS=4; torchrun t.py --bs $BS )\nBS=2 torchrun t.py --bs "$BS"\n{ BS=8; torchrun t.py $BS; }\n',
+    'if [[ $A == "" && 3 -gt 2 ]]; then B=1; fi\n[[ abc == a* ]] && C=2\n[ -n "$B" ] && D=3\ntorchrun t.py $B $C $D\n',
+    'f() { local BS=4; X=$BS; return; X=9; }\nBS=2\nf\ntorchrun t.py $BS $X\n',
+    'set -- 1 2 3\nshift\ntorchrun t.py $1 "$@" $#\n',
+    'declare -a A=(x "y z")\nreadonly R=4\nexport E=5 F="a b"\ntorchrun t.py "${A[*]}" $R $E $F\n',
+    'X=1\neval "torchrun t.py --x \\$X"\n((X++))\n((X > 1)) && torchrun t.py $X $((X > 1 ? 5 : 6))\n',
+    'A=x; torchrun t.py "a$A"b\'c\'\\d ; torchrun t.py $A$A "$A $A" "${A}"\n',
+    'torchrun t.py --a 1 && torchrun t.py --b 2; torchrun t.py --c 3 & wait\n',
+    'L=(1e-4 3e-4)\nfor i in 0 1; do\n  if [ $i = 1 ]; then continue; fi\n  torchrun t.py --lr ${L[$i]}\ndone\n',
+]  # fmt: skip
+TOKENS = [
+    '"', "'", "\\", "\\\n", "\n", "#", " #", "$", "$X", "${X}", "$A", '"$A"', "${X:-3}", "${X%.*}", "$((", "))", "$((1+2))", ";", "&&", "||",
+    " | ", " & ", "(", ")", "{", "}", "{ ", "; }", " ", "  ", "\t", "=", "+=", "if ", "fi", "then ", "else ", "do ", "done", "[ ", " ]", "[[ ",
+    " ]]", "! ", "X=5", "X=5\n", " X=5 ", "A=(1 2)", '"${A[@]}"', "${A[@]}", "<<EOF\n", "EOF\n", "$'", "`", "export ", "# c \\\n", ":", "-", "%", "##",
+    "1", "0", "8", "a", "x", "BS", "X", "A", "A[0]=", "true", "false", " && ", " || ", "torchrun t.py ", "echo ", "exit\n", "return\n", "break\n",
+    "continue\n", "local ", "unset X\n", "$1", "$@", '"$@"', "$#", "$?", "f\n", "run ", "case ", "esac", ";;", "in ", "for i in 1 2; do ", "1e-4", "--lr ",
+    "> out ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
+]  # fmt: skip
+DRIVER = r"""
+ulimit -f 9000 -u 400
+torchrun() { { printf '%s\0' "$__N" torchrun "$@"; printf '\1\0'; } >&9; }
+cat() { :; }
+export -f torchrun cat
+while IFS= read -r -d '' __S <&8; do
+  __N=$((__N + 1)); export __N
+  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval "$__T"; wait )
+done
+"""
+CHUNK = 400
+READS = re.compile(r"(?<!<)<(?![<&(])")
+"""A file that is not there, without which bash does not start a command."""
+
+
+def mutated(rng: random.Random) -> str:
+    """A seed with one to five changes."""
+    text = rng.choice(SEEDS)
+    for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4, 5))):
+        at = rng.randrange(len(text) + 1)
+        end = min(len(text), at + rng.choice((0, 0, 0, 1, 1, 2, 4, 9)))
+        new = rng.choice((rng.choice(TOKENS), rng.choice(TOKENS), "", _piece(rng)))
+        text = text[:at] + new + text[end:]
+    return mutated(rng) if READS.search(text) else text
+
+
+def _piece(rng: random.Random) -> str:
+    other = rng.choice(SEEDS)
+    at = rng.randrange(len(other))
+    return other[at : at + rng.choice((1, 3, 8, 20))]
+
+
+def by_bash(scripts: list[str], folder: Path) -> dict[int, list[list[str]]]:
+    """The commands that bash gives `torchrun` in each script, by its number from 1; many scripts in one bash."""
+    subprocess.run(["rm", "-rf", folder / "work"], check=True)
+    (folder / "work").mkdir()
+    os.chown(folder / "work", NOBODY, NOBODY)
+    (folder / "driver").write_text(DRIVER)
+    (folder / "scripts").write_bytes(b"".join(it.encode() + b"\0" for it in scripts))
+    (folder / "log").write_bytes(b"")
+    os.chown(folder / "log", NOBODY, NOBODY)
+    run = f'exec 8< "{folder}/scripts" 9>> "{folder}/log"; . "{folder}/driver"'
+    try:
+        subprocess.run(
+            [BASH, "-c", run], env={"PATH": "", "HOME": str(folder / "work")}, cwd=folder / "work", user=NOBODY, group=NOBODY,
+            timeout=120, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {}
+    found: dict[int, list[list[str]]] = {number: [] for number in range(1, len(scripts) + 1)}
+    for record in (folder / "log").read_bytes().decode(errors="surrogateescape").split("\1\0")[:-1]:
+        number, *words = record.split("\0")[:-1]
+        found[int(number)].append(words)
+    return found
+
+
+def by_isobatch(text: str) -> tuple[list[Launch] | None, bool]:
+    """The launches, None where the script is refused; whether something was taken for granted, and said."""
+    execution = Execution()
+    try:
+        execution.run(text, Shell(arguments=()))
+    except InputError:
+        return None, False
+    read = [it for it in execution.launches if it.words[0] == "torchrun" or not is_known(it.words[0])]
+    return read, bool(execution.unread or execution.goes_on or execution.expansion.may_fail)
+
+
+def verdict(read: list[Launch] | None, presumes: bool, ran: list[list[str]]) -> str:
+    """Equal, open (a part of it depends on the run), refused, or wrong."""
+    if read is None:
+        return "refused"
+    if not presumes and all(not it.when and all(map(is_known, it.words)) for it in read):
+        return "equal" if sorted(list(it.words) for it in read) == sorted(ran) else "wrong"
+    if presumes or all(any(agrees(it.words, words) for it in read) for words in ran):
+        return "open"
+    return "wrong"
+
+
+def fuzz(number: int, rng: random.Random) -> None:
+    """Prints the counts, and each script that is read wrong."""
+    counts: Counter[str] = Counter()
+    shown, began = 0, time.monotonic()
+    with tempfile.TemporaryDirectory(dir="/tmp") as held:
+        folder = Path(held)
+        folder.chmod(0o755)
+        while sum(counts.values()) < number:
+            scripts = [mutated(rng) for _ in range(CHUNK)]
+            bash = by_bash(scripts, folder)
+            for place, text in enumerate(scripts, 1):
+                if place not in bash:
+                    counts["bash took too long"] += 1
+                    continue
+                read, presumes = by_isobatch(text)
+                found = verdict(read, presumes, bash[place])
+                counts[found] += 1
+                if found == "wrong" and shown < 200:
+                    shown += 1
+                    print(
+                        "-----\n"
+                        + text
+                        + f"\n  read {[(it.words, it.when) for it in read or ()]}\n  bash {bash[place]}",
+                        flush=True,
+                    )
+            if sum(counts.values()) % (CHUNK * 50) == 0:
+                print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
+    print(dict(counts), f"{time.monotonic() - began:.0f} s")

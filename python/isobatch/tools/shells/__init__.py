@@ -1,0 +1,1 @@
+"""Shell scripts as bash reads them, without running anything."""

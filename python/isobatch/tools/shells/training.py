@@ -1,0 +1,175 @@
+"""The training command of a shell script, and its flags."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.tools.guess import guess_field
+from isobatch.tools.page import Unknown
+from isobatch.tools.shells.execution import Execution, Launch
+from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark
+from isobatch.words import few
+
+_BATCHES = ("batch", "batch_per_gpu", "effective_batch")
+_TRAINING = {"lr", "duration", "accumulation", "warmup", "schedule"}
+_LISTS = {"rampup_batch_size", "step_batch_size_schedule", "betas", "adam_betas", "adam_beta", "milestones"}
+"""Flags of several values, one of which may be a variable's."""
+_FLAG = re.compile(r"--[A-Za-z]")
+
+
+def arguments(text: str, *, line: int | None = None, notes: list[str] | None = None) -> dict[str, Any]:
+    """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of several, or True where it has
+    none. Of a flag that comes twice the last counts, as for argparse.
+
+    The values are those that bash would give the command; nothing is run. What only the run knows, such as `$SLURM_NNODES`, is an
+    `Unknown`, which says why.
+
+    Args:
+        line: of the training command, where there are several.
+        notes: filled with what the script leaves open.
+
+    Raises:
+        InputError: the script cannot be read, or has several trainings; the message has the lines.
+
+    >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9\\nB=16")
+    {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
+    """
+    execution, shell = Execution(), Shell()
+    execution.run(text, shell)
+    said = notes if notes is not None else []
+    launches = trainings(execution, line)
+    if not launches:
+        return _held_flags(execution, shell, said)
+    found = _together([flags(it.words, execution.marks, said) for it in launches], launches[0].line)
+    said += execution.unread
+    if launches[0].when:
+        said.append(
+            f"line {launches[0].line}: the training runs only under a condition: {'; '.join(launches[0].when)}"
+        )
+    if execution.expansion.defaults:
+        taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
+        said.append(f"the script's own values, where the environment has no other: {few(taken)}")
+    return found
+
+
+def trainings(execution: Execution, line: int | None) -> list[Launch]:
+    """The launches of one line, the training's."""
+    likely = candidates(execution)
+    lines = sorted({it.line for it in likely})
+    if line is not None and line in lines:
+        lines = [line]
+    elif line is not None:
+        raise InputError(f"has no training command in line {line}{': ' + _listed(likely) if likely else ''}")
+    if len(lines) > 1:
+        raise InputError(
+            f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in script.sh:{lines[0]}"
+        )
+    return [it for it in dict.fromkeys(likely) if it.line in lines]
+
+
+def candidates(execution: Execution) -> list[Launch]:
+    """The commands that train; where none seems to, those with a setting of a training at all."""
+    return [it for it in execution.launches if is_training(it)] or [
+        it for it in execution.launches if kinds(it)
+    ]
+
+
+def _listed(launches: Iterable[Launch]) -> str:
+    """Each training by its line, with what it differs in."""
+    shown: dict[int, str] = {}
+    for launch in launches:
+        condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
+        name = next((it for it in launch.words if it.endswith(".py") and is_known(it)), launch.words[0])
+        shown.setdefault(
+            launch.line, f"line {launch.line} ({name if is_known(name) else 'a command'}{condition})"
+        )
+    return ", ".join(shown[line] for line in sorted(shown))
+
+
+def kinds(launch: Launch) -> set[str]:
+    """What its flags seem to be about: a batch, a learning rate, a length."""
+    names = (
+        word[2:].partition("=")[0]
+        for word in launch.words
+        if _FLAG.match(word) and is_known(word.partition("=")[0])
+    )
+    fields = {guess_field(name.replace("-", "_")) for name in names}
+    return {"batch" if field in _BATCHES else field for field in fields if field is not None}
+
+
+def is_training(launch: Launch) -> bool:
+    """A learning rate beside a batch or a length; an evaluation has a batch alone."""
+    return len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
+
+
+def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:
+    """The flags of a command; words up to the next flag are its values."""
+    found: dict[str, list[Any]] = {}
+    flag = ""
+    for word in words:
+        if _FLAG.match(word) and is_known(word.partition("=")[0]):
+            name, equals, value = word[2:].partition("=")
+            flag = name.replace("-", "_")
+            found[flag] = [_value(value, marks)] if equals else []
+        elif word == "--":
+            flag = ""
+        elif (
+            is_mark(word[:1] or "-") and len(word) == 1 and (not flag or (found[flag] and flag not in _LISTS))
+        ):
+            reason = marks.reason(word)
+            notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
+            flag = ""
+        elif flag and word:
+            found[flag].append(_value(word, marks))
+    return {
+        name: True if not values else values[0] if len(values) == 1 else values
+        for name, values in found.items()
+    }
+
+
+def _value(word: str, marks: Marks) -> Any:
+    reason = marks.reason(word)
+    if reason is not None:
+        shown = marks.shown(word)
+        inside = "" if shown == reason.source else f"{reason.source}, "
+        return Unknown(why=f"is {shown}, {inside}{reason.why}")
+    if word[:1] == "{":
+        try:
+            return json.loads(word)
+        except ValueError:
+            pass
+    return word
+
+
+def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
+    """The flags of a command that runs several times, with other values each."""
+    out = dict(runs[0])
+    for run in runs[1:]:
+        for name in {*out, *run}:
+            if out.get(name) != run.get(name) and not (
+                isinstance(out.get(name), Unknown) and isinstance(run.get(name), Unknown)
+            ):
+                values = list(dict.fromkeys(str(it.get(name, "none")) for it in runs))
+                out[name] = Unknown(
+                    why=f"is {' in one run of line '.join((values[0], str(line)))}, {few(values[1:])} in others"
+                )
+    return out
+
+
+def _held_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[str, Any]:
+    """The flags that variables hold, of a script that starts no training: a part of one."""
+    words: list[str] = []
+    names = [name for name in shell.variables if name not in execution.expansion.read]
+    for name in names:
+        value = shell.variables[name]
+        listed = value.split() if isinstance(value, str) else value or ()
+        if any(_FLAG.match(word) for word in listed):
+            words += listed
+            notes.append(f"no command in it trains: the flags that {name} holds are read")
+    for launch in execution.launches:
+        words += launch.words
+    return flags(words, execution.marks, notes)

@@ -1,0 +1,171 @@
+"""Shell scripts are read as bash reads them: each case is asked of bash too."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.errors import InputError
+from isobatch.tools.page import Unknown
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Shell
+from isobatch.tools.shells.training import arguments
+
+SAME = {
+    "a comment that ends in a backslash": "BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS",
+    "the value at the point of the command": "BS=4\ntorchrun t.py --bs $BS\nBS=64",
+    "a hash inside a word": "torchrun t.py --run_name exp#1 --lr 1e-4 # and no more",
+    "a comment between continued lines": "A=' \\\n  --lr 1 \\\n'\ntorchrun t.py $A \\\n  --bs 4 \\\n",
+    "conditions": "SIZE=7B\nif [ $SIZE = 7B ]; then BS=4; elif [ $SIZE = 13B ]; then BS=2; else BS=16; fi\ntorchrun t.py $BS",
+    "double brackets": 'M=hybrid_8b\nif [[ "$M" == hybrid_* && -n $M ]]; then A=1; fi\n[[ 3 -gt 10 ]] || B=2\ntorchrun t.py $A $B',
+    "case": "M=7B\ncase $M in\n  7B|8B) BS=4 ;;\n  *) BS=1 ;;\nesac\ntorchrun t.py $BS",
+    "sums": "N=4\nG=8\nA=$((256 / (N * G * 2)))\n((A++))\nlet B=3\ntorchrun t.py $A $((A > 4 ? 1 : -7 % 3)) $((0x10 + 010 + 2#11))",
+    "defaults": 'X=${X:-8}\n: ${Y:=a b}\nZ=set\ntorchrun t.py $X "$Y" $Y ${Z:+yes} ${W-} "${W:-"c d"}"',
+    "parts of values": "M=a/llama-7b.v1\ntorchrun t.py ${M%.*} ${M##*/} ${M%%-*} ${M#*/} ${M/7b/13b} ${#M} ${M:2:5} ${M: -2} ${M^^}",
+    "arrays": 'A=(--lr 1e-4 "a b")\nA+=(--wd 0.1)\nA[1]=3e-4\ntorchrun t.py "${A[@]}" ${A[2]} ${#A[@]} "${A[*]}" $A',
+    "quotes": "N='a b'\ntorchrun t.py \"$N\" $N '$N' a\"b\"'c'\\ d $'x\\ty\\x41\\'' \"\\$N \\a\" \"\" ''",
+    "a here-document": "cat <<EOF > /dev/null\n--lr 9 $X\nEOF\ntorchrun t.py --lr 1 <<-'E'\n\t--bs 8 \\\n\tE\necho",
+    "a function": 'run() {\n  local BS=$1\n  torchrun t.py --bs $BS "$@"\n}\nBS=2\nrun 8 "a b"\ntorchrun u.py $BS',
+    "exported to a shell inside": "export L='torchrun --n 8' C='t.py --lr 1'\nbash -c \"$L --rank \\$R $C\"",
+    "a shell inside with arguments": "bash -c 'torchrun t.py \"$1\" $#' name 'a b'",
+    "a loop": "for lr in 1e-4 3e-4; do\n  if [ $lr = 1e-4 ]; then continue; fi\n  torchrun t.py --lr $lr\ndone",
+    "a counted loop": "i=0\nwhile [ $i -lt 3 ]; do i=$((i + 1)); done\ntorchrun t.py $i",
+    "a subshell": "BS=4\n(BS=8; torchrun t.py $BS)\nBS=2 torchrun t.py $BS\n{ BS=9; }\ntorchrun t.py $BS",
+    "and, or": "true && A=1 || A=2\nfalse && B=1 || B=2\ntorchrun t.py $A $B; torchrun u.py | tee log",
+    "eval": "A='--name \"x y\"'\neval torchrun t.py $A\ntorchrun t.py $A",
+    "arguments": 'set -- 1 "2 3"\nshift\ntorchrun t.py "$@" $# $1',
+    "an empty variable": 'E=""\ntorchrun t.py $E "$E" a$E $E$E',
+    "an end": "torchrun t.py 1\nexit 0\ntorchrun t.py 2",
+}
+STUB = 'f() { { printf "%s\\0" "$@"; printf "\\1\\0"; } >&9; }; torchrun() { f torchrun "$@"; }; export -f f torchrun; exec 9>&1 >/dev/null\n'
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_words_are_those_of_bash(name, tmp_path):
+    if not Path("/bin/bash").exists():
+        pytest.skip("there is no bash")
+    text = SAME[name]
+    ran = subprocess.run(
+        ["/bin/bash", "-c", STUB + text],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+        check=False,
+    )
+    bash = [record.split("\0")[:-1] for record in ran.stdout.split("\1\0")[:-1]]
+    execution = Execution()
+    outside = dict.fromkeys(("R", "E", "W", "A", "B"))
+    execution.run(text, Shell(arguments=(), variables=outside, exported=set(outside)))
+    assert bash, ran.stderr
+    assert [list(it.words) for it in execution.launches if it.words[0] == "torchrun"] == bash
+
+
+REFUSED = {
+    "a quote": ("torchrun t.py --lr '1", "line 1: a quote ' is not closed"),
+    "fi": ("if true; then\n  torchrun t.py --lr 1\n", "line 3: fi is missing"),
+    "an operator": ("A=1\n&& torchrun t.py --lr 1", "line 2: a command is missing"),
+    "a sum": ("A=$((1 / 0))\ntorchrun t.py --lr 1", "cannot be computed"),
+    "a form": (
+        "for ((i = 0; i < 3; i++)); do torchrun t.py --lr 1; done",
+        r"line 1: for \(\(.*write for i in",
+    ),
+    "recursion": ("f() { f; }\nf", "more than 40 deep"),
+    "no end": ("i=0\n" + "for i in 1 2 3 4 5 6 7 8 9; do\n" * 6 + "echo\n" + "done\n" * 6, "without an end"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_with_its_line(name):
+    text, says = REFUSED[name]
+    with pytest.raises(InputError, match=says):
+        arguments(text)
+
+
+def why(value):
+    assert isinstance(value, Unknown)
+    return value.why
+
+
+def test_what_only_the_run_knows_is_said():
+    notes = []
+    found = arguments(
+        "source env.sh\nif [ $SIZE = 7B ]; then BS=4; else BS=2; fi\nLR=${LR:-1e-4}\n"
+        "torchrun t.py --nnodes $SLURM_NNODES --lr $LR --bs $BS --port $((MASTER + 1)) --name x-$(date) --wd $1 $EXTRA",
+        notes=notes,
+    )
+    assert found["lr"] == "1e-4"
+    assert why(found["nnodes"]) == "is $SLURM_NNODES, which is not set in this file"
+    assert why(found["bs"]) == "is $BS, which depends on [ $SIZE = 7B ] (line 2)"
+    assert "$MASTER is not known" in why(found["port"])
+    assert why(found["name"]) == "is x-$(date), $(date), which is known only in the run"
+    assert why(found["wd"]) == "is $1, which is an argument of the script"
+    said = " | ".join(notes)
+    assert "source env.sh is another file, and not read" in said and "line 1" in said
+    assert "$EXTRA, which is not set in this file: flags in it are not read" in said
+    assert "LR=1e-4" in said
+
+
+def test_a_branch_that_ends_the_script_was_not_taken():
+    assert (
+        arguments(
+            'BS=4\nif [ -z "$KEY" ]; then BS=9; exit 1; fi\ncd data || exit 1\ntorchrun t.py --bs $BS --lr 1'
+        )["bs"]
+        == "4"
+    )
+
+
+def test_two_trainings_are_listed_and_one_is_chosen(tmp_path, capsys):
+    file = tmp_path / "train.sh"
+    same = "torchrun --nproc_per_node 2 {} --per_device_train_batch_size {} --learning_rate 1e-4 --max_steps 100\n"
+    file.write_text(same.format("sft.py", 4) + "python eval.py --batch_size 64\n" + same.format("dpo.py", 8))
+    with pytest.raises(
+        InputError, match=r"2 trainings: line 1 \(sft.py\), line 3 \(dpo.py\).*Name one by its line"
+    ):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(f"{file}:3").effective_batch == 16
+    assert main(["plan", "--from", f"{file}:1", "--gpus", "4"]) == 0
+    assert "= 8 samples" in capsys.readouterr().out
+    with pytest.raises(InputError, match="has no training command in line 2"):
+        ib.Recipe.read(f"{file}:2")
+
+
+def test_a_training_that_runs_with_several_values(tmp_path):
+    file = tmp_path / "sweep.sh"
+    file.write_text(
+        "for lr in 1e-4 3e-4; do\n  torchrun --nproc_per_node 2 t.py --per_device_train_batch_size 4 --learning_rate $lr --max_steps 9\ndone\n"
+    )
+    with pytest.raises(
+        InputError, match=r"--learning-rate is 1e-4 in one run of line 2, 3e-4 in others: give lr a value"
+    ):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(file, lr=3e-4).lr == 3e-4
+
+
+def test_unknown_values_are_asked_for_in_one_message(tmp_path):
+    file = tmp_path / "train.slurm"
+    file.write_text(
+        "torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py --micro-batch-size $MBS --global-batch-size 64 --lr $LR --train-iters 9\n"
+    )
+    with pytest.raises(InputError) as caught:
+        ib.Recipe.read(file)
+    assert all(name in str(caught.value) for name in ("$SLURM_NNODES", "$MBS", "$LR", "give lr a value"))
+
+
+def test_tables_of_a_flag_are_read(tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "torchrun --nproc_per_node 1 t.py --per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9 "
+        "--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{\"min_lr\": 1e-5}'\n"
+    )
+    assert ib.Recipe.read(file).min_lr == 1e-5
+
+
+def test_a_switch_before_an_unknown_word_is_on(tmp_path):
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "torchrun --nproc_per_node 1 t.py --micro-batch-size 4 --global-batch-size 8 --lr 1e-4 --train-iters 9 --bf16 $MORE\n"
+    )
+    assert ib.Recipe.read(file).precision == "bf16"
