@@ -87,9 +87,10 @@ def torchx(folder: str) -> str:
     """The component is built from the line's own words, as `torchx run --dryrun` does."""
     from torchx.runner import get_runner
 
-    words = words_of(written("torchx", folder))
+    shell = f"torchx() {{ printf '%s\\n' \"$@\"; }}; . {shlex.quote(str(written('torchx', folder)))}"
+    words = subprocess.check_output(["bash", "-c", shell], text=True).splitlines()
     with get_runner("isobatch") as runner:
-        info = runner.dryrun_component(words[2], words[3:], scheduler="local_cwd", cfg={"log_dir": folder})
+        info = runner.dryrun_component(words[1], words[2:], scheduler="local_cwd", cfg={"log_dir": folder})
     roles = info._app.roles
     env = roles[0].env
     return f"{roles[0].num_replicas} × {env['ISOBATCH_MICRO_BATCH']} samples × {env['ISOBATCH_ACCUMULATION']}, entrypoint {roles[0].entrypoint}"

@@ -31,6 +31,7 @@ ROOMS = {
         "forecast",
         "planning",
         "fleet",
+        "integrations",
         "validate",
         "report",
         "probing",

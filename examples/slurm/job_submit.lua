@@ -7,15 +7,20 @@
 --   isobatch fleet jobs.csv clusters.csv -o isobatch.tsv \
 --     --columns job,cluster,world_size,status,reasons,nearest_world_size,micro_batch,accumulation,lr,warmup_steps,total_steps
 --
--- Nothing here raises inside slurmctld: a table that cannot be used refuses the jobs that ask for a plan, and says why.
+-- A plan holds for one number of GPUs. A job whose number is open (--nodes 1-2), or would change afterwards (scontrol update), is refused;
+-- so are srun and salloc, to which Slurm hands no environment: they are told the words to export. Nothing here raises inside slurmctld:
+-- a table that cannot be used refuses the jobs that ask for a plan, and says why.
 
 local TABLE = os.getenv("ISOBATCH_TABLE") or "/etc/slurm/isobatch.tsv"
 
 -- What a job finds in its environment.
-local GIVEN = { "micro_batch", "accumulation", "lr", "warmup_steps", "total_steps" }
+local GIVEN = { "world_size", "micro_batch", "accumulation", "lr", "warmup_steps", "total_steps" }
 local NEEDED = { "job", "world_size", "status", "reasons", "nearest_world_size", "micro_batch", "accumulation", "lr" }
--- Slurm's numbers from here on mean that none was given.
-local NO_VALUE = 4294967294
+-- What a change of a job can ask for that is another number of GPUs, or another plan.
+local SIZES = { "min_nodes", "max_nodes", "num_tasks", "ntasks_per_node", "ntasks_per_tres" }
+local TRES = { "tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket" }
+-- Slurm's numbers from here on, of 16 or 32 bits, mean that none was given.
+local NO_VALUE, NO_SMALL_VALUE = 4294967294, 65534
 
 local function cells(line)
   local found = {}
@@ -74,13 +79,22 @@ end
 
 local function number(value)
   value = tonumber(value)
-  return value and value < NO_VALUE and value or nil
+  return value and value ~= NO_SMALL_VALUE and value < NO_VALUE and value or nil
+end
+
+-- Nodes, where a job says one number of them, or is one task; nil where Slurm chooses.
+local function nodes_of(job)
+  local least, most = number(job.min_nodes), number(job.max_nodes)
+  if least or most then
+    return least == most and least or nil
+  end
+  return (number(job.num_tasks) or 1) == 1 and 1 or nil
 end
 
 local function gpus_of(job)
   local per_job, per_node, per_task = count(job.tres_per_job), count(job.tres_per_node), count(job.tres_per_task)
-  local tasks = number(job.num_tasks)
-  return per_job or (per_node and per_node * (number(job.min_nodes) or 1)) or (per_task and tasks and per_task * tasks)
+  local nodes, tasks = nodes_of(job), number(job.num_tasks)
+  return per_job or (per_node and nodes and per_node * nodes) or (per_task and tasks and per_task * tasks)
 end
 
 -- One plan for these rows, or why there is none. Rows that give a job the same are one.
@@ -116,13 +130,14 @@ local function refused(text)
   return slurm.ERROR
 end
 
-local function submit(job)
-  local name = tostring(job.comment or ""):match("^isobatch:(.+)$")
-  if not name then
-    return slurm.SUCCESS
-  end
+local function recipe_of(comment)
+  return tostring(comment or ""):match("^isobatch:(.+)$")
+end
+
+-- The plan of a job, or why there is none.
+local function plan_of(job, name)
   if not loaded then
-    return refused("no plans: " .. tostring(plans))
+    return nil, "no plans: " .. tostring(plans)
   end
   local cluster
   if not plans[name] then -- an id may hold an @ itself
@@ -130,27 +145,74 @@ local function submit(job)
     name, cluster = before or name, after
   end
   local gpus = gpus_of(job)
-  local rows = gpus and plans[name] and plans[name][gpus]
+  if not gpus then
+    return nil, "how many GPUs " .. name .. " gets is open: give --nodes N and --gpus-per-node M, or --gpus"
+  end
+  local rows = plans[name] and plans[name][gpus]
   if not rows then
-    return refused("no plan for " .. name .. " on " .. (gpus or "no") .. " GPUs")
+    return nil, "no plan for " .. name .. " on " .. gpus .. " GPUs"
   end
   local plan, why = choose(rows, cluster)
-  if not plan then
-    return refused(name .. " cannot be trained on " .. gpus .. " GPUs: " .. why)
+  return plan, why and name .. " cannot be trained on " .. gpus .. " GPUs: " .. why
+end
+
+local function submit(job)
+  local name = recipe_of(job.comment)
+  if not name then
+    return slurm.SUCCESS
   end
+  local plan, why = plan_of(job, name)
+  if not plan then
+    return refused(why)
+  end
+  local words = {}
   for _, column in ipairs(GIVEN) do
-    if plan[column] and job.environment then
-      job.environment["ISOBATCH_" .. column:upper()] = plan[column]
+    if plan[column] then
+      local variable = "ISOBATCH_" .. column:upper()
+      words[#words + 1] = variable .. "=" .. plan[column]
+      if job.script then
+        job.environment[variable] = plan[column]
+      end
     end
+  end
+  if not job.script then
+    return refused("only sbatch is handed a plan; without the comment: export " .. table.concat(words, " "))
   end
   return slurm.SUCCESS
 end
 
-function slurm_job_submit(job, _partitions, _uid)
-  local done, code = pcall(submit, job)
+-- A change of a job that has its plan already, or asks for one too late. slurmctld's log has the reason: before Slurm 23.02 no word of a
+-- plugin reaches who runs scontrol.
+local function modify(job, record)
+  local before, after = recipe_of(record.comment), recipe_of(job.comment)
+  if after and after ~= before then
+    return refused("a plan is given to a job when it is submitted: cancel it, and submit it with this comment")
+  end
+  if not before then
+    return slurm.SUCCESS
+  end
+  local changed = job.comment and not after
+  for _, field in ipairs(SIZES) do
+    changed = changed or number(job[field])
+  end
+  for _, field in ipairs(TRES) do
+    changed = changed or job[field]
+  end
+  if changed then
+    return refused("job " .. tostring(record.job_id) .. " has the plan of " .. before .. " for its GPUs: cancel it, and submit it for others")
+  end
+  return slurm.SUCCESS
+end
+
+local function guarded(decide, ...)
+  local done, code = pcall(decide, ...)
   return done and code or refused("a fault of the lookup: " .. tostring(code))
 end
 
-function slurm_job_modify(_job, _record, _partitions, _uid)
-  return slurm.SUCCESS
+function slurm_job_submit(job, _partitions, _uid)
+  return guarded(submit, job)
+end
+
+function slurm_job_modify(job, record, _partitions, _uid)
+  return guarded(modify, job, record)
 end

@@ -90,7 +90,10 @@ JOBS = {
     "command": Job(command=("other.py", "--x")),
     "image": Job(image="registry/image:1"),
     "resume": Job(resume="run/checkpoint-5"),
+    "elastic": Job(elastic=True),
+    "again": Job(again="isobatch plan job.toml"),
 }
+OF_LAUNCHERS = ("elastic", "again")
 # Fields of a recipe and of a plan that are no setting of a training script: how the plan was found, what it was tuned on, what it
 # is forecast to take.
 FOUND_BY = "batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
@@ -127,10 +130,22 @@ def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
 
     silent = {part for part, plans in CHANGES.items() if len({said(plan()) for plan in plans}) == 1}
     plain = said(made())
-    silent |= {part for part, job in JOBS.items() if said(made(), job) == plain}
-    left_out = set(WRITERS[tool].writer.leaves_out.split())
+    how = WRITERS[tool].writer
+    jobs = {part: job for part, job in JOBS.items() if not how.is_part or part not in OF_LAUNCHERS}
+    silent |= {part for part, job in jobs.items() if said(made(), job) == plain}
+    left_out = set(how.leaves_out.split())
     assert not silent - left_out, f"the writer of {tool} forgets these, or does not list them in leaves_out"
     assert not left_out - silent, f"the writer of {tool} lists these in leaves_out, and writes them"
+
+
+@pytest.mark.parametrize("tool", WRITERS)
+def test_only_what_starts_a_script_may_start_it_on_any_gpus(tool):
+    if WRITERS[tool].writer.is_part:
+        with pytest.raises(ib.InputError, match="starts no script: elastic is for launchers"):
+            export(made(), tool, job=Job(elastic=True))
+    else:
+        assert "ISOBATCH_WORLD_SIZE" not in export(made(), tool, job=Job(elastic=True)).text
+        assert "ISOBATCH_WORLD_SIZE" in export(made(), tool).text
 
 
 @pytest.mark.parametrize("tool", WRITERS)
@@ -172,7 +187,7 @@ def test_every_file_of_a_tool_is_in_the_list():
     for path in (ROOT / "python/isobatch/tools").glob("*.py"):
         for node in ast.parse(path.read_text()).body:
             called = node.value.func if isinstance(getattr(node, "value", None), ast.Call) else None
-            if isinstance(node, ast.Assign) and getattr(called, "id", "") in ("Tool", "_tool"):
+            if isinstance(node, ast.Assign) and getattr(called, "id", "") in ("Tool", "record"):
                 records.add((path.stem, node.targets[0].id.lower()))
     assert records == {(keys.module or name, name) for name, keys in TOOLS.items()}
 

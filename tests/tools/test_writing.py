@@ -154,15 +154,10 @@ def test_no_name_breaks_out(tool, tmp_path):
         data = yaml.safe_load(text)
         found = json.dumps(data)
         if tool == "kubeflow":
-            assert data["spec"]["trainer"]["command"] == [
-                "torchrun",
-                "my script.py",
-                HOSTILE.replace("$(", "$$("),
-            ]
+            command = data["spec"]["trainer"]["command"]
+            assert command[3:] == ["torchrun", "my script.py", HOSTILE.replace("$(", "$$(")]
         if tool == "skypilot":
-            assert (
-                shlex.split(data["run"].splitlines()[1] + "\n" + data["run"].splitlines()[2])[-1] == HOSTILE
-            )
+            assert shlex.split(data["run"].partition("\ntorchrun ")[2])[-1] == HOSTILE
         assert found
     elif form == "json":
         json.loads(text)
@@ -224,6 +219,7 @@ def test_slurms_directives_are_one_line_each():
         "#SBATCH --nodes=8",
         "#SBATCH --ntasks-per-node=1",
         "#SBATCH --gpus-per-node=8",
+        "#SBATCH --cpus-per-gpu=4",
     ]
 
 

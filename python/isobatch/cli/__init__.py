@@ -21,6 +21,7 @@ GROUPS = {
         "plan": "plan one recipe on one cluster, also as another tool's file",
         "sweep": "compare GPU counts for one recipe",
         "replan": "move a running job to other hardware or another batch",
+        "store": "run the store where the ranks of a run meet that survives the loss of some",
         "elastic": "find the effective batch that works at the most GPU counts",
     },
     "plan many": {

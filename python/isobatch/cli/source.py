@@ -52,6 +52,9 @@ def add_to(
         group, "--script WORDS", "the training script and its arguments, for launchers", default="train.py"
     )
     option(group, "--image IMAGE", "a container image, for launchers that run one")
+    option(
+        group, "--elastic", "the script trains with ElasticRun: launchers' files start on any number of GPUs"
+    )
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -157,7 +160,27 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
         command = tuple(shlex.split(args.script))
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
-    return Job(name=args.name, command=command, image=args.image, resume=resume)
+    return Job(
+        name=args.name,
+        command=command,
+        image=args.image,
+        resume=resume,
+        elastic=args.elastic,
+        again=shlex.join(_again(args)),
+    )
+
+
+def _again(args: argparse.Namespace) -> list[str]:
+    """Returns the words that plan the same recipe on other GPUs, without these."""
+    if getattr(args, "plan", None) is not None:
+        return ["isobatch", "replan", args.plan, "--at-step", "STEP"]
+    recipe = getattr(args, "recipe", None)
+    if recipe is not None and is_plan(recipe):
+        return ["isobatch", "replan", recipe, "--at-step", "STEP"]
+    sources = args.source if isinstance(args.source, list) else []
+    words = [recipe] if recipe is not None else [word for file in sources for word in ("--from", file)]
+    words += [word for entry in getattr(args, "set", []) for word in ("--set", entry)]
+    return ["isobatch", "plan", *(words or ["RECIPE"])]
 
 
 def show(made: Any) -> None:

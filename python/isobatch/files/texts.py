@@ -99,9 +99,15 @@ def _yaml_lines(
         if isinstance(value, Mapping) and value:
             yield key
             yield from _yaml_lines(value, remarks, at, depth + 1)
-        elif isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value):
-            yield f"{key} |{'' if value.endswith(chr(10)) else '-'}"
-            yield from (f"{pad}  {line}" if line else "" for line in value.rstrip("\n").split("\n"))
+        elif _is_block(value):
+            yield from _block_lines(key, value, f"{pad}  ")
+        elif isinstance(value, list) and any(map(_is_block, value)):
+            yield key
+            for item in value:
+                if _is_block(item):
+                    yield from _block_lines(f"{pad}  -", item, f"{pad}    ")
+                else:
+                    yield f"{pad}  - {scalar_text(item)}"
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) and item for item in value):
             yield key
             for item in value:
@@ -110,6 +116,16 @@ def _yaml_lines(
                 yield from inner[1:]
         else:
             yield f"{key} {scalar_text(value)}{remark(remarks, at)}"
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value) is not None
+
+
+def _block_lines(before: str, text: str, pad: str) -> Iterator[str]:
+    """A text of several lines, as it is."""
+    yield f"{before} |{'' if text.endswith(chr(10)) else '-'}"
+    yield from (f"{pad}{line}" if line else "" for line in text.rstrip("\n").split("\n"))
 
 
 def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:

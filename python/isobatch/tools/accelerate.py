@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isobatch.tools.launchers import PORT, layout, script, variables
+from isobatch.tools.launchers import layout, port, script, variables
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
@@ -59,7 +59,8 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
         "num_machines": nodes,
         "num_processes": plan.world_size,
         "machine_rank": 0,
-        "main_process_port": PORT,
+        # One node takes any free port by itself.
+        "main_process_port": port(job.name) if nodes > 1 else 0,
         "main_training_function": "main",
         "mixed_precision": precision if precision in ("bf16", "fp16") else "no",
         "rdzv_backend": "static",
@@ -118,6 +119,6 @@ ACCELERATE = Tool(
         runs_ragged=True,
         runs_ramps=True,
         is_part=True,
-        leaves_out="seq_len drop_last even_batches name image resume",
+        leaves_out="seq_len drop_last even_batches image resume",
     ),
 )

@@ -97,7 +97,7 @@ TOOLS = {
         common="train_dataloader _base_",
     ),
     "torchrun": Keys(module="launchers"),
-    "slurm": Keys(module="launchers"),
+    "slurm": Keys(module="slurm"),
     "ray_train": Keys(module="launchers"),
     "kubeflow": Keys(module="launchers"),
     "skypilot": Keys(module="launchers"),

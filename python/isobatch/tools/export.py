@@ -95,6 +95,8 @@ def export(
             f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of split, or "
             "train with ElasticRun (docs/elastic.md)"
         )
+    if job.elastic and how.is_part:
+        raise InputError(f"{known.title} starts no script: elastic is for launchers", field="elastic")
     sheet = how.write(plan, job)
     # Only the settings: the tuned run's curve is compared with nothing.
     before = {} if was is None else leaves(how.write(was, job).settings)

@@ -1,12 +1,12 @@
-"""Launchers of a script of one's own: torchrun, Slurm, Ray Train, Kubeflow, SkyPilot and TorchX. They hand it the plan as environment
-variables, and place the GPUs as nodes of processes.
+"""Launchers of a script of one's own: torchrun, Ray Train, Kubeflow, SkyPilot and TorchX; Slurm is beside them. They hand it the plan as
+environment variables, and place the GPUs as nodes of processes. What they write ends where it starts on other GPUs than the plan's.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +18,15 @@ from isobatch.tools.tool import Tool, Writer
 GPUS_PER_NODE = 8
 MAX_NODE_GPUS = 16
 """No machine on the market has more GPUs under one operating system."""
-PORT = 29500
+FIRST_PORT, PORTS = 15000, 15000
+"""Below those that Linux deals out, and above most services'."""
 
 
 def variables(plan: Plan) -> dict[str, str]:
     """Names the plan's decisions as environment variables, without unknown ones."""
     return {
         f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
-        for name, value in parts(plan).items()
+        for name, value in {"world_size": plan.world_size, **parts(plan)}.items()
         if value is not None
     }
 
@@ -43,15 +44,44 @@ def layout(plan: Plan, sheet: SettingsSheet) -> tuple[int, int]:
     return nodes, each
 
 
-def launcher(plan: Plan) -> SettingsSheet:
-    """Returns the settings common to all launchers."""
+def launcher(plan: Plan, job: Job) -> SettingsSheet:
+    """Returns the settings common to all launchers. An elastic job plans for itself, on the GPUs that it is started on."""
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
-    sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": variables(plan)}
+    sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": {} if job.elastic else variables(plan)}
     sheet.note(
-        "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
+        "the script trains with ElasticRun, on as many GPUs as it is started on"
+        if job.elastic
+        else "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
     )
     return sheet
+
+
+def check(job: Job, tool: str, gpus: str) -> str:
+    """Ends a shell script on other GPUs than the plan's; nothing for an elastic job.
+
+    Args:
+        job: whose command plans anew.
+        tool: that the file is for.
+        gpus: the shell's product of nodes and the GPUs of each.
+    """
+    if job.elastic:
+        return ""
+    again = f'{shlex.quote(job.again)} "--gpus $GPUS --to {tool}"'
+    return (
+        f'GPUS=$(({gpus}))\nif [ "$GPUS" -ne "$ISOBATCH_WORLD_SIZE" ]; then\n'
+        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew:" {again} >&2\n'
+        "  exit 1\nfi\n"
+    )
+
+
+def port(name: str) -> int:
+    """Returns a port that goes with a job's name: two jobs that meet on a node must not share one.
+
+    >>> port("vision"), port("gpt3-xl")
+    (19609, 25634)
+    """
+    return FIRST_PORT + zlib.crc32(name.encode()) % PORTS
 
 
 def exports(env: Mapping[str, str], remarks: Mapping[str, str]) -> str:
@@ -77,93 +107,74 @@ def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
     return plain or "job"
 
 
-def _torchrun(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
+def _torchrun(plan: Plan, job: Job) -> SettingsSheet:
     """Nodes, processes and the environment."""
-    sheet = launcher(plan)
+    sheet = launcher(plan, job)
     if sheet.settings["nodes"] > 1:
         sheet.note("run this on every node, with MASTER_ADDR set to the first node's name")
     return sheet
 
 
 def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """The script."""
-    command = start(sheet.settings["nodes"], sheet.settings["gpus_per_node"], safe_name(job.name))
-    return f"#!/usr/bin/env bash\n{top}set -euo pipefail\n{exports(sheet.settings['env'], remarks)}exec {command} {script(job)}\n"
+    """Starts it in a rendezvous of its own, after the check: who changes a number at the top changes the batch."""
+    settings = sheet.settings
+    return (
+        f"#!/usr/bin/env bash\n{top}set -euo pipefail\n{exports(settings['env'], remarks)}"
+        + f"NODES={settings['nodes']}\nGPUS_PER_NODE={settings['gpus_per_node']}\n"
+        + check(job, "torchrun", "NODES * GPUS_PER_NODE")
+        + f"exec {start(settings['nodes'], safe_name(job.name))} {script(job)}\n"
+    )
 
 
-def start(nodes: int, each: int, name: str) -> str:
+def start(nodes: int, name: str) -> str:
     """The command line in front of the script."""
     if nodes == 1:
-        return f"torchrun --standalone --nnodes 1 --nproc-per-node {each}"
-    where = f'"${{MASTER_ADDR:?set it to the name of the first node}}:{PORT}"'
+        return 'torchrun --standalone --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE"'
+    where = f'"${{MASTER_ADDR:?set it to the name of the first node}}:${{MASTER_PORT:-{port(name)}}}"'
     return (
-        f"torchrun --nnodes {nodes} --nproc-per-node {each} --rdzv-backend c10d --rdzv-endpoint {where} "
+        f'torchrun --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE" --rdzv-backend c10d --rdzv-endpoint {where} '
         f"--rdzv-id {shlex.quote(name)}"
     )
 
 
-def _slurm(plan: Plan, job: Job) -> SettingsSheet:
-    """Nodes, GPUs, the time where it is forecast, and the environment."""
-    sheet = launcher(plan)
-    name = safe_name(job.name)
-    if name != job.name:
-        sheet.note(f"the job is named {name}")
-    sheet.settings = {"name": name, **sheet.settings}
-    if plan.hours is not None:
-        # A tenth more than the forecast, in whole minutes.
-        sheet.settings["minutes"] = math.ceil(plan.hours * 60 * 1.1)
-    return sheet
-
-
-def _slurm_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """One task a node, and torchrun in it: it starts a process for each GPU."""
-    settings = sheet.settings
-    head = ["#!/usr/bin/env bash", f"#SBATCH --job-name={settings['name']}"]
-    head += [f"#SBATCH --nodes={settings['nodes']}", "#SBATCH --ntasks-per-node=1"]
-    head += [f"#SBATCH --gpus-per-node={settings['gpus_per_node']}"]
-    if "minutes" in settings:
-        head.append(f"#SBATCH --time={settings['minutes']}")
-    said = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
-    return (
-        "\n".join(head)
-        + f"\n{top}{said}set -euo pipefail\n{exports(settings['env'], remarks)}"
-        + 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
-        + f'srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node {settings["gpus_per_node"]} --rdzv-backend c10d '
-        + f'--rdzv-endpoint "$MASTER_ADDR:{PORT}" --rdzv-id "$SLURM_JOB_ID" {script(job)}\n'
-    )
-
-
-def _ray_train(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
+def _ray_train(plan: Plan, job: Job) -> SettingsSheet:
     """Workers and the environment. Ray places a worker on any GPU that is free: it needs no nodes."""
-    sheet = launcher(plan)
+    sheet = launcher(plan, job)
     sheet.comments = [comment for comment in sheet.comments if "nodes" not in str(comment)]
     sheet.settings = {"num_workers": plan.world_size, "env": sheet.settings["env"]}
     return sheet
 
 
+_RAY_CHECK = """\
+    gpus, planned = get_context().get_world_size(), int(config["ISOBATCH_WORLD_SIZE"])
+    if gpus != planned:
+        raise RuntimeError(f"planned for {planned} GPUs, started on {gpus}; plan anew: {AGAIN} --gpus {gpus} --to ray-train")
+"""
+
+
 def _ray_train_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """Runs the script as it is in every worker, in the environment of Ray's process group."""
-    environment = "\n".join(
-        f"    {name!r}: {value!r},{remark(remarks, f'env.{name}')}"
+    environment = "".join(
+        f"    {name!r}: {value!r},{remark(remarks, f'env.{name}')}\n"
         for name, value in sheet.settings["env"].items()
     )
+    again, checked = ("", "") if job.elastic else (f"AGAIN = {job.again!r}\n", _RAY_CHECK)
     return f'''{top}import os
 import runpy
 import sys
 
-from ray.train import RunConfig, ScalingConfig
+from ray.train import RunConfig, ScalingConfig, get_context
 from ray.train.torch import TorchTrainer
 
 ENVIRONMENT = {{
-{environment}
-}}
-COMMAND = {list(job.command)!r}
+{environment}}}
+{again}COMMAND = {list(job.command)!r}
 SCALING = ScalingConfig(num_workers={sheet.settings["num_workers"]}, use_gpu=True, resources_per_worker={{"GPU": 1}}){remark(remarks, "num_workers")}
 
 
 def train(config):
     """A worker."""
-    os.environ.update(config)
+{checked}    os.environ.update(config)
     sys.argv = COMMAND
     runpy.run_path(COMMAND[0], run_name="__main__")
 
@@ -176,7 +187,7 @@ if __name__ == "__main__":
 
 def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
     """Writes a TrainJob of the runtime torch-distributed, a caller of torchrun."""
-    sheet = launcher(plan)
+    sheet = launcher(plan, job)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
     name = safe_name(job.name, dns=True)
     if name != job.name:
@@ -195,12 +206,18 @@ def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
                 "numNodes": nodes,
                 "numProcPerNode": each,
                 "resourcesPerNode": {"limits": {"nvidia.com/gpu": each}},
-                "command": ["torchrun", *map(_literal, job.command)],
+                "command": [_literal(word) for word in (*_kubeflow_start(job), *job.command)],
                 "env": [{"name": key, "value": _literal(value)} for key, value in env.items()],
             },
         },
     }
     return sheet
+
+
+def _kubeflow_start(job: Job) -> list[str]:
+    """The words before the script: torchrun, after the check of what the runtime tells it by PET_*; without, torchrun takes 1."""
+    checked = check(job, "kubeflow", "${PET_NNODES:-1} * ${PET_NPROC_PER_NODE:-1}")
+    return ["sh", "-c", f'{checked}exec torchrun "$@"\n', "torchrun"] if checked else ["torchrun"]
 
 
 def _literal(text: str) -> str:
@@ -218,13 +235,17 @@ def _skypilot(plan: Plan, job: Job) -> SettingsSheet:
         raise missing(
             "gpu", "SkyPilot chooses machines by the GPU type: --gpu H100, in Python Cluster(gpu='H100')"
         )
-    sheet = launcher(plan)
+    sheet = launcher(plan, job)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
-    lines = [
-        'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)',
-        f'torchrun --nnodes "$SKYPILOT_NUM_NODES" --nproc-per-node {each} --node-rank "$SKYPILOT_NODE_RANK" '
-        f'--master-addr "$MASTER_ADDR" --master-port {PORT} {script(job)}',
-    ]
+    run = (
+        check(job, "skypilot", "SKYPILOT_NUM_NODES * SKYPILOT_NUM_GPUS_PER_NODE")
+        + 'MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+        + 'NUMBER=$(echo "$SKYPILOT_TASK_ID" | cksum | cut -d " " -f 1)\n'
+        + f"MASTER_PORT=$(({FIRST_PORT} + NUMBER % {PORTS}))  # of its own: tasks may share a machine\n"
+        + 'torchrun --nnodes "$SKYPILOT_NUM_NODES" --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE" '
+        + '--node-rank "$SKYPILOT_NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" '
+        + f"{script(job)}\n"
+    )
     sheet.settings = {
         "name": safe_name(job.name, dns=True),
         "num_nodes": nodes,
@@ -233,14 +254,14 @@ def _skypilot(plan: Plan, job: Job) -> SettingsSheet:
             **({"image_id": f"docker:{job.image}"} if job.image is not None else {}),
         },
         "envs": env,
-        "run": "\n".join(lines) + "\n",
+        "run": run,
     }
     return sheet
 
 
-def _torchx(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the name is rendered
+def _torchx(plan: Plan, job: Job) -> SettingsSheet:
     """Nodes by processes, and the environment."""
-    return launcher(plan)
+    return launcher(plan, job)
 
 
 def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
@@ -254,19 +275,27 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
         if "," in value or ";" in value:
             raise InputError(f"{value!r} has a comma, at which TorchX cuts the values of --env", field=name)
     env = ",".join(f"{name}={value}" for name, value in settings["env"].items())
+    name = safe_name(job.name, dns=True)
     words = [
-        ["torchx", "run", "dist.ddp", "-j", f"{settings['nodes']}x{settings['gpus_per_node']}"],
-        ["--name", safe_name(job.name, dns=True)],
+        ["--name", name],
+        # Of several nodes only; one takes any free port.
+        ["--rdzv_port", str(port(name))],
         *([["--image", job.image]] if job.image is not None else []),
-        ["--env", env],
+        *([["--env", env]] if env else []),
         ["--script", job.command[0]],
     ]
     if len(job.command) > 1:
         words.append(["--", *job.command[1:]])
-    return f"#!/usr/bin/env bash\n{top}{remark_lines(remarks)}{shell(words)}\n"
+    planned = "" if job.elastic else f"ISOBATCH_WORLD_SIZE={settings['env']['ISOBATCH_WORLD_SIZE']}\n"
+    return (
+        f"#!/usr/bin/env bash\n{top}{remark_lines(remarks)}{planned}"
+        + f"NODES={settings['nodes']}\nGPUS_PER_NODE={settings['gpus_per_node']}\n"
+        + check(job, "torchx", "NODES * GPUS_PER_NODE")
+        + f'torchx run dist.ddp -j "${{NODES}}x$GPUS_PER_NODE" \\\n  {shell(words)}\n'
+    )
 
 
-def _tool(
+def record(
     name: str,
     title: str,
     versions: str,
@@ -294,15 +323,14 @@ def _tool(
     )
 
 
-TORCHRUN = _tool(
+TORCHRUN = record(
     "torchrun", "torchrun", "torch 2.0 to 2.15", "launch.sh", ("sh",), _torchrun, _torchrun_script, "image"
 )
-SLURM = _tool("slurm", "Slurm", "20.11 to 25", "job.sbatch", ("sh",), _slurm, _slurm_script, "image")
-RAY_TRAIN = _tool(
+RAY_TRAIN = record(
     "ray-train", "Ray Train", "2.7 to 2.60", "launch.py", ("py",), _ray_train, _ray_train_script, "image"
 )
-KUBEFLOW = _tool(
+KUBEFLOW = record(
     "kubeflow", "Kubeflow Trainer", "2.0 to 2.3", "trainjob.yaml", ("yaml", "json"), _kubeflow, None
 )
-SKYPILOT = _tool("skypilot", "SkyPilot", "0.6 to 0.14", "task.yaml", ("yaml", "json"), _skypilot, None)
-TORCHX = _tool("torchx", "TorchX", "0.5 to 0.7", "launch.sh", ("sh",), _torchx, _torchx_script)
+SKYPILOT = record("skypilot", "SkyPilot", "0.6 to 0.14", "task.yaml", ("yaml", "json"), _skypilot, None)
+TORCHX = record("torchx", "TorchX", "0.5 to 0.7", "launch.sh", ("sh",), _torchx, _torchx_script)

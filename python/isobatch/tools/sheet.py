@@ -27,15 +27,19 @@ class Job:
         command: the training script and its own arguments, word by word.
         image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
+        elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
+        again: the command that plans anew, without the GPUs, for the message of a start on others than the plan's.
     """
 
     name: str = "isobatch"
     command: tuple[str, ...] = ("train.py",)
     image: str | None = None
     resume: str | None = None
+    elastic: bool = False
+    again: str = "isobatch plan RECIPE"
 
     def __post_init__(self) -> None:
-        for text in (self.name, *self.command, self.image or "", self.resume or ""):
+        for text in (self.name, *self.command, self.image or "", self.resume or "", self.again):
             if "\0" in text:
                 raise InputError(f"{text!r} has a zero byte, which no command line can carry", field="name")
         if not self.name.strip():

@@ -29,18 +29,24 @@ def submit(table, monkeypatch):
     monkeypatch.setenv("ISOBATCH_TABLE", str(table))
 
     def submitted(**job):
-        """Each call is a controller that starts, so that it reads the table."""
-        lua = lupa.LuaRuntime()
-        said = []
-        lua.globals()["slurm"] = lua.table_from(
-            {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: said.append(text)}
-        )
-        lua.execute(PLUGIN.read_text())
+        """What sbatch sends, with as many nodes at most as at least."""
+        lua, said = controller(lupa)
+        job = {"max_nodes": job.get("min_nodes"), "script": "#!/bin/bash", **job}
         request = lua.table_from({**job, "environment": lua.table_from({})})
         code = lua.globals().slurm_job_submit(request, None, 1000)
         return code, dict(request.environment), said
 
     return submitted
+
+
+def controller(lupa):
+    """A controller that starts, so that it reads the table; and what it says."""
+    lua, said = lupa.LuaRuntime(), []
+    lua.globals()["slurm"] = lua.table_from(
+        {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: said.append(text)}
+    )
+    lua.execute(PLUGIN.read_text())
+    return lua, said
 
 
 def test_the_table_has_no_quotes(table):
@@ -56,13 +62,14 @@ def test_the_table_has_no_quotes(table):
         {"tres_per_node": "gres/gpu:8", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:h100:8", "min_nodes": 2},
         {"tres_per_job": "license:1,gres/gpu=16", "min_nodes": 1},
-        {"tres_per_task": "gres/gpu", "num_tasks": 16, "min_nodes": 1},
+        {"tres_per_task": "gres/gpu", "num_tasks": 16, "min_nodes": 1, "max_nodes": 4},
     ],
 )
 def test_a_job_gets_the_plan_for_its_gpus(submit, asked):
     code, given, said = submit(comment="isobatch:vision", **asked)
     assert (code, said) == (0, [])
     assert given == {
+        "ISOBATCH_WORLD_SIZE": "16",
         "ISOBATCH_MICRO_BATCH": "16",
         "ISOBATCH_ACCUMULATION": "1",
         "ISOBATCH_LR": "0.1",
@@ -76,9 +83,8 @@ def test_what_has_no_plan_is_refused_with_the_reason(submit):
     code, given, said = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
     assert (code, given) == (-1, {})
     assert said == ["isobatch: odd one cannot be trained on 8 GPUs: not_divisible; try 10 GPUs"]
-    for job, where in (("nobody", {"tres_per_job": "gres/gpu:8"}), ("vision", {})):
-        code, _, said = submit(comment=f"isobatch:{job}", min_nodes=1, **where)
-        assert code == -1 and said[0].startswith(f"isobatch: no plan for {job} on ")
+    code, _, said = submit(comment="isobatch:nobody", tres_per_job="gres/gpu:8", min_nodes=1)
+    assert (code, said) == (-1, ["isobatch: no plan for nobody on 8 GPUs"])
 
 
 WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
@@ -91,6 +97,7 @@ WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
         {"tres_per_node": "gres/gpu:8,gres/gpumem:40960", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:h100:8(S:0-1)", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294, "num_tasks": 1},
         {"tres_per_node": "gres/gpu:16", "min_nodes": None},
     ],
 )
@@ -103,11 +110,60 @@ def test_gpus_are_counted_as_slurm_writes_them(submit, asked):
     [
         {"tres_per_node": "gres/gpumem:16", "min_nodes": 1},
         {"tres_per_task": "gres/gpu", "num_tasks": 4294967294},
+        {"tres_per_node": "gres/gpu:8", "min_nodes": 1, "max_nodes": 2},
+        {"tres_per_node": "gres/gpu:8", "min_nodes": 2, "max_nodes": 4294967294},
+        {"tres_per_node": "gres/gpu:8", "min_nodes": 4294967294, "num_tasks": 2},
+        {"tres_per_socket": "gres/gpu:8", "min_nodes": 2},
+        {"min_nodes": 2},
     ],
 )
-def test_what_are_no_gpus(submit, asked):
-    code, _, said = submit(comment="isobatch:vision", **asked)
-    assert (code, said) == (-1, ["isobatch: no plan for vision on no GPUs"])
+def test_gpus_that_are_open_are_refused(submit, asked):
+    """Slurm chooses how many nodes: a job of 1 to 2 was planned for one, and started on two."""
+    code, given, said = submit(comment="isobatch:vision", **asked)
+    assert (code, given, len(said)) == (-1, {}, 1)
+    assert said[0].startswith("isobatch: how many GPUs vision gets is open: give --nodes")
+
+
+def test_gpus_of_a_whole_job_need_no_nodes(submit):
+    asked = {"tres_per_job": "gres/gpu:16", "min_nodes": 1, "max_nodes": 2}
+    assert submit(comment="isobatch:vision", **asked)[0] == 0
+
+
+def test_without_a_script_there_is_no_environment(submit):
+    """srun and salloc started without their plan, and without a word."""
+    code, given, said = submit(comment="isobatch:vision", script=None, **WHERE)
+    assert (code, given) == (-1, {})
+    assert said[0].endswith(
+        "export ISOBATCH_WORLD_SIZE=16 ISOBATCH_MICRO_BATCH=16 ISOBATCH_ACCUMULATION=1 ISOBATCH_LR=0.1 "
+        "ISOBATCH_WARMUP_STEPS=0 ISOBATCH_TOTAL_STEPS=1000"
+    )
+    assert submit(comment=None, script=None, **WHERE) == (0, {}, [])
+
+
+UNSET = {"min_nodes": 4294967294, "max_nodes": 4294967294, "num_tasks": 4294967294}
+UNSET |= {"ntasks_per_node": 65534, "ntasks_per_tres": 65534}
+
+
+@pytest.mark.parametrize(
+    ("comment", "change", "refusal"),
+    [
+        ("isobatch:vision", {"tres_per_node": "gres/gpu:8"}, "cancel it, and submit it for others"),
+        ("isobatch:vision", {"min_nodes": 2}, "cancel it, and submit it for others"),
+        ("isobatch:vision", {"ntasks_per_node": 2}, "cancel it, and submit it for others"),
+        ("isobatch:vision", {"comment": "mine"}, "cancel it, and submit it for others"),
+        ("isobatch:vision", {"comment": "isobatch:other"}, "given to a job when it is submitted"),
+        (None, {"comment": "isobatch:vision"}, "given to a job when it is submitted"),
+        ("isobatch:vision", {"comment": "isobatch:vision"}, None),
+        ("isobatch:vision", {"time_limit": 7}, None),
+        ("nightly", {"tres_per_node": "gres/gpu:8", "comment": "mine"}, None),
+    ],
+)
+def test_a_job_with_a_plan_keeps_its_gpus(table, submit, comment, change, refusal):
+    lua, said = controller(pytest.importorskip("lupa"))
+    record = lua.table_from({"comment": comment, "job_id": 7})
+    code = lua.globals().slurm_job_modify(lua.table_from({**UNSET, **change}), record, None, 1000)
+    assert code == (0 if refusal is None else -1)
+    assert len(said) == (refusal is not None) and all(refusal in text for text in said)
 
 
 def test_the_table_of_the_documented_command_loads(tmp_path, table, submit):

@@ -26,7 +26,7 @@ class Two:
     def __init__(self, micros, asked_at=None):
         self.micros, self.asked_at, self.begun = micros, asked_at, []
 
-    def begin(self, stopping, count, micros):
+    def begin(self, stopping, count, micros, joining=False):
         other = len(self.begun) == self.asked_at
         self.begun.append((stopping, count, micros))
         return Pending(Agreement(stopping or other, count, micros + self.micros))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, finalize, ref
 
 import torch
 from torch.optim import Optimizer
@@ -77,8 +77,12 @@ class PlanLR(LRScheduler):
             if (scheduler := me()) is not None:
                 scheduler._set()
 
-        optimizer.register_step_post_hook(count)
-        optimizer.register_load_state_dict_post_hook(reset)
+        hooks = (
+            optimizer.register_step_post_hook(count),
+            optimizer.register_load_state_dict_post_hook(reset),
+        )
+        for hook in hooks:
+            finalize(self, hook.remove)
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> PlanLR | None:
@@ -183,7 +187,7 @@ class ElasticLR(PlanLR):
         optimizer: Optimizer,
         plan: Plan,
         step: int,
-        completes: Callable[[ElasticLR], None],
+        completes: Callable[[ElasticLR], bool],
         velocity: str | None = None,
     ) -> None:
         self._velocity = velocity
@@ -205,7 +209,8 @@ class ElasticLR(PlanLR):
             InputError: the step is not finished, or the scheduler was stepped in it before.
         """
         if self._started:
-            self._completes(self)
+            if not self._completes(self):
+                return
             # A GradScaler skips an optimizer step by not calling it.
             self._steps_taken = self._steps_taken or 1
         super().step(epoch)

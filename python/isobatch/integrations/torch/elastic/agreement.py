@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 from collections.abc import Mapping
+from datetime import timedelta
 from time import monotonic
 from types import FrameType
 from typing import Any, NamedTuple, Self
@@ -17,22 +18,24 @@ from isobatch.errors import InputError
 
 
 class Agreement(NamedTuple):
-    """A result of the ranks: whether some rank was asked to stop, and the sums of their counts and of their steps' µs."""
+    """A result of the ranks: whether some rank was asked to stop, the sums of their counts and of their steps' µs, and whether somebody
+    waits to join them."""
 
     stopping: bool
     total: float
     micros: float
+    joining: bool = False
 
 
 class Vote:
     """An agreement under way. `result` waits for it, and is the same each time."""
 
-    def __init__(self, stopping: bool, count: float, micros: int, group: Any) -> None:
-        self._agreement = Agreement(stopping, count, micros)
+    def __init__(self, stopping: bool, count: float, micros: int, joining: bool, group: Any) -> None:
+        self._agreement = Agreement(stopping, count, micros, joining)
         self._work = None
         if group is not None:
             # In float64 sums of whole numbers are exact up to 2^53, so that they are the same on all ranks.
-            self._values = torch.tensor([stopping, count, micros], dtype=torch.float64)
+            self._values = torch.tensor([stopping, count, micros, joining], dtype=torch.float64)
             # The group's own method: dist.all_reduce takes half as long again to begin.
             self._work = group.allreduce([self._values])
 
@@ -41,17 +44,22 @@ class Vote:
         if self._work is not None:
             self._work.wait()
             self._work = None
-            stopping, count, micros = self._values.tolist()
-            self._agreement = Agreement(stopping > 0, count, micros)
+            stopping, count, micros, joining = self._values.tolist()
+            self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
         return self._agreement
 
 
 class RankGroup:
-    """The run's own group of all its processes. It is gloo's, so that an NCCL job never waits for its device."""
+    """The run's own group of all its processes. It is gloo's, so that an NCCL job never waits for its device.
 
-    def __init__(self, rank: int, size: int) -> None:
+    Args:
+        timeout: of its agreements; None: torch's.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: timedelta | None = None) -> None:
         self.rank, self.size = rank, size
         self._group: Any = None
+        self._timeout = timeout
 
     @property
     def connected(self) -> bool:
@@ -64,7 +72,7 @@ class RankGroup:
                 raise InputError(
                     f"the run has {self.size} processes and no process group: call torch.distributed.init_process_group first"
                 )
-            self._group = dist.new_group(backend="gloo")
+            self._group = dist.new_group(backend="gloo", timeout=self._timeout)
         return self._group
 
     def agree(self, facts: Mapping[str, Any] | InputError) -> None:
@@ -91,9 +99,13 @@ class RankGroup:
                         "same recipe, settings and checkpoint"
                     )
 
-    def begin(self, stopping: bool, count: float, micros: int) -> Vote:
+    def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
-        return Vote(stopping, count, micros, self._own())
+        return Vote(stopping, count, micros, joining, self._own())
+
+    def free(self) -> None:
+        """Lets the group go."""
+        self._group = None
 
 
 class Agreements:
@@ -117,11 +129,16 @@ class Agreements:
         return self._pending is not None and self._pending.result().stopping
 
     @property
+    def joining(self) -> bool:
+        """Whether somebody waits to join, by the last agreement: the same on all ranks."""
+        return self._pending is not None and self._pending.result().joining
+
+    @property
     def total(self) -> float:
         """The sum of the counts in the last agreement."""
         return 0.0 if self._pending is None else self._pending.result().total
 
-    def begin_step(self, asked: bool, count: float | None = None) -> None:
+    def begin_step(self, asked: bool, count: float | None = None, *, joining: bool = False) -> None:
         """Begins a step, on all ranks: they agree on whether to stop after it, if it is time, and on counts where there are some."""
         self._passed += 1
         if count is None and self._passed < self._every:
@@ -131,7 +148,7 @@ class Agreements:
         # How long steps take is not known yet at first: as if they were slow.
         seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
         self._begun, self._passed = now, 0
-        self._pending = self._ranks.begin(stopping, count or 0.0, int(seconds * 1e6))
+        self._pending = self._ranks.begin(stopping, count or 0.0, int(seconds * 1e6), joining)
 
     @property
     def _every(self) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -126,6 +130,7 @@ def loader_of(
     Raises:
         InputError: the dataset is not as long as the recipe says, or an option is the plan's.
     """
+    options = {**options, "worker_init_fn": _Worker(options.get("worker_init_fn"))}
     stream = is_stream(dataset)
     for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
         if name in options:
@@ -144,6 +149,33 @@ def loader_of(
             f"dataset_size must be {size:,}, as the dataset has, got {expected!r}", field="dataset_size"
         )
     return DataLoader(dataset, batch_sampler=RunBatches(progress, size, equal=equal, least=least), **options)
+
+
+class _Worker:
+    """The beginning of a DataLoader's worker, before the user's own: it ends with its parent, not before.
+
+    torchrun and Slurm send SIGTERM to workers too, which would end the training before it can stop by itself; a second SIGTERM, or 40 s,
+    end the worker. A forked worker of a rank that was killed would hold its sockets open for five seconds, and the others would wait.
+    """
+
+    def __init__(self, own: Callable[[int], Any] | None) -> None:
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGTERM, _outlive)
+        # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
+        if sys.platform == "linux" and threading.current_thread().name == "MainThread":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self._own is not None:
+            self._own(worker)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _outlive(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.alarm(40)
 
 
 def passes_are_equal(loader: Any) -> bool:

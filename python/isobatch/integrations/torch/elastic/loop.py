@@ -18,7 +18,7 @@ from isobatch.integrations.torch.elastic.loader import (
     next_batch,
     passes_are_equal,
 )
-from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, check_window, count
+from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
 from isobatch.integrations.torch.lr import ElasticLR
 
 
@@ -39,12 +39,12 @@ class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
     def __init__(
-        self, progress: Progress, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None
+        self, progress: Progress, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None, watch: Watch
     ) -> None:
-        self._run, self._loader, self._tokens = progress, loader, tokens
+        self._run, self._loader, self._tokens, self._watch = progress, loader, tokens, watch
         self._equal = passes_are_equal(loader)
         self._agreements = Agreements(ranks)
-        self.asked = False
+        self.asked = self.joining = False
         self.current: Step | None = None
 
     @property
@@ -64,8 +64,8 @@ class Loop:
         return None
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps, each to be finished before the next is asked for."""
-        with Signals() as signals:
+        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join they end behind one."""
+        with Signals() as signals, self._watch.guard():
             windows = self._windows(iter(self._loader))
             window = next(windows, None)
             if window is not None and self._tokens is not None:
@@ -73,15 +73,19 @@ class Loop:
             while window is not None:
                 asked = signals.received or self.asked
                 total, ahead = 0.0, None
+                joining = self._watch.wanted
                 if self._tokens is None:
-                    self._agreements.begin_step(asked)
+                    self._agreements.begin_step(asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
                     total = self._agreements.total
                     check_window(total, window.own, window.span.number)
                     ahead = next(windows, None)
-                    self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own)
+                    self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own, joining=joining)
                 step = self._step(window, total)
                 yield from self._finished(step)
+                self.joining = not self._watch.lost and self._agreements.joining
+                if self._watch.lost or self.joining:
+                    return
                 window = ahead if self._tokens is not None else next(windows, None)
             self._agreements.end()
 
@@ -94,7 +98,7 @@ class Loop:
             if self.unfinished is None:
                 self._run.step = step.number + 1
                 self.current = None
-        if self.unfinished is not None:
+        if self.unfinished is not None and not self._watch.void:
             raise InputError(
                 f"{self.unfinished}: take all of them, step the optimizer, then the scheduler, once each"
             )
@@ -121,10 +125,10 @@ class Loop:
             total /= self._run.processes / replicas
             factors = [own * replicas / total for own in window.counts]
         batches = (
-            Micro(batch, factor, one.last, one.stand_in, self._equal)
+            Micro(batch, factor, one.last, one.stand_in, self._equal, self._watch)
             for batch, one, factor in zip(window.batches, window.passes, factors, strict=True)
         )
-        return Step(window.span, batches, len(window.passes))
+        return Step(window.span, batches, len(window.passes), self._watch)
 
 
 class TrainerLoop:
@@ -156,7 +160,7 @@ class TrainerLoop:
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
         """Makes a scheduler for the trainer to step, or not where its scaler skipped the optimizer's step."""
-        scheduler = ElasticLR(optimizer, self._progress.course, self._progress.step, lambda _: None)
+        scheduler = ElasticLR(optimizer, self._progress.course, self._progress.step, lambda _: True)
         self._progress.schedulers = [scheduler]
         return scheduler
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from isobatch.integrations.torch.elastic.agreement import RankGroup
 from isobatch.integrations.torch.elastic.loader import Progress, loader_of
 from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
-from isobatch.integrations.torch.elastic.steps import Step, Tokens
+from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.course import Position
@@ -69,6 +70,9 @@ class ElasticRun:
     (6, 6)
     """
 
+    _watch: Watch = ALL_THERE
+    _timeout: timedelta | None = None
+
     def __init__(
         self,
         recipe: Recipe | Plan,
@@ -81,7 +85,7 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world = find_world()
-        self._ranks = RankGroup(self.world.rank, self.world.size)
+        self._ranks = RankGroup(self.world.rank, self.world.size, self._timeout)
         self.seed, self.shuffle = seed, shuffle
         self._loop: Loop | TrainerLoop | None = None
         self._agreed = False
@@ -264,7 +268,7 @@ class ElasticRun:
             InputError: a step is left unfinished, the loader ends before the run, or a step has no token on any rank.
         """
         self._agree()
-        self._loop = Loop(self._progress, self._ranks, loader, tokens)
+        self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch)
         return self._loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
@@ -307,8 +311,10 @@ class ElasticRun:
             )
         return states.write(self._state())
 
-    def _scheduled(self, scheduler: ElasticLR) -> None:
-        """Refuses a scheduler's step in the wrong place."""
+    def _scheduled(self, scheduler: ElasticLR) -> bool:
+        """Refuses a scheduler's step in the wrong place; False where the step is void."""
+        if self._watch.void:
+            return False
         step = None if self._loop is None else self._loop.current
         if step is None or step.left or scheduler.last_epoch != step.number:
             where = "outside of run.steps" if step is None else f"in step {step.number:,}"
@@ -316,6 +322,7 @@ class ElasticRun:
             raise InputError(
                 f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, after optimizer.step()"
             )
+        return True
 
     @property
     def _done(self) -> int:

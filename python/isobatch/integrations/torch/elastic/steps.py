@@ -21,6 +21,29 @@ _FSDP1 = "FullyShardedDataParallel"
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
+class Watch:
+    """What a loop asks about the other ranks. A run whose ranks cannot be lost has all of them there, always.
+
+    Attributes:
+        lost: a rank was lost: no further step can be begun.
+        void: it was lost before the step under way could be applied: what is left of it changes nothing.
+        wanted: somebody waits to join.
+    """
+
+    lost = void = wanted = False
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """Takes the errors of a loss, so that the loop ends."""
+        return contextlib.nullcontext()
+
+    def pass_guard(self) -> AbstractContextManager[Any]:
+        """Takes the errors of a loss in a forward or backward, so that the rest of the step is void."""
+        return contextlib.nullcontext()
+
+
+ALL_THERE = Watch()
+
+
 class Micro(NamedTuple):
     """A micro-batch of a step.
 
@@ -36,6 +59,7 @@ class Micro(NamedTuple):
     last: bool
     stand_in: bool
     equal: bool
+    watch: Watch = ALL_THERE
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
@@ -47,6 +71,7 @@ class Micro(NamedTuple):
             InputError: the model has collectives inside its forward, and the replicas may make different numbers of passes.
         """
         stack = contextlib.ExitStack()
+        stack.enter_context(self.watch.pass_guard())
         for model in models:
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
@@ -74,9 +99,9 @@ class Step:
         last_of_epoch: whether the next step is of another epoch.
     """
 
-    def __init__(self, span: Span, micros: Iterator[Micro], passes: int) -> None:
+    def __init__(self, span: Span, micros: Iterator[Micro], passes: int, watch: Watch) -> None:
         self.number, self.epoch, self.last_of_epoch = span.number, span.epoch, span.last_of_epoch
-        self._micros, self._left = micros, passes
+        self._micros, self._left, self._watch = micros, passes, watch
 
     @property
     def left(self) -> int:
@@ -90,6 +115,8 @@ class Step:
         for micro in self._micros:
             self._left -= 1
             yield micro
+            if self._watch.void:
+                return
 
 
 def _has_collectives_inside(model: nn.Module) -> bool:

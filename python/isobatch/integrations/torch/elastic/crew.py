@@ -1,0 +1,196 @@
+"""A crew: the ranks that train together until one is lost or joins, and the run among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from datetime import timedelta
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from isobatch.integrations.torch.elastic import state as states
+from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
+from isobatch.integrations.torch.elastic.healing import TrainingState
+from isobatch.integrations.torch.elastic.membership import Membership, Pulse
+from isobatch.integrations.torch.elastic.run import ElasticRun
+from isobatch.integrations.torch.elastic.steps import Watch
+from isobatch.integrations.torch.lr import ElasticLR
+from isobatch.planning.plan import Plan
+from isobatch.recipes.recipe import Recipe
+
+
+class Crew(Watch):
+    """The ranks that train together until one is lost or joins.
+
+    Attributes:
+        number: from 0; the store has one list for each.
+        rank, size: of this process in it, and how many they are.
+        run: an ElasticRun, already at its step.
+        scheduler: the run's, for the optimizer.
+        lost: a rank was lost; the next crew goes on.
+        void: the step under way was lost before it could be applied.
+    """
+
+    def __init__(self, members: Membership, training: TrainingState, group: CrewGroup, pulse: Pulse) -> None:
+        self._members, self._training, self._group, self._pulse = members, training, group, pulse
+        self.number, self.size = members.number, len(members.table.seats)
+        self.rank = members.table.ids.index(members.id)
+        self.lost, self.void, self.applied, self.saved = False, False, 0, None
+        self._entered = False
+        self._extras: dict[str, Any] | None = None
+        self.run: CrewRun
+        self.scheduler: ElasticLR
+
+    def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
+        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left.
+
+        Args:
+            options: DDP's own, such as device_ids.
+        """
+        with self.guard():
+            return self._group.wrap(net, **options)
+        return net
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return error is not None and self._is_loss(error)
+
+    @property
+    def wanted(self) -> bool:  # type: ignore[override]
+        """Whether somebody waits to join."""
+        return self._pulse.wanted
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Takes the errors of a loss, so that the loop ends; where the loop is in `with crew:` they end it themselves."""
+        try:
+            yield
+        except Exception as error:
+            if not self._is_loss(error) or self._entered:
+                raise
+
+    @contextmanager
+    def pass_guard(self) -> Iterator[None]:
+        """Takes the errors of a loss in a pass: what is left of the step then changes nothing."""
+        try:
+            yield
+        except Exception as error:
+            if not self._is_loss(error) or self._entered:
+                raise
+            self.void = True
+            self._extras = deepcopy(self._training.extras())
+            for group in self._training.optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:  # For what looks at gradients before the optimizer.
+                        parameter.grad = torch.zeros_like(parameter)
+
+    def _is_loss(self, error: BaseException) -> bool:
+        """Notes a loss, and tells the others; another error is the training's own."""
+        if not is_loss(error):
+            return False
+        if not self.lost:
+            self.lost = True
+            self._members.say_over(str(error).splitlines()[0][:200])
+        return True
+
+    def check_current(self) -> None:
+        """Refuses to go on where a later crew has formed without this process.
+
+        Raises:
+            LeftOut: it has.
+        """
+        if not self._members.is_current():
+            self.lost = True
+            raise LeftOut(
+                f"{self._members.name} was left out: the run went on without it after crew {self.number}"
+            )
+
+    def close(self) -> None:
+        """Ends what belongs to this crew alone."""
+        if self._extras is not None:
+            self._training.read_extras(self._extras)
+        self._training.optimizer.zero_grad()
+        self._pulse.exit()
+        self._group.free()
+
+
+class CrewRun(ElasticRun):
+    """An ElasticRun among ranks that may be lost."""
+
+    _asked = False
+
+    def __init__(self, crew: Crew, timeout: float, recipe: Recipe | Plan, **settings: Any) -> None:
+        self._watch = self._crew = crew
+        self._timeout = timedelta(seconds=timeout)
+        super().__init__(recipe, **settings)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether some rank was asked to stop."""
+        with self._crew.guard():
+            return super().stopping
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step, where it was before.
+
+        Raises:
+            InputError: a step is under way.
+            LeftOut: the run went on without this process.
+        """
+        self._crew.check_current()
+        written = self.written() if self._crew.void else super().state_dict()
+        self._crew.saved = written["step"]
+        return written
+
+    def written(self) -> dict[str, Any]:
+        """Returns where the run is, by whole steps."""
+        return states.write(self._state())
+
+    @property
+    def begun(self) -> bool:
+        """Whether its steps were taken."""
+        return self._loop is not None
+
+    @property
+    def joining(self) -> bool:
+        """Whether it ended because somebody waits to join."""
+        return self._loop is not None and bool(getattr(self._loop, "joining", False))
+
+    @property
+    def under_way(self) -> int | None:
+        """The number of the step that the loop has in hand."""
+        return None if self._loop is None or self._loop.current is None else self._loop.current.number
+
+    @property
+    def done(self) -> int:
+        """Steps done, by the loop's own count."""
+        return self._done
+
+    def ask(self) -> None:
+        """Asks the steps to stop, from their beginning."""
+        self._asked = True
+
+    def steps(self, loader: Any, tokens: Any = None) -> Iterator[Any]:
+        """Yields the steps, as ElasticRun does, until a rank is lost or joins."""
+        steps = super().steps(loader, tokens)
+        if self._asked:
+            self.stop()
+        return steps
+
+    def count(self, applied: int) -> None:
+        """Counts a step that the optimizer has applied, and the loop not counted."""
+        if applied > self._done:
+            self._progress.step = applied
+            self._loop = None
+
+    def free(self) -> None:
+        """Lets go of what holds the crew's group."""
+        self._ranks.free()
+        self._loop = None

@@ -1,0 +1,325 @@
+"""Who trains together: crews, each on one list in the store, closed once; the pulse by which a rank is known to live."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import msgspec
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.store import LEFT, Beats, Lifeline, Store, StoreGone
+from isobatch.words import shown
+
+NEW, OUT = -1, -2
+"""The votes of a rank that begins, and of one whose state does not count: it was left out, or holds half a step."""
+
+
+class Seat(NamedTuple):
+    """A process at a crew's table: its id, and its vote, the steps that it has applied, or NEW or OUT."""
+
+    id: str
+    vote: int
+
+    @property
+    def name(self) -> str:
+        """The rank's own name."""
+        return self.id.rsplit("|", 2)[0]
+
+
+class Table(NamedTuple):
+    """A crew's list as it was closed: its number, its seats in the order of their ranks; or why there can be none."""
+
+    number: int
+    seats: tuple[Seat, ...]
+    error: str | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """The processes' ids, in the order of their ranks."""
+        return [seat.id for seat in self.seats]
+
+
+class Membership:
+    """This process's place in the crews of a run.
+
+    A crew's list is closed once, by the store's compare-and-set: there is one truth. Who is not on it is out, and comes in at the next.
+
+    Args:
+        ranks: how many the first crew waits for.
+        min_ranks: the fewest that go on; None: more than half of the crew before.
+        lease: seconds of silence after which a rank is lost.
+        timeout: seconds after which a rank that beats and does not come is lost, and after which too few give up.
+
+    Attributes:
+        fits: whether the run can go on with a number of ranks: who wants to join waits until it can.
+    """
+
+    def __init__(
+        self, store: Store, name: str, *, ranks: int, min_ranks: int | None, lease: float, timeout: float
+    ) -> None:
+        self.store, self.lease, self.timeout = store, lease, timeout
+        self.ranks, self.min_ranks, self.name = ranks, min_ranks, name
+        self.lifeline = Lifeline(store.address)
+        self.id = f"{name}|{self.lifeline.address}|{store.number('ids')}"
+        self.table = Table(-1, ())
+        self.fits: Callable[[int], bool] = lambda _: True
+        store.set(f"beat/{self.id}", "0")
+
+    # ---- facts ----
+
+    def compare(self, facts: Mapping[str, Any]) -> None:
+        """Refuses this process where it is not like the first that came.
+
+        Raises:
+            InputError: its recipe, seed, settings, model or version differ.
+        """
+        mine = msgspec.json.encode(facts).decode()
+        first = msgspec.json.decode(self.store.once("facts", mine))
+        for name, value in msgspec.json.decode(mine).items():
+            if first.get(name) != value:
+                reason = f"{name} must be {shown(first.get(name))} as on the first rank of the run, got {shown(value)}"
+                self.store.add("refused", f"{self.name}: {reason}")
+                raise InputError(reason, field=name)
+
+    # ---- crews ----
+
+    @property
+    def number(self) -> int:
+        """The crew that this process is in, or was in last; −1: none yet."""
+        return self.table.number
+
+    def is_current(self) -> bool:
+        """Returns whether no later crew has formed: this process is not left out."""
+        return not self.store.has(f"{self.number + 1}/list")
+
+    def say_over(self, why: str) -> None:
+        """Says that the present crew is over, before anything is torn down."""
+        self.store.once(f"{self.number}/over", f"{self.name}: {why}")
+
+    def form(self, vote: int, asked: Callable[[], bool] = lambda: False) -> Table | None:
+        """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
+
+        Raises:
+            InputError: too few ranks are left, or came.
+        """
+        left_out = NEW if self.number < 0 else OUT
+        number = self.number + 1
+        if self.number < 0 or not self.is_current():
+            number, vote = int(self.store.get("crew") or -1) + 1, left_out
+        while not self.store.has("done"):
+            self.store.add(f"{number}/in", f"{self.id} {vote}")
+            table = self._wait_for(number, asked)
+            if table is None:
+                break
+            if table.error is not None:
+                raise InputError(table.error)
+            if self.id in table.ids:
+                self.table = table
+                self.store.set("crew", str(number))
+                return table
+            number, vote = max(number, int(self.store.get("crew") or -1)) + 1, left_out
+        return None
+
+    def _wait_for(self, number: int, asked: Callable[[], bool]) -> Table | None:
+        """Waits until a list is closed, and closes it where this process sees first that it is time."""
+        closing = _Closing(self, number)
+        while (table := self._table(number)) is None:
+            if self.store.has("done") or (self.number < 0 and asked()):
+                return None
+            made = closing.look()
+            if made is not None:
+                self.store.once(f"{number}/list", msgspec.json.encode(made).decode())
+                continue
+            # The first to come look often; of many ranks not all ask at once.
+            sleep(min(0.01 * closing.turn, 0.25))
+        return table
+
+    def _table(self, number: int) -> Table | None:
+        written = self.store.get(f"{number}/list")
+        return None if written is None else msgspec.json.decode(written, type=Table)
+
+    def least(self, before: int) -> int:
+        """Returns how many must be left of a crew."""
+        return self.min_ranks or before // 2 + 1
+
+    # ---- the end ----
+
+    def end(self) -> bool:
+        """Leaves the run together with all of its crew; False where somebody was lost before, who may need this rank's state.
+
+        Raises:
+            StoreGone: the store does not answer.
+        """
+        self.store.add(f"{self.number}/end", self.id)
+        beats = Beats(self.store, self.lease)
+        while not self.store.has(f"{self.number}/over"):
+            missing = {*self.table.ids} - {*self.store.lines(f"{self.number}/end")}
+            if self.store.has("done") or all(beats.gone(member) for member in missing):
+                self.store.set("done", str(self.number))
+                return True
+            sleep(0.01)
+        return False
+
+    def leave(self) -> None:
+        """Says that this process takes no further part."""
+        with suppress(StoreGone):
+            self.store.set(f"beat/{self.id}", LEFT)
+        self.lifeline.close()
+
+
+class _Closing:
+    """A crew's list that this process waits for: whether it can be closed, and how."""
+
+    def __init__(self, membership: Membership, number: int) -> None:
+        self._all, self._number = membership, number
+        store = membership.store
+        before = membership._table(number - 1)
+        self._old = [] if before is None else before.ids
+        self._beats = Beats(store, membership.lease)
+        self._since: float | None = None if self._old else monotonic()
+        self.turn = store.number(f"{number}/turns")
+
+    @property
+    def _waited(self) -> float:
+        return 0.0 if self._since is None else monotonic() - self._since
+
+    def look(self) -> Table | None:
+        """Returns the list where it can be closed, or why it never will be; None: it is not time."""
+        come = {seat.id: seat for seat in map(_seat, self._all.store.lines(f"{self._number}/in"))}
+        missing = [member for member in self._old if member not in come]
+        if self._since is None and (len(missing) < len(self._old) or self._are_gone(missing)):
+            self._since = monotonic()  # Until then the crew before trains, and who waits to join has time.
+        late = self._waited > self._all.timeout
+        if self._since is None or not (late or self._are_gone(missing)):
+            return None
+        if not self._old and len(come) < self._all.ranks and not late:
+            return self._refused()
+        alive = [seat for seat in come.values() if seat.id == self._all.id or not self._beats.gone(seat.id)]
+        members = sorted(
+            (seat for seat in alive if seat.id in self._old), key=lambda seat: self._old.index(seat.id)
+        )
+        others = sorted(
+            (seat for seat in alive if seat.id not in self._old), key=lambda seat: natural(seat.id)
+        )
+        if any(seat.vote >= 0 for seat in members):
+            return self._going_on(members, others, late)
+        return self._beginning([*members, *others], late)
+
+    def _are_gone(self, members: Iterable[str]) -> bool:
+        return all(self._beats.gone(member) for member in members)
+
+    def _going_on(self, members: list[Seat], others: list[Seat], late: bool) -> Table | None:
+        if self._all.id not in self._old:
+            return None  # Only who has the run knows with how many it can go on.
+        least = self._all.least(len(self._old))
+        count = len(members) + (len(others) if self._all.min_ranks else 0)
+        if count >= least:
+            while others and not self._all.fits(len(members) + len(others)):
+                others.pop()
+            return Table(self._number, (*members, *others))
+        what = "min_ranks is" if self._all.min_ranks else "more than half is"
+        return (
+            self._given_up(f"{count} of {len(self._old)} ranks are left, and {what} {least}")
+            if late
+            else None
+        )
+
+    def _beginning(self, seats: list[Seat], late: bool) -> Table | None:
+        """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
+        if not (late or all(self._beats.left(member) for member in self._old)):
+            return None
+        if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
+            return Table(self._number, tuple(seats))
+        return (
+            self._given_up(f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s")
+            if late
+            else None
+        )
+
+    def _refused(self) -> Table | None:
+        refused = self._all.store.lines("refused")
+        return self._given_up(f"rank {refused[0]}") if refused else None
+
+    def _given_up(self, why: str) -> Table:
+        return Table(self._number, (), why)
+
+
+class Pulse(threading.Thread):
+    """Beats, answers and looks: at the crew's end, at the next rank in the ring, and at who waits to join.
+
+    Attributes:
+        wanted: whether somebody waits to join, or the store is gone: the crew ends after a step.
+    """
+
+    def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
+        super().__init__(name="isobatch pulse", daemon=True)
+        self._membership, self._cut = membership, cut
+        self._store = membership.store.another()
+        self._inside: Table | None = None
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self.wanted = False
+
+    def enter(self, table: Table) -> None:
+        """Watches over a crew from here on."""
+        with self._lock:
+            self._inside, self.wanted = table, False
+            self._next = table.ids[(table.ids.index(self._membership.id) + 1) % len(table.ids)]
+            self._beats = Beats(self._store, self._membership.lease)
+
+    def exit(self) -> None:
+        """Watches over no crew: what it had may be torn down."""
+        with self._lock:
+            self._inside = None
+
+    def end(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+
+    def run(self) -> None:
+        count, period = 0, min(1.0, self._membership.lease / 10)
+        due = 0.0
+        try:
+            while not self._ended.wait(0.05):
+                self._membership.lifeline.answer()
+                full = monotonic() >= due
+                if full:
+                    due, count = monotonic() + period, count + 1
+                    self._store.set(f"beat/{self._membership.id}", str(count))
+                with self._lock:
+                    if self._inside is not None:
+                        self._look(self._inside.number, full)
+        except (InputError, OSError):
+            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in vain.
+            self.wanted = True
+            self._ended.wait(self._membership.lease)
+            with self._lock:
+                if self._inside is not None:
+                    self._cut()
+
+    def _look(self, number: int, full: bool) -> None:
+        if full and self._next != self._membership.id and self._beats.gone(self._next):
+            self._store.once(f"{number}/over", f"{self._next.split('|')[0]} is gone")
+        if self._store.has(f"{number}/over"):
+            self._inside = None
+            self._cut()
+        elif full and self._store.has(f"{number + 1}/in"):
+            self.wanted = True
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Returns the key by which "node10" comes after "node9".
+
+    >>> sorted(["node10/0", "node9/1"], key=natural)
+    ['node9/1', 'node10/0']
+    """
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _seat(line: str) -> Seat:
+    member, _, vote = line.rpartition(" ")
+    return Seat(member, int(vote))

@@ -1,0 +1,285 @@
+"""`survivors`: a run that outlives its ranks. Those that are left form again in their own processes, and go on in the same step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from functools import wraps
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from isobatch._core import __version__
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic import state as states
+from isobatch.integrations.torch.elastic.agreement import Signals
+from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
+from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
+from isobatch.integrations.torch.elastic.healing import Held, TrainingState, heal
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Pulse, Table
+from isobatch.integrations.torch.elastic.store import Store
+from isobatch.planning.plan import Plan
+from isobatch.recipes.recipe import Recipe
+
+_STANDSTILL = 5
+
+
+def survivors(
+    recipe: Recipe | Plan,
+    net: nn.Module,
+    optimizer: Optimizer,
+    *,
+    store: str | None = None,
+    ranks: int | None = None,
+    min_ranks: int | None = None,
+    name: str | None = None,
+    state: dict[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    lease: float = 10.0,
+    timeout: float = 600.0,
+    accept: Collection[str] = (),
+    **settings: Any,
+) -> Iterator[Crew]:
+    """Trains a run through the loss and the return of ranks; yields each crew, the ranks that train together until one is lost or joins.
+
+    No process restarts and no file is read: every rank of a data-parallel training holds all of its state. The step under way is dealt
+    anew over the ranks that are left, with the same samples, learning rate and weights.
+
+        for crew in survivors(recipe, net, optimizer, store="node0:29400", ranks=4, min_ranks=1, split="uneven"):
+            model = crew.wrap(net)
+            for step in crew.run.steps(crew.run.loader(dataset)):
+                for micro in step:
+                    with micro.sync(model):
+                        (loss_of(model, micro.batch) * micro.weight).backward()
+                optimizer.step(); crew.scheduler.step(); optimizer.zero_grad()
+
+    Here a step that is lost goes on to the end of the loop's body, but changes nothing: the optimizer and the scheduler do not step, and
+    `extra` is put back. A body that does more, above all collectives of its own, is better left at once: write `with crew:` around it.
+
+    Args:
+        recipe: as in ElasticRun.
+        net: the network, on its device, the same on all ranks but for its values.
+        optimizer: the one optimizer of all its parameters.
+        store: "host:port" of `isobatch store`; None: MASTER_ADDR and MASTER_PORT.
+        ranks: how many the first crew waits for; None: WORLD_SIZE.
+        min_ranks: the fewest that go on; None: more than half of the crew before.
+        name: this rank's own; None: the host and LOCAL_RANK.
+        state: of a checkpoint, what `crew.run.state_dict()` gave; net and optimizer are loaded already.
+        extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and load_state_dict.
+        lease: seconds of silence after which a rank is lost: paused, or cut off. One that died is known at once.
+        timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of them is busy alone.
+        accept, settings: as in ElasticRun, with seed and shuffle.
+
+    Raises:
+        InputError: too few ranks are left, the store is gone, or this process is not of the run; later, as ElasticRun.
+    """
+    address = store or _variables("store", "MASTER_ADDR", "MASTER_PORT")
+    count = ranks if ranks is not None else int(_variables("ranks", "WORLD_SIZE"))
+    for field, value in ("ranks", count), ("min_ranks", 1 if min_ranks is None else min_ranks):
+        if type(value) is not int or value < 1:
+            raise must_be("a whole number from 1", value, field=field)
+    if min_ranks is not None and min_ranks > count:
+        raise must_be(f"at most ranks, {count}", min_ranks, field="min_ranks")
+    for field, seconds in ("lease", lease), ("timeout", timeout):
+        if not seconds > 0:
+            raise must_be("above 0 seconds", seconds, field=field)
+    name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
+    members = Membership(
+        Store(address, lease), name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout
+    )
+    training = TrainingState(net, optimizer, extra or {})
+    return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
+
+
+def _variables(field: str, *names: str) -> str:
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise InputError(f"{field} is missing: pass {field}=, or set {' and '.join(missing)}", field=field)
+    return ":".join(os.environ[name] for name in names)
+
+
+class _Survivors:
+    """A process's way through the crews of a run."""
+
+    def __init__(
+        self,
+        members: Membership,
+        training: TrainingState,
+        recipe: Recipe | Plan,
+        state: dict[str, Any] | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self._members, self._training, self._recipe, self._settings = members, training, recipe, settings
+        self._state, self._whole, self._saved = state, True, None if state is None else state.get("step")
+        self._group = CrewGroup()
+        self._pulse = Pulse(members, self._group.cut)
+        self._crew: Crew | None = None
+        self._same: tuple[Any, int] = (None, 0)
+        self._watch_optimizer(training.optimizer)
+
+    def crews(self) -> Iterator[Crew]:
+        """Yields the crews until the run ends."""
+        members = self._members
+        try:
+            members.compare(self._facts())
+        except InputError:
+            members.leave()
+            raise
+        atexit.register(members.leave)
+        self._pulse.start()
+        with Signals() as self._signals:
+            try:
+                while (crew := self._formed()) is not None:
+                    yield crew
+                    if self._is_over(crew):
+                        return
+            except InputError as error:
+                raise InputError(f"{error}; {self._where()}", field=error.field) from None
+            finally:
+                self._pulse.end()
+                self._pulse.exit()
+                self._group.free()
+                members.leave()
+                atexit.unregister(members.leave)
+
+    # ---- between crews ----
+
+    @property
+    def _step(self) -> int:
+        return int((self._state or {}).get("step", 0))
+
+    def _formed(self) -> Crew | None:
+        while True:
+            vote = NEW if self._members.number < 0 else self._step if self._whole else OUT
+            table = self._members.form(vote, lambda: self._signals.received)
+            if table is None:
+                self._refuse_what_is_over()
+                return None
+            try:
+                self._crew = self._made(table)
+                return self._crew
+            except RuntimeError as error:
+                if not is_loss(error):
+                    raise
+                self._members.say_over(str(error).splitlines()[0][:200])
+                self._pulse.exit()
+                self._group.free()
+
+    def _made(self, table: Table) -> Crew:
+        members, parameter = self._members, next(self._training.net.parameters())
+        crew = Crew(members, self._training, self._group, self._pulse)
+        self._group.begin()
+        self._pulse.enter(table)
+        self._group.form(
+            members.store,
+            table.number,
+            crew.rank,
+            crew.size,
+            cuda=parameter.is_cuda,
+            lease=members.lease,
+            timeout=members.timeout,
+        )
+        vote = table.seats[crew.rank].vote
+        mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
+        best = heal(self._training, mine)
+        accept = {} if not best.trained else {"accept": ()}
+        self._refuse_standstill(table, best.step)
+        crew.run = CrewRun(
+            crew, members.timeout, self._recipe, **{**self._settings, **accept, "state": best.run}
+        )
+        self._state, self._whole = crew.run.written(), True
+        crew.applied, crew.saved = self._step, self._saved
+        members.fits = lambda count: crew.run.plans([count])[count].status != "infeasible"
+        if not best.trained:
+            self._check_counts(crew)
+        crew.scheduler = crew.run.scheduler(self._training.optimizer)
+        if self._signals.received:
+            crew.run.ask()
+        return crew
+
+    def _is_over(self, crew: Crew) -> bool:
+        """Closes a crew; returns whether the run is over with it."""
+        run = crew.run
+        if not (run.begun or crew.lost):
+            raise InputError("the loop took no steps: iterate over crew.run.steps(crew.run.loader(dataset))")
+        goes_on = crew.lost or (run.joining and not run.finished)
+        # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the rest was done.
+        if crew.applied > run.done:
+            run.count(crew.applied)
+            self._whole = not self._training.extra
+        self._state, self._saved = run.written(), crew.saved
+        over = not goes_on and self._members.end()
+        crew.close()
+        run.free()
+        return over
+
+    def _refuse_what_is_over(self) -> None:
+        """Refuses to end the loop as if it had been gone through: who comes after it would save weights that are not the run's."""
+        if not self._signals.received:
+            raise LeftOut(
+                f"the run is over, and {self._members.name} had no part in its end: its weights are not the run's"
+            )
+
+    def _check_counts(self, crew: Crew) -> None:
+        """Refuses settings that would end the run at the first loss."""
+        least = self._members.least(crew.size)
+        for count, plan in crew.run.plans(range(least, crew.size)).items():
+            if plan.status == "infeasible":
+                raise InputError(
+                    f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
+                )
+
+    def _refuse_standstill(self, table: Table, step: int) -> None:
+        before, times = self._same
+        now = (tuple(table.ids), step)
+        self._same = now, times + 1 if now == before else 1
+        if self._same[1] > _STANDSTILL:
+            raise InputError(
+                f"the same {len(table.ids)} ranks formed {_STANDSTILL} times and finished no step: their network fails"
+            )
+
+    # ---- what is watched ----
+
+    def _facts(self) -> dict[str, Any]:
+        recipe = self._recipe.recipe if isinstance(self._recipe, Plan) else self._recipe
+        settings = {name: str(value) for name, value in self._settings.items() if name != "accept"}
+        return {
+            "isobatch": __version__,
+            "torch": str(torch.__version__),
+            **{f"recipe's {name}": value for name, value in states.recipe_fields(recipe).items()},
+            "settings": settings,
+            **self._training.description(),
+        }
+
+    def _watch_optimizer(self, optimizer: Optimizer) -> None:
+        """Counts the steps that the optimizer applies, and leaves out the void one."""
+        step = optimizer.step
+
+        @wraps(step)
+        def watched(_: Optimizer, *args: Any, **options: Any) -> Any:
+            crew = self._crew
+            if crew is None:
+                return step(*args, **options)
+            if crew.void:
+                return None
+            done = step(*args, **options)
+            if (number := crew.run.under_way) is not None:
+                crew.applied = number + 1
+            return done
+
+        optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]
+
+    def _where(self) -> str:
+        step = self._step if self._crew is None else max(self._step, self._crew.applied)
+        saved = self._saved if self._crew is None else self._crew.saved
+        last = (
+            "no state of it was taken"
+            if saved is None
+            else f"the last state that was taken is of step {saved:,}"
+        )
+        return f"the run ends here at step {step:,}, and {last}"

@@ -1,0 +1,131 @@
+"""Ranks as processes around a store, to be killed, paused and joined; and whether their run was the undisturbed one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from ddp import surviving
+
+TESTS = Path(__file__).parents[1]
+CLOSE = 1e-12
+
+
+class Ranks:
+    """The processes of one run, with their store; `with Ranks(folder, options) as ranks`."""
+
+    def __init__(self, folder: Path, options: dict) -> None:
+        self.folder, self.options, self.processes = folder, options, {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self):
+        self.environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
+        self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
+        self.port = int(self.store.stdout.readline().split()[-1])
+        return self
+
+    def __exit__(self, *_):
+        for process in [self.store, *self.processes.values()]:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        self.store.stdout.close()
+
+    def start(self, name: str, **options) -> subprocess.Popen:
+        """Starts a rank."""
+        asked = json.dumps({**self.options, **options})
+        with (self.folder / f"out-{name}").open("a") as out:
+            process = self.processes[name] = subprocess.Popen(
+                [sys.executable, surviving.__file__, f"127.0.0.1:{self.port}", self.folder, name, asked],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        return process
+
+    def wait(self, seconds: float) -> dict[str, int | None]:
+        """Waits until all have ended; each one's exit code, None where it hangs."""
+        until = time.monotonic() + seconds
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, until - time.monotonic()))
+        return {name: process.poll() for name, process in self.processes.items()}
+
+    def wait_for(self, what, seconds: float = 60.0) -> None:
+        """Waits until a log's line is there."""
+        until = time.monotonic() + seconds
+        while not any(what(line) for line in lines(self.folder)):
+            assert time.monotonic() < until, "what was waited for did not come"
+            time.sleep(0.05)
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"out-{name}").read_text()
+
+
+def lines(folder: Path) -> list[dict]:
+    """All whole lines of the ranks' logs, by time."""
+    found = []
+    for path in folder.glob("log-*.jsonl"):
+        for line in path.read_text().split("\n")[:-1]:
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append({**json.loads(line), "rank_of": path.name})
+    return sorted(found, key=lambda line: line["t"])
+
+
+def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
+    """What differs from the undisturbed run, and how far the weights are apart, over each tensor's largest value."""
+    steps, weights = alone
+    log = lines(folder)
+    found, applied = [], {}
+    for line in log:
+        if "done" in line:
+            applied.setdefault(line["done"], set()).add(line["crew"])
+    if missing := sorted({*steps} - {*applied}):
+        found.append(f"steps {missing} were not done")
+    for step, crews in applied.items():
+        if len(crews) > 1:
+            found.append(f"step {step} was done by crews {sorted(crews)}")
+        for crew in crews:
+            took = [line for line in log if line.get("take") == step and line["crew"] == crew]
+            if sorted(index for line in took for index in line["ids"]) != steps[step][0]:
+                found.append(f"step {step} has other samples in crew {crew}")
+            if {line["lr"] for line in took} != {steps[step][1]}:
+                found.append(f"step {step} has another learning rate")
+    apart = 0.0
+    finals = [torch.load(path) for path in folder.glob("final-*.pt")]
+    if not finals:
+        found.append("no rank came to the end")
+    for final in finals:
+        far = max(
+            float((final[name] - theirs).abs().max() / theirs.abs().max()) for name, theirs in weights.items()
+        )
+        apart = max(apart, far)
+    if not apart <= CLOSE:
+        found.append(f"the weights are {apart:.1e} apart")
+    return found, apart
+
+
+def gaps(folder: Path) -> list[float]:
+    """The seconds from each kill to the next step that is done by a later crew."""
+    log, found = lines(folder), []
+    for kill in log:
+        if "kill" in kill:
+            crews = [line["crew"] for line in log if "crew" in line and line["t"] <= kill["t"]]
+            after = [
+                line["t"]
+                for line in log
+                if "done" in line and line["t"] > kill["t"] and line["crew"] > max(crews)
+            ]
+            found += [min(after) - kill["t"]] if after else []
+    return found

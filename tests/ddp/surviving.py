@@ -1,0 +1,154 @@
+"""A small float64 training among ranks that are killed, paused and joined; run as a process for each rank:
+
+python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
+
+OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run),
+kills ([step, where] of this rank), each where one of PLACES, and signal, SIGKILL or SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import isobatch as ib
+from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
+
+PLACES = ("forward", "between", "reduced", "applied", "scheduled", "end")
+RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
+SETTINGS = {"max_micro_batch": 3, "split": "uneven"}
+
+
+class Averages:
+    """An average of the weights, which the loop moves after each step."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.kept = net, [parameter.detach().clone() for parameter in net.parameters()]
+
+    def move(self) -> None:
+        for kept, parameter in zip(self.kept, self.net.parameters(), strict=True):
+            kept.lerp_(parameter.detach(), 0.1)
+
+    def state_dict(self):
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state):
+        self.kept = [one.clone() for one in state["kept"]]
+
+
+def made(seed: int = 0):
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(1)
+    x = torch.randn(500, 8)
+    data = torch.utils.data.TensorDataset(torch.arange(500), x, torch.sin(x.sum(1, keepdim=True)))
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, foreach=False)
+    return data, net, optimizer, Averages(net)
+
+
+def recipe_of(options) -> ib.Recipe:
+    return ib.Recipe(**{**RECIPE, "duration": f"{options.get('steps', 84)}st", **options.get("recipe", {})})
+
+
+def undisturbed(options) -> tuple[dict, dict]:
+    """The same run on one rank: each step's samples and learning rate; the weights and their averages."""
+    data, net, optimizer, averages = made()
+    run = ElasticRun(recipe_of(options), **SETTINGS)
+    scheduler, steps = run.scheduler(optimizer), {}
+    for step in run.steps(run.loader(data)):
+        ids: list[int] = []
+        for micro in step:
+            index, x, y = micro.batch
+            (mse_loss(net(x), y) * micro.weight).backward()
+            ids += index.tolist()
+        steps[step.number] = sorted(ids), optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        averages.move()
+    return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
+
+
+def train(store: str, folder: Path, name: str, options: dict) -> None:
+    data, net, optimizer, averages = made(options.get("seed", 0))
+    log = (folder / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
+
+    def say(**what):
+        log.write(json.dumps({"t": time.time(), **what}) + "\n")
+
+    kills = {tuple(one) for one in options.get("kills", [])}
+
+    def at(step: int, where: str) -> None:
+        if (step, where) in kills:
+            kills.discard((step, where))
+            say(kill=where, step=step)
+            os.kill(os.getpid(), getattr(signal, options.get("signal", "SIGKILL")))
+
+    given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
+    crews = survivors(
+        recipe_of(options),
+        net,
+        optimizer,
+        store=store,
+        name=name,
+        extra={"averages": averages},
+        **given,
+        **SETTINGS,
+    )
+    for crew in crews:
+        say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
+        with crew if options.get("inside") else nullcontext():
+            model = crew.wrap(net)
+            for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
+                ids: list[int] = []
+                at(step.number, "forward")
+                for micro in step:
+                    index, x, y = micro.batch
+                    ids += [] if micro.stand_in else index.tolist()
+                    if micro.last:
+                        say(take=step.number, crew=crew.number, ids=ids, lr=optimizer.param_groups[0]["lr"])
+                    with micro.sync(model):
+                        loss = mse_loss(model(x), y) * micro.weight
+                        if not micro.last:
+                            at(step.number, "between")
+                        loss.backward()
+                at(step.number, "reduced")
+                optimizer.step()
+                at(step.number, "applied")
+                crew.scheduler.step()
+                at(step.number, "scheduled")
+                optimizer.zero_grad()
+                averages.move()
+                if not crew.void:
+                    say(done=step.number, crew=crew.number, of=crew.size)
+                at(step.number, "end")
+                time.sleep(options.get("pause", 0.0))
+                if step.number % 10 == 9 and crew.rank == 0 and options.get("check"):
+                    say(state=crew.run.state_dict()["step"])
+    torch.save(
+        {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}},
+        folder / f"final-{name}-{os.getpid()}.pt",
+    )
+    say(ended=True)
+
+
+if __name__ == "__main__":
+    try:
+        train(sys.argv[1], Path(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))
+    except ib.InputError as error:
+        print(f"InputError: {error}", flush=True)
+        sys.exit(3)
+    except LeftOut as error:
+        print(f"LeftOut: {error}", flush=True)
+        sys.exit(4)

@@ -1,0 +1,72 @@
+"""The DataLoader's workers of an elastic run: they outlive a SIGTERM that the run outlives, and never the run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
+
+from ddp import elastic  # noqa: E402
+from isobatch.integrations.torch import ElasticRun  # noqa: E402
+
+
+def begun(index):
+    torch.utils.data.get_worker_info().dataset[index] = -1
+
+
+def loader_of(**options):
+    run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
+    return run.loader([*range(70)], num_workers=1, **options)
+
+
+def test_a_worker_goes_on_after_a_sigterm():
+    batches = iter(loader_of())
+    seen = next(batches).tolist()
+    (worker,) = batches._workers
+    os.kill(worker.pid, signal.SIGTERM)
+    for batch in batches:
+        seen += batch.tolist()
+    assert sorted(seen) == sorted([*range(70)] * 3)
+
+
+def test_a_second_sigterm_ends_it():
+    batches = iter(loader_of(prefetch_factor=2))
+    next(batches)
+    (worker,) = batches._workers
+    with pytest.raises(RuntimeError, match="killed by signal: Terminated"):
+        for _ in range(40):
+            os.kill(worker.pid, signal.SIGTERM)
+            time.sleep(0.1)
+
+
+def test_the_user_s_own_beginning_is_kept():
+    (first, *_) = loader_of(worker_init_fn=begun)
+    assert -1 in [index for batch in loader_of(worker_init_fn=begun) for index in batch.tolist()]
+    assert len(first) == 2
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from integrations.elastic.test_elastic_workers import loader_of
+batches = iter(loader_of())
+next(batches)
+print(batches._workers[0].pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a process of its parent's end")
+def test_a_worker_ends_with_its_rank():
+    tests = str(elastic.__file__).rsplit("/", 2)[0]
+    out = subprocess.run([sys.executable, "-c", SCRIPT, tests], capture_output=True, text=True, timeout=120)
+    worker, until = int(out.stdout), time.monotonic() + 2
+    while os.path.exists(f"/proc/{worker}") and time.monotonic() < until:  # noqa: PTH110
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{worker}/exe")  # noqa: PTH110

@@ -1,0 +1,159 @@
+"""A run that loses ranks, takes others in and goes on in the same step is the run that nobody disturbed."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="survivors drives a torch training")
+
+from ddp import surviving  # noqa: E402
+from ddp.crews import Ranks, faults, lines  # noqa: E402
+
+OPTIONS = {
+    "ranks": 3,
+    "min_ranks": 1,
+    "lease": 10.0,
+    "timeout": 60.0,
+    "steps": 40,
+    "recipe": {"warmup": "5st"},
+}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    before = torch.get_default_dtype()
+    yield surviving.undisturbed(OPTIONS)
+    torch.set_default_dtype(before)
+
+
+def through(folder, alone, kills, expected, **options):
+    """Trains through kills of ranks; gives the crews' (number, size, step) in order."""
+    with Ranks(folder, {**OPTIONS, **options}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=kills.get(rank, []), seed=rank)
+        codes = ranks.wait(120)
+    assert codes == expected, [ranks.said(name) for name in codes]
+    assert faults(folder, alone)[0] == []
+    return [*dict.fromkeys((line["crew"], line["of"], line["at"]) for line in lines(folder) if "at" in line)]
+
+
+DEAD = -signal.SIGKILL
+
+
+def test_two_losses_cost_a_step_each(tmp_path, alone):
+    crews = through(
+        tmp_path, alone, {1: [[10, "between"]], 0: [[20, "reduced"]]}, {"r0": DEAD, "r1": DEAD, "r2": 0}
+    )
+    assert crews == [(0, 3, 0), (1, 2, 10), (2, 1, 21)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("place", surviving.PLACES)
+def test_a_loss_at_each_line_of_the_loop(tmp_path, alone, place, inside, workers):
+    kills = {0: [[12, place]]}
+    expected = {"r0": DEAD, "r1": 0, "r2": 0}
+    crews = through(tmp_path, alone, kills, expected, inside=inside, workers=workers)
+    assert [size for _, size, _ in crews] == [3, 2]
+    assert crews[1][2] == (12 if place in ("forward", "between") else crews[1][2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_rank_that_comes_gets_the_state_from_the_others(tmp_path, alone, inside):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1, "inside": inside}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=[[5, "between"]] if rank == 1 else [])
+        ranks.start("late", seed=9)
+        codes = ranks.wait(120)
+    assert codes == {"r0": 0, "r1": DEAD, "r2": 0, "late": 0}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] == []
+    assert max(line["of"] for line in lines(tmp_path) if "at" in line) == 3
+    assert len({line["rank_of"] for line in lines(tmp_path) if "ended" in line}) == 3
+
+
+@pytest.mark.slow
+def test_a_paused_rank_is_out_and_comes_in_again(tmp_path, alone):
+    with Ranks(tmp_path, {**OPTIONS, "lease": 1.5, "pause": 0.2}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=[[5, "reduced"]] if rank == 0 else [], signal="SIGSTOP")
+        ranks.wait_for(lambda line: line.get("crew") == 1 and line.get("done", 0) >= 7)
+        ranks.processes["r0"].send_signal(signal.SIGCONT)
+        codes = ranks.wait(120)
+    assert set(codes.values()) == {0}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] in ([], ["step 5 was done by crews [0, 1]"])
+    crews = [(line["crew"], line["of"]) for line in lines(tmp_path) if "at" in line]
+    assert (1, 2) in crews
+    assert (2, 3) in crews
+
+
+def ended(folder, options, names, each=None, seconds=90):
+    """What the ranks that refuse to train say."""
+    with Ranks(folder, {**OPTIONS, **options}) as ranks:
+        for name in names:
+            ranks.start(name, **((each or {}).get(name, {})))
+        codes = ranks.wait(seconds)
+        assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
+        return [ranks.said(name) for name in names]
+
+
+@pytest.mark.slow
+def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
+    said = ended(tmp_path, {"ranks": 2}, ["r0", "r1"], {"r1": {"recipe": {"warmup": "6st"}}})
+    assert sorted("must be" in one and "recipe's warmup" in one for one in said) == [True, True]
+
+
+@pytest.mark.slow
+def test_too_few_that_came_end_with_their_number(tmp_path):
+    (said,) = ended(tmp_path, {"ranks": 2, "timeout": 3.0}, ["r0"])
+    assert "1 of 2 ranks came in 3 s; the run ends here at step 0, and no state of it was taken" in said
+
+
+@pytest.mark.slow
+def test_fewer_than_asked_for_end_with_the_checkpoint_s_step(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "min_ranks": None, "timeout": 5.0, "check": True}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=[[12, "between"]] if rank else [])
+        codes = ranks.wait(90)
+    assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD}
+    assert (
+        "1 of 3 ranks are left, and more than half is 2; the run ends here at step 12, and the last state that was taken is of step 10"
+        in ranks.said("r0")
+    )
+
+
+@pytest.mark.slow
+def test_all_end_together_where_the_store_is_gone(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1, "lease": 3.0}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}")
+        ranks.wait_for(lambda line: line.get("done") == 5)
+        os.kill(ranks.store.pid, signal.SIGKILL)
+        codes = ranks.wait(60)
+    assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
+    said = [ranks.said(name).splitlines()[-1] for name in codes]
+    assert all("the store at 127.0.0.1:" in one and "is gone" in one for one in said)
+    assert len({one.split("at step ")[1] for one in said}) == 1
+
+
+@pytest.mark.slow
+def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
+    seen = []
+    with Ranks(tmp_path, {**OPTIONS, "steps": 4000, "pause": 0.05, "ranks": 1}) as ranks:
+        stays = ranks.start("r0")
+        for turn in range(8):
+            ranks.start(f"j{turn}")
+            ranks.wait_for(
+                lambda line, turn=turn: line["rank_of"].startswith(f"log-j{turn}") and "done" in line
+            )
+            ranks.processes[f"j{turn}"].kill()
+            crews = max(line["crew"] for line in lines(tmp_path) if "at" in line)
+            ranks.wait_for(lambda line, crews=crews: line.get("crew", 0) > crews and "done" in line)
+            time.sleep(0.3)
+            seen.append([len([*Path(f"/proc/{stays.pid}", what).iterdir()]) for what in ("task", "fd")])
+    assert crews >= 14
+    assert seen[-1] == seen[1], seen

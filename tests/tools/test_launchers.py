@@ -1,0 +1,172 @@
+"""Launchers' files as they are run: on the plan's GPUs they start the script, on others they end with the command that plans anew."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import yaml
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.tools.detect import TOOLS, writer
+from isobatch.tools.launchers import port
+from isobatch.tools.sheet import Job
+
+LAUNCHERS = ("slurm", "torchrun", "torchx", "skypilot", "kubeflow", "ray-train")
+JOB = {"command": ("train.py", "--data", "a b"), "again": "isobatch plan it's.toml"}
+
+
+def written(tool, **job):
+    """A plan for two nodes of four GPUs, as a file."""
+    recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="100st")
+    plan = ib.plan(recipe, ib.Cluster(nodes=2, gpus_per_node=4, gpu="H100"))
+    return plan.to(tool, job=Job(**{**JOB, **job})).text
+
+
+def started(tool, text, folder, nodes):
+    """Starts a file on `nodes` of four GPUs; returns the exit code, what it says, and whether the training was started."""
+    if tool == "ray-train":
+        return started_by_ray(text, folder, 4 * nodes)
+    environment = {
+        "MASTER_ADDR": "x",
+        "SLURM_JOB_NODELIST": "x",
+        "SLURM_JOB_ID": "7",
+        "SLURM_GPUS_ON_NODE": "4",
+    }
+    environment |= {
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SKYPILOT_NUM_NODES": str(nodes),
+        "PET_NNODES": str(nodes),
+    }
+    environment |= {"SKYPILOT_NUM_GPUS_PER_NODE": "4", "PET_NPROC_PER_NODE": "4", "SKYPILOT_TASK_ID": "sky_1"}
+    environment |= {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "x"}
+    words = ["bash", "-c", text.replace("\nNODES=2\n", f"\nNODES={nodes}\n")]
+    if tool == "skypilot":
+        task = yaml.safe_load(text)
+        words, environment = ["bash", "-c", task["run"]], environment | task["envs"]
+    if tool == "kubeflow":
+        trainer = yaml.safe_load(text)["spec"]["trainer"]
+        words = [word.replace("$$(", "$(") for word in trainer["command"]]
+        environment |= {it["name"]: it["value"] for it in trainer["env"]}
+    (folder / "bin").mkdir(exist_ok=True)
+    for name in ("torchrun", "srun", "torchx", "scontrol"):
+        stub = folder / "bin" / name
+        stub.write_text(
+            '#!/bin/sh\necho "$0 $@" >> started\n' if name != "scontrol" else "#!/bin/sh\necho x\n"
+        )
+        stub.chmod(0o755)
+    environment["PATH"] = f"{folder / 'bin'}:/usr/bin:/bin"
+    (folder / "started").unlink(missing_ok=True)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=20)
+    return done.returncode, done.stderr, (folder / "started").exists()
+
+
+def started_by_ray(text, folder, gpus):
+    """Runs a worker with a Ray that says how many there are."""
+    (folder / "train.py").write_text("open('started', 'w').close()")
+    (folder / "launch.py").write_text(text)
+    ray = {name: ModuleType(name) for name in ("ray", "ray.train", "ray.train.torch")}
+    ray["ray.train"].get_context = lambda: SimpleNamespace(get_world_size=lambda: gpus)
+    ray["ray.train"].RunConfig = ray["ray.train"].ScalingConfig = ray["ray.train.torch"].TorchTrainer = (
+        lambda **_: None
+    )
+    (folder / "started").unlink(missing_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [""])
+        patch.setattr(os, "environ", {})
+        for name, module in ray.items():
+            patch.setitem(sys.modules, name, module)
+        names = runpy.run_path("launch.py")
+        try:
+            names["train"](names["ENVIRONMENT"])
+        except RuntimeError as error:
+            return 1, f"isobatch: {error}\n", (folder / "started").exists()
+    return 0, "", (folder / "started").exists()
+
+
+def test_every_launcher_is_tried():
+    """What has no part in the user's own files starts the training itself."""
+    names = [name.replace("_", "-") for name in TOOLS]
+    assert {name for name in names if is_launcher(name)} == set(LAUNCHERS)
+
+
+def is_launcher(name):
+    try:
+        return not writer(name).writer.is_part
+    except ib.InputError:  # it is read, not written
+        return False
+
+
+@pytest.mark.parametrize("tool", LAUNCHERS)
+def test_a_file_starts_on_the_plans_gpus_and_ends_on_others(tool, tmp_path):
+    """`sbatch -N 2` of a script for one node trained with twice the batch."""
+    assert started(tool, written(tool), tmp_path, nodes=2) == (0, "", True)
+    for nodes in (1, 4):
+        code, said, training = started(tool, written(tool), tmp_path, nodes=nodes)
+        assert (code, training) == (1, False)
+        assert said == (
+            f"isobatch: planned for 8 GPUs, started on {4 * nodes}; plan anew: isobatch plan it's.toml --gpus {4 * nodes} "
+            f"--to {tool}\n"
+        )
+
+
+@pytest.mark.parametrize("tool", LAUNCHERS)
+def test_an_elastic_job_starts_on_any_gpus(tool, tmp_path):
+    text = written(tool, elastic=True)
+    assert all(started(tool, text, tmp_path, nodes=nodes)[::2] == (0, True) for nodes in (1, 2, 4))
+
+
+def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    fields = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=9st"]
+    (tmp_path / "job.json").write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "9st"}))
+    (tmp_path / "args.json").write_text(
+        '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}'
+    )
+    to = ["--gpus", "8", "--to", "slurm"]
+    assert main(["plan", "job.json", *to, "-o", "plan.json"]) == 0
+    cases = {
+        ("plan", "job.json", *to): "isobatch plan job.json",
+        ("plan", *fields, *to): f"isobatch plan {' '.join(fields)}",
+        (
+            "plan",
+            "--from",
+            "args.json",
+            "--set",
+            "gpus=8",
+            *to,
+        ): "isobatch plan --from args.json --set gpus=8",
+        ("plan", "plan.json", "--to", "slurm"): "isobatch replan plan.json --at-step STEP",
+        ("replan", "plan.json", "--at-step", "4", *to): "isobatch replan plan.json --at-step STEP",
+    }
+    for words, again in cases.items():
+        capsys.readouterr()
+        assert main([*words]) == 0
+        assert f"plan anew:\" '{again}' \"--gpus" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tool", ["slurm", "torchrun", "torchx", "kubeflow", "ray-train"])
+def test_the_files_of_a_table_do_not_meet(tool, tmp_path):
+    """Hundreds of jobs on the same machines: names of their own, a check in each, and ports that seldom are the same."""
+    rows = "".join(f"job {number},256,0.1,9st\n" for number in range(91))
+    (tmp_path / "jobs.csv").write_text(f"job,effective_batch,lr,duration\n{rows}")
+    (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\na,1,4\nb,2,8\nc,4,8\n")
+    plans, folder = str(tmp_path / "plans.csv"), tmp_path / "out"
+    clusters = str(tmp_path / "clusters.csv")
+    assert main(["fleet", str(tmp_path / "jobs.csv"), clusters, "-o", plans]) == 0
+    assert main(["report", plans, "--clusters", clusters, "--to", tool, "-o", str(folder)]) == 0
+    texts = [path.read_text() for path in folder.rglob(writer(tool).writer.file)]
+    assert len(texts) == 3 * 91
+    # torchrun of one node has no name.
+    assert len({*texts}) == (2 * 91 + 1 if tool == "torchrun" else 3 * 91)
+    assert all("plan anew" in text and "29500" not in text for text in texts)
+
+
+def test_jobs_have_ports_of_their_own():
+    ports = [port(f"job-{number}") for number in range(273)]
+    assert len({*ports}) > 265 and all(15000 <= number < 30000 for number in ports)
