@@ -15,10 +15,14 @@ from isobatch.tools.detect import detect, no_tool_error, reader
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
+from isobatch.tools.tool import Tool
 from isobatch.tools.unread import note_unread
 
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
+_IN_PYTHON = ("mmengine", "torchtitan", "detectron2")
+"""Tools with configurations in Python."""
+_TRAINERS = ("transformers", "trl")
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -54,14 +58,11 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             file=file,
         )
     bases = Bases(place)
-    settings = parse(
-        read_whole(place, MAX_FILE_BYTES),
-        file=str(place),
-        suffix=place.suffix.lower(),
-        bases=bases,
-        name=name,
-    )
-    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
+    settings = parse(text, file=str(place), suffix=suffix, bases=bases, name=name)
+    if suffix == ".py" and tool is not None:
+        _refuse_script(reader(tool), bases.tool, file)
+    found = _found({**settings, **bases.unread}, tool, file, suffix, bases.tool)
     found.notes += bases.notes
     return found
 
@@ -90,8 +91,27 @@ def _split_name(file: str) -> tuple[Path, str]:
     return Path(file), ""
 
 
-def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Reading:
-    name = (tool or detect(settings, file)).lower().replace("-", "_")
+def _refuse_script(tool: Tool, of: str, file: str) -> None:
+    """Refuses a Python script in which nothing of this tool is found: its defaults would be no finding."""
+    if tool.name == of or (tool.name in _TRAINERS and of in _TRAINERS):
+        return
+    if of:
+        raise InputError(
+            f"configures {reader(of).title}, not {tool.title}: name that tool, or none",
+            file=file,
+            field="tool",
+        )
+    if tool.name not in _IN_PYTHON:
+        raise InputError(
+            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
+            "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
+            file=file,
+        )
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
+    """Args: of: the tool whose class a script makes."""
+    name = (tool or of or detect(settings, file)).lower().replace("-", "_")
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
