@@ -227,7 +227,8 @@ def test_was_is_the_tuned_run():
     lines = str(plan(16).to("transformers")).splitlines()
     assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
     assert lines[1] == "# only what the plan decides: set these in your own file and keep its other settings"
-    assert lines[2:5] == [
+    assert lines[2].startswith("# for 16 GPUs alone: isobatch doctor FILE --set gpus=16")
+    assert lines[3:6] == [
         "per_device_train_batch_size: 8",
         "gradient_accumulation_steps: 2  # was 4",
         "learning_rate: 2.0e-05",

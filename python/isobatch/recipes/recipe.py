@@ -147,9 +147,10 @@ class Recipe(
         return self._compile() if core is None else core
 
     def _compile(self) -> _core.Recipe:
-        """Compiles, and so checks, all fields but the schedule, read by isobatch.schedules."""
+        """Compiles, and so checks, all fields; of a schedule that is no text only isobatch.schedules knows more."""
         fields = msgspec.structs.asdict(self)
-        del fields["schedule"]
+        if not isinstance(self.schedule, str):
+            del fields["schedule"]
         core = self.__dict__["_core"] = _core.Recipe(fields)
         return core
 

@@ -13,6 +13,7 @@ from isobatch.words import number_of
 
 _FIELDS = (
     (r"warmup", "warmup"),
+    (r"scheduler", "schedule"),
     (r"beta", "betas"),
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
@@ -177,8 +178,8 @@ class SettingsPage:
         """Whether something is switched on."""
         value = self.raw(key)
         if isinstance(value, Unknown) and value.why:
-            self.note(f"{self.name(key)} {value.why}: taken as switched on")
-            return True
+            self.note(f"{self.name(key)} {value.why}: not planned")
+            return False
         if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
             return value.lower() in _TRUE
         return value is True or value == 1

@@ -15,8 +15,12 @@ from isobatch.tools.detect import detect, no_tool_error, reader
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import Bases, parse
+from isobatch.tools.tool import Tool
 from isobatch.tools.unread import note_unread
 
+_IN_PYTHON = ("mmengine", "torchtitan", "detectron2")
+"""Tools with configurations in Python."""
+_TRAINERS = ("transformers", "trl")
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -53,7 +57,9 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         )
     bases = Bases(place)
     settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
-    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    if place.suffix.lower() == ".py" and tool is not None:
+        _refuse_script(reader(tool), bases.tool, file)
+    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower(), bases.tool)
     found.notes += bases.notes
     return found
 
@@ -82,8 +88,27 @@ def _split_name(file: str) -> tuple[Path, str]:
     return Path(file), ""
 
 
-def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Reading:
-    name = (tool or detect(settings, file)).lower().replace("-", "_")
+def _refuse_script(tool: Tool, of: str, file: str) -> None:
+    """Refuses a Python script in which nothing of this tool is found: its defaults would be no finding."""
+    if tool.name == of or (tool.name in _TRAINERS and of in _TRAINERS):
+        return
+    if of:
+        raise InputError(
+            f"configures {reader(of).title}, not {tool.title}: name that tool, or none",
+            file=file,
+            field="tool",
+        )
+    if tool.name not in _IN_PYTHON:
+        raise InputError(
+            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
+            "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
+            file=file,
+        )
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
+    """Args: of: the tool whose class a script makes."""
+    name = (tool or of or detect(settings, file)).lower().replace("-", "_")
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)

@@ -59,6 +59,9 @@ def read(page: SettingsPage) -> None:
 def write(plan: Plan, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
+    sheet.note(
+        f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
+    )
     settings = sheet.settings
     settings |= {
         "per_device_train_batch_size": plan.micro_batch,
