@@ -146,23 +146,8 @@ def recipe_fields(
     """
     pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
     file = pages[0].file
-    fields: dict[str, Any] = {}
-    keys: dict[str, str] = {}
     faults = [error for page in pages for to, error in page.faults if to not in given]
-    owners: dict[str, Reading] = {}
-    for page in pages:
-        for name, value in page.fields.items():
-            if name in given:
-                continue
-            owner = owners.get(name)
-            differ = owner is not None and fields[name] != value
-            if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
-                text = (
-                    f"{value} in {page.file}, but {fields[name]} in {owners[name].file}: give {name} a value"
-                )
-                faults.append(InputError(text, field=name))
-            if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
-                fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
+    fields, keys = _merged(pages, given, faults)
     if faults:
         raise together(faults)
     fields.update(given)
@@ -177,6 +162,29 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _merged(
+    pages: Sequence[Reading], given: Mapping[str, Any], faults: list[InputError]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of all files, and what each calls them: what one says wins over another's default; two that say otherwise are a fault."""
+    fields: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    owners: dict[str, Reading] = {}
+    for page in pages:
+        for name, value in page.fields.items():
+            if name in given:
+                continue
+            owner = owners.get(name)
+            differ = owner is not None and fields[name] != value
+            if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
+                text = (
+                    f"{value} in {page.file}, but {fields[name]} in {owners[name].file}: give {name} a value"
+                )
+                faults.append(InputError(text, field=name))
+            if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
+                fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
+    return fields, keys
 
 
 def _is_said(page: Reading | None, field: str) -> bool:

@@ -190,10 +190,8 @@ def _best_model(case: Case) -> Iterator[Issue]:
     )
 
 
-def check(case: Case) -> Iterator[Issue]:
-    """Finds silent behaviour of the Trainer, and of tools built on it."""
-    if case.reading.tool in ("transformers", "trl", "llama_factory"):
-        yield from _best_model(case)
+def _without_effect(case: Case) -> Iterator[Issue]:
+    """Finds settings that another one overrules."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
     steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
     ratio = case.at("warmup_ratio")
@@ -228,6 +226,13 @@ def check(case: Case) -> Iterator[Issue]:
             "transformers, optimization.py: get_scheduler",
             "lr_scheduler_type: constant_with_warmup",
         )
+
+
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the Trainer, and of tools built on it."""
+    if case.reading.tool in ("transformers", "trl", "llama_factory"):
+        yield from _best_model(case)
+    yield from _without_effect(case)
     if case.at("max_grad_norm") is None:
         yield Issue(
             "gradients are clipped at norm 1",
