@@ -100,7 +100,7 @@ def together(errors: Sequence[InputError]) -> InputError:
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """Describes an unusable value; where its kind is wrong, `got` is its type.
+    """Describes an unusable value; where its kind is wrong, `got` is its type. A number in another form has the right one beside it.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -110,6 +110,8 @@ def must_be(
     "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
     >>> str(must_be("0, 1, 2 or 3", "3", field="zero_stage"))
     "zero_stage must be 0, 1, 2 or 3, got the text '3'"
+    >>> str(must_be("a whole number", "50.000", field="dataset_size"))
+    "dataset_size must be a whole number, got the text '50.000': write 50000 or 50"
     """
     legal, _, note = expected.partition("; ")
     what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
@@ -118,9 +120,17 @@ def must_be(
         if "number" in legal or got in names:
             what = f"the text {what}"
         close = None if todo or got in names else nearest(got, names)
-        todo = f"did you mean {close!r}?" if close else todo
+        todo = f"did you mean {close!r}?" if close else todo or _right_form(field, got)
     message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
+
+
+def _right_form(field: str, got: str) -> str:
+    """Says what to write for a text that a field of the core does not read; nothing where nothing is likely."""
+    from isobatch import _core
+
+    form = _core.right_form(field, got[:100])
+    return f"write {form}" if form else ""
 
 
 def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:

@@ -170,3 +170,14 @@ def test_the_files_of_a_table_do_not_meet(tool, tmp_path):
 def test_jobs_have_ports_of_their_own():
     ports = [port(f"job-{number}") for number in range(273)]
     assert len({*ports}) > 265 and all(15000 <= number < 30000 for number in ports)
+
+
+@pytest.mark.parametrize("gpus", [4, 8, 16])
+def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
+    """The batch per GPU is all that the Trainer's file has: its comment is a command that tells 8 GPUs from others."""
+    recipe = ib.Recipe(effective_batch=256, gpus=8, micro_batch=32, lr=2e-5, duration="100st")
+    made = ib.plan(recipe, 8).to("transformers")
+    made.save(tmp_path / made.file)
+    words = next(note for note in made.notes if "isobatch doctor" in note).partition("isobatch ")[2]
+    command = words.replace("FILE", str(tmp_path / made.file)).replace('"$WORLD_SIZE"', str(gpus))
+    assert main(command.partition(" ends ")[0].split()) == (0 if gpus == 8 else 1)

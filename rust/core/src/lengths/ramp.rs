@@ -1,7 +1,6 @@
 //! Batches that grow during the run: the steps they take.
 
 use super::length::{MAX_COUNT, decimal};
-use super::separators::without_underscores;
 use crate::batch::MAX_BATCH;
 
 /// Every stage is looked at several times a plan; training runs have some hundred.
@@ -50,7 +49,7 @@ impl Ramp {
         }
         let [start, increment, samples] = words[..] else { return None };
         let (start, increment) = (batch(start)?, batch(increment)?);
-        let samples = without_underscores(samples)?.parse().ok().filter(|s| (1..=MAX_COUNT).contains(s))?;
+        let samples = whole(samples).filter(|s| (1..=MAX_COUNT).contains(s))?;
         Some(Ramp::Linear { start, increment, samples })
     }
 
@@ -107,8 +106,17 @@ impl Ramp {
     }
 }
 
+/// A whole number as Python reads it: single underscores between the digits are none of it.
+fn whole(text: &str) -> Option<u64> {
+    let groups: Vec<&str> = text.split('_').collect();
+    if groups.len() > 1 && !groups.iter().all(|group| group.starts_with(|c: char| c.is_ascii_digit())) {
+        return None;
+    }
+    groups.concat().parse().ok()
+}
+
 fn batch(text: &str) -> Option<u64> {
-    without_underscores(text)?.parse().ok().filter(|b| (1..=MAX_BATCH).contains(b))
+    whole(text).filter(|b| (1..=MAX_BATCH).contains(b))
 }
 
 fn stage(word: &str) -> Option<(u64, u64)> {
