@@ -120,17 +120,25 @@ def must_be(
         if "number" in legal or got in names:
             what = f"the text {what}"
         close = None if todo or got in names else nearest(got, names)
-        todo = f"did you mean {close!r}?" if close else todo or _right_form(field, got)
+        todo = f"did you mean {close!r}?" if close else todo or right_form(field, got)
     message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
 
 
-def _right_form(field: str, got: str) -> str:
-    """Says what to write for a text that a field of the core does not read; nothing where nothing is likely."""
+def right_form(field: str, got: str) -> str:
+    """Says what to write for a text that a field of the core does not read; nothing where nothing is likely.
+
+    >>> right_form("lr", "0,1"), right_form("memory_gib", "80 GB"), right_form("lr", "fast")
+    ('write 0.1', 'write 74.5058 or 80 (a GiB is 2^30 bytes, a GB 10^9)', '')
+    """
     from isobatch import _core
 
     form = _core.right_form(field, got[:100])
-    return f"write {form}" if form else ""
+    if form is None:
+        return ""
+    return f"write {form}" + (
+        " (a GiB is 2^30 bytes, a GB 10^9)" if field == "memory_gib" and " or " in form else ""
+    )
 
 
 def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:

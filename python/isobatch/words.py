@@ -48,8 +48,8 @@ def printable(text: str, most: int = 400) -> str:
 
 
 _SECRETS = (
-    # All before the last @ of a URL that has a password, else before the @ of its host.
-    (re.compile(r"(?<=://)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), "…@"),
+    # All before the last @ of a URL that has a password, else before the @ of its host. A path loses one of its slashes.
+    (re.compile(r"(?<=\w\w:/)(/?)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), r"\1…@"),
     (
         re.compile(
             r"([?&][^=\s&]*(?:key|secret|token|password|credential|sig)[^=\s&]*=)[^&\s'\"]+", re.IGNORECASE
@@ -64,6 +64,8 @@ def redacted(text: str) -> str:
 
     >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
     's3://…@bucket/jobs?access_key=…&region=eu'
+    >>> redacted("s3:/KEY:SECRET@bucket/jobs"), redacted("C:/me@home: gone")
+    ('s3:/…@bucket/jobs', 'C:/me@home: gone')
     """
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
