@@ -72,6 +72,8 @@ class InputError(ValueError):
 _PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
 """Names that count the samples of one GPU with some tools, of all with others: no nearest name may decide which."""
 
+_MAX_TYPED = 100
+"""Characters of a number that somebody typed."""
 _MAX_BEGUN_NAMES = 4
 """Names that begin with an unknown one, and are offered for it."""
 
@@ -133,7 +135,7 @@ def right_form(field: str, got: str) -> str:
     """
     from isobatch import _core
 
-    form = _core.right_form(field, got[:100])
+    form = _core.right_form(field, got) if len(got) < _MAX_TYPED else None
     if form is None:
         return ""
     return f"write {form}" + (

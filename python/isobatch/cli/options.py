@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
@@ -132,10 +133,12 @@ def number(field: str) -> Callable[[str], Any]:
     (0.02, 80)
     """
 
+    is_whole = any(name == field and legal.startswith("a whole number") for name, _, legal in _core.fields())
+
     def read(text: str) -> Any:
-        found = _core.number(field, text)
-        if found is None:
-            raise _must_be("a number", text, field)
+        found = _core.number(field, _ungrouped(text) if is_whole else text)
+        if found is None or (is_whole and type(found) is not int):
+            raise _must_be("a whole number" if is_whole else "a number", text, field)
         return found
 
     return read
@@ -245,11 +248,8 @@ def _policy(text: str) -> str | int:
 
 def _micro_batch(text: str) -> int:
     """Reads a number, or the finding in a report of the validator."""
-    found = _core.number("max_micro_batch", _ungrouped(text))
-    if found is not None:
-        return int(found)
-    if right_form("max_micro_batch", text):
-        raise _must_be("a whole number", text, "max_micro_batch")
+    if text[:1].isdecimal() and not Path(text).exists():
+        return int(number("max_micro_batch")(text))
     from isobatch.validate import Report
 
     try:

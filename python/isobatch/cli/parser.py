@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
     def _left_over(self, word: str) -> InputError:
         if not word.startswith("-"):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
-        from isobatch.planning.settings import earlier
+        from isobatch.recipes.names import earlier
 
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
@@ -159,7 +159,9 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
         if "--set" in options and (field := _recipe_field(plain)) is not None:
-            return InputError(f"unknown option {name!r}: recipe fields go with --set {field}=VALUE")
+            close = nearest(name, options)
+            hint = f"did you mean {close!r}? R" if close else "r"
+            return InputError(f"unknown option {name!r}: {hint}ecipe fields go with --set {field}=VALUE")
         if (begun := _GPUS.get(name)) in options:
             return InputError(f"unknown option {name!r}: did you mean {begun!r}?")
         if nearest(name, options) is None:

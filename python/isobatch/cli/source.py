@@ -15,8 +15,8 @@ from isobatch.cli.parser import option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
-from isobatch.planning.settings import earlier
 from isobatch.recipes.cluster import no_field
+from isobatch.recipes.names import earlier
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
 

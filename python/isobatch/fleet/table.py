@@ -29,9 +29,8 @@ from isobatch.fleet.columns import (
     without_views,
 )
 from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refuse_unreadable
-from isobatch.planning.settings import earlier
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.names import how_to_multiply
+from isobatch.recipes.names import earlier, how_to_multiply
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import OURS, few, nearest, printable, redacted
 

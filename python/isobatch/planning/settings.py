@@ -6,7 +6,6 @@ has their legal values. Nothing heavy is imported here, since `isobatch --help` 
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import (
@@ -22,6 +21,7 @@ from typing import (
 )
 
 from isobatch.errors import InputError, together, unknown
+from isobatch.recipes.names import earlier
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -169,36 +169,8 @@ class Keywords(TypedDict, total=False):
 DEFAULTS = Settings()
 HYPERPARAMETERS = ("beta2_rule", "duration_scale")
 """Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
-EARLIER = {
-    "ragged": "use {split='ragged'}",
-    "uneven": "use {split='uneven'}",
-    "decrease_batch": "use {split='smaller'}",
-    "fixed_micro_batch": "give {min_micro_batch=N} and {max_micro_batch=N}, the same number",
-    "require_multiple": "{micro_batch_multiple=N} always insists",
-    "min_accumulation": "use {accumulation_multiple=N}",
-    "beta_half_life": "use {beta2_rule='half_life'}",
-    "min_beta2": "use {beta2_rule='auto:FLOOR'} or {beta2_rule='half_life:FLOOR'}",
-    "muon_decay": "give the recipe decay='sqrt'",
-    "duration_ratio": "use {duration_scale='RATIO'}",
-    "duration_power": "use {duration_scale='RATIO^POWER'}",
-}
-"""Where names of settings that there were went; settings between braces."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
-
-
-def earlier(name: str, *, as_options: bool = False) -> str | None:
-    """Says where a setting of an earlier version went; None of any other name.
-
-    >>> earlier("ragged"), earlier("ragged", as_options=True), earlier("lr")
-    ("use split='ragged'", 'use --split ragged', None)
-    """
-    found = EARLIER.get(name)
-    if found is None or not as_options:
-        return found and re.sub("[{}]", "", found)
-    return re.sub(
-        r"\{(\w+)='?([^'}]*)'?\}", lambda it: f"--{it[1].replace('_', '-')} {it[2]}", found
-    ).replace("give the recipe decay='sqrt'", "use --set decay=sqrt")
 
 
 def with_settings(function: F) -> F:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
+from isobatch import _core
 from isobatch.errors import InputError, missing, together, unknown
-from isobatch.recipes.names import product_of
+from isobatch.recipes.names import earlier, product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -83,11 +84,9 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
 
 def no_field(name: Any, known: Collection[str]) -> InputError:
     """Returns the error of a name that no field has; a setting of an earlier version says where it went."""
-    from isobatch.planning.settings import Settings, earlier
-
     if (went := earlier(str(name))) is not None:
         return InputError(f"unknown field {name!r}: {went}", field=str(name))
-    if name in Settings._fields:
+    if any(setting == name for setting, record, _ in _core.fields() if record == "settings"):
         return InputError(f"unknown field {name!r}: it is a setting, and goes beside the recipe", field=name)
     return unknown("field", name, known, field=str(name))
 
