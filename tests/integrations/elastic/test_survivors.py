@@ -82,7 +82,7 @@ def test_a_paused_rank_is_out_and_comes_in_again(tmp_path, alone):
         for rank in range(3):
             ranks.start(f"r{rank}", kills=[[5, "reduced"]] if rank == 0 else [], signal="SIGSTOP")
         ranks.wait_for(lambda line: line.get("crew") == 1 and line.get("done", 0) >= 7)
-        ranks.processes["r0"].send_signal(signal.SIGCONT)
+        ranks.signal("r0", signal.SIGCONT)
         codes = ranks.wait(120)
     assert set(codes.values()) == {0}, [ranks.said(name) for name in codes]
     assert faults(tmp_path, alone)[0] in ([], ["step 5 was done by crews [0, 1]"])
