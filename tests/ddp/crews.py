@@ -98,7 +98,7 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     """What differs from the undisturbed run, and how far the weights are apart, over each tensor's largest value."""
     steps, weights = alone
     log = lines(folder)
-    found, applied = [], {}
+    found, applied, twice = [], {}, []
     for line in log:
         if "done" in line:
             applied.setdefault(line["done"], set()).add(line["crew"])
@@ -106,13 +106,15 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
         found.append(f"steps {missing} were not done")
     for step, crews in applied.items():
         if len(crews) > 1:
-            found.append(f"step {step} was done by crews {sorted(crews)}")
+            twice.append(f"{step} by {sorted(crews)}")
         for crew in crews:
             took = [line for line in log if line.get("take") == step and line["crew"] == crew]
             if sorted(index for line in took for index in line["ids"]) != steps[step][0]:
                 found.append(f"step {step} has other samples in crew {crew}")
             if {line["lr"] for line in took} != {steps[step][1]}:
                 found.append(f"step {step} has another learning rate")
+    if twice:
+        found.append(f"{len(twice)} steps were done twice: {twice[0]} …")
     apart = 0.0
     finals = [torch.load(path) for path in folder.glob("final-*.pt")]
     if not finals:
