@@ -64,8 +64,9 @@ while IFS= read -r -d '' __S <&8; do
 done
 """
 CHUNK = 400
-READS = re.compile(r"(?<!<)<(?![<&(])")
-"""A file that is not there, without which bash does not start a command."""
+MOST = 100
+READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[$*?~/]""")
+"""A file that is not there, without which bash does not start a command; a name of a file that bash refuses."""
 
 
 def mutated(rng: random.Random) -> str:
@@ -144,6 +145,9 @@ def fuzz(number: int, rng: random.Random) -> None:
             for place, text in enumerate(scripts, 1):
                 if place not in bash:
                     counts["bash took too long"] += 1
+                    continue
+                if len(bash[place]) > MOST:
+                    counts["endless in bash"] += 1
                     continue
                 read, presumes = by_isobatch(text)
                 found = verdict(read, presumes, bash[place])

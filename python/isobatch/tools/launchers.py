@@ -49,11 +49,16 @@ def launcher(plan: Plan, job: Job) -> SettingsSheet:
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": {} if job.elastic else variables(plan)}
-    sheet.note(
-        "the script trains with ElasticRun, on as many GPUs as it is started on"
-        if job.elastic
-        else "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
-    )
+    if job.elastic:
+        sheet.note("the script trains with ElasticRun, on as many GPUs as it is started on")
+    elif getattr(plan, "moves", ()):
+        sheet.note(
+            "the run moved: its learning rate is isobatch.Plan.load(...).lr_at, and no curve of ISOBATCH_* alone"
+        )
+    else:
+        sheet.note(
+            "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
+        )
     return sheet
 
 

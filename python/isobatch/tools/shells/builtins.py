@@ -46,10 +46,14 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
     name = command.words[0][0].text  # type: ignore[union-attr]
     options, names = "", list[str]()
     is_local = name == "local" or (name in ("declare", "typeset") and bool(execution.locals))
+    if any(isinstance(word, Assignment) and word.place is not None for word in command.words):
+        raise InputError(f"{name} NAME[…]= is not read")
     for word in command.words[1:]:
         fields = [word.name] if isinstance(word, Assignment) else execution.expansion.fields(shell, word)
         for field in fields:
             if not isinstance(word, Assignment) and field.startswith(("-", "+")):
+                if not field[1:].isalpha():
+                    raise InputError(f"{name} {field} is not read")
                 options += field
                 continue
             given, equals, value = field.partition("=")

@@ -410,10 +410,13 @@ class _Parser(WordReader):
         declares = False
         any_there = False
         while True:
-            any_there |= self._redirections(documents)
+            redirected = self._redirections(documents)
+            any_there |= redirected
             if self.char() in ("", "\n", ";", "&", "|", ")"):
                 break
             if (not words or declares) and (found := self._assignment()) is not None:
+                if declares and redirected:
+                    self.fail("an assignment behind a redirection is not read")
                 (words if declares else assignments).append(found)
                 continue
             word = self._next_word()
