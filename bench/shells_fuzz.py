@@ -54,13 +54,13 @@ TOKENS = [
     "> out ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
 ]  # fmt: skip
 DRIVER = r"""
-ulimit -f 9000 -u 400
+ulimit -f 9000 -u 3000
 torchrun() { { printf '%s\0' "$__N" torchrun "$@"; printf '\1\0'; } >&9; }
 cat() { :; }
 export -f torchrun cat
 while IFS= read -r -d '' __S <&8; do
   __N=$((__N + 1)); export __N
-  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval "$__T"; wait )
+  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval -- "$__T"; wait )
 done
 """
 CHUNK = 400

@@ -44,6 +44,8 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
     for assignment in command.assignments:
         execution.assign(shell.copy(), assignment)
     name = command.words[0][0].text  # type: ignore[union-attr]
+    if name == "local" and not execution.locals:
+        raise InputError("local outside of a function")
     options, names = "", list[str]()
     is_local = name == "local" or (name in ("declare", "typeset") and bool(execution.locals))
     if any(isinstance(word, Assignment) and word.place is not None for word in command.words):
@@ -232,6 +234,8 @@ def _exec(execution: Follower, shell: Shell, words: list[str], command: Simple) 
 
 def _test(_execution: Follower, _shell: Shell, words: list[str], _command: Simple) -> Outcome:
     if words[0] == "[":
+        if not is_known(words[-1]):
+            return None, ""
         return (tested(words[1:-1]) if words[-1] == "]" else False), ""
     return tested(words[1:]), ""
 

@@ -332,6 +332,9 @@ class Execution:
                 self.assign(shell, assignment)
             ran = any(isinstance(part, Output) for it in command.assignments for part in it.value)
             return (None if ran or command.words else True), ""
+        if words[0] in DECLARES:  # a variable had its name, or nothing before it
+            plain = tuple((Text(word, True),) for word in words)
+            return builtins.declare(self, shell, command._replace(words=plain))
         if words[0] in shell.functions:
             return self._call(shell, command, words)
         if (known := builtins.BUILTINS.get(words[0])) is not None:

@@ -201,6 +201,11 @@ class Expansion:
         if not is_known(place):
             return [place]
         number = int(place)
+        before = held if number < 0 else held[: number + 1]
+        if any(value and all(map(is_mark, value)) for value in before):
+            return [
+                self.marks.mark(part.source, "which is not known")
+            ]  # one that is not known may be none, or several
         return [held[number]] if -len(held) <= number < len(held) else None
 
     def _held(self, shell: Shell, part: Parameter) -> Value:
@@ -248,8 +253,9 @@ class Expansion:
             self._assigned(shell, part, argument)
 
     def _assigned(self, shell: Shell, part: Parameter, argument: Word) -> None:
-        if part.name.isidentifier() and part.place is None:
-            shell.variables[part.name] = self.text(shell, argument)
+        if not part.name.isidentifier() or part.place is not None:
+            raise InputError(f"{part.source} cannot be assigned")
+        shell.variables[part.name] = self.text(shell, argument)
 
     def _is_outside(self, shell: Shell, part: Parameter) -> bool:
         """Whether only the environment, or who starts the script, could give it a value."""
@@ -288,6 +294,8 @@ class Expansion:
         return [re.sub(anchored, lambda _: text, value, count=count, flags=re.DOTALL) for value in values]
 
     def _cut(self, shell: Shell, part: Parameter, value: str) -> list[str] | None:
+        if any(isinstance(it, Text) and it.quoted for it in part.argument or ()):
+            raise InputError(f"{part.source} is not read")
         text = self.text(shell, part.argument or ())
         first, colon, length = text.partition(":")
         if "?" in text or not is_known(text):

@@ -35,7 +35,7 @@ _RESERVED = (
     "time", "select", "coproc", "in",
 )  # fmt: skip
 _KEYWORD = re.compile(r"[a-z]+|\{|\}|!|\[\[|\]\]")
-_REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<&|>&|<>|>>|>\||&>>|&>|<|>)(?!\()")
+_REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<&|>&|<>|>>|>\||&>>|&>|<(?!<)|>)(?!\()")
 _PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[|\+?=)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -81,9 +81,7 @@ class _Parser(WordReader):
         self.documents = held
 
     def _closed(self, bracket: str, *, can_be_empty: bool = False) -> Block:
-        """The commands behind an opening bracket, which is at the place."""
-        if self.char() == "(":
-            self.step()
+        """The commands behind an opening bracket."""
         found = self._block(can_be_empty=can_be_empty)
         if self.char() != bracket:
             self.fail(f"{bracket} is missing")
@@ -211,6 +209,7 @@ class _Parser(WordReader):
                 return Computed(line, inside)
             self.at = first
         if self.char() == "(":
+            self.step()
             return Group(self._nonempty(self._closed(")")), True)
         if keyword in ("if", "case", "for", "while", "until", "function", "{", "[["):
             self.step(len(keyword))
