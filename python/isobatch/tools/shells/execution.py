@@ -13,8 +13,9 @@ from isobatch.errors import InputError
 from isobatch.tools.shells import builtins
 from isobatch.tools.shells.conditions import of_condition
 from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
+from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, merged
-from isobatch.tools.shells.syntax import DECLARES, document_word, parse
+from isobatch.tools.shells.syntax import document_word, parse
 from isobatch.tools.shells.tree import (
     Assignment,
     Block,

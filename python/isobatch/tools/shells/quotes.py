@@ -16,7 +16,7 @@ _SPECIAL = "@*#?-$!0123456789"
 _OPERATORS = (
     ":-", ":=", ":?", ":+", "-", "=", "?", "+", "%%", "%", "##", "#", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@",
 )  # fmt: skip
-_PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
+PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
 """`<your_path>`, as people write what is to be filled in; to bash two redirections."""
 _ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
@@ -88,7 +88,7 @@ class WordReader:
             elif char == "`":
                 out.append(self._backquotes(quoted))
             elif char in "<>" and stop == META:
-                out.append(self._process(_PLACEHOLDER.match(self.text, self.at)))
+                out.append(self._process(PLACEHOLDER.match(self.text, self.at)))
             else:
                 out.append(Text(char, quoted))
                 self.step()
@@ -98,7 +98,7 @@ class WordReader:
     def _is_inside(self, stop: str) -> bool:
         """Whether a `<` or a `>` belongs to the word: `<( … )`, or a placeholder."""
         return stop == META and (
-            self.text.startswith(("<(", ">("), self.at) or bool(_PLACEHOLDER.match(self.text, self.at))
+            self.text.startswith(("<(", ">("), self.at) or bool(PLACEHOLDER.match(self.text, self.at))
         )
 
     def _escape(self, quoted: bool, document: bool) -> Text:
