@@ -14,8 +14,8 @@ from pathlib import Path
 from shells import BASH, NOBODY, agrees
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Shell, is_known
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Shell, is_known
 
 SEEDS = [
     'BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS --lr 1e-4\n',

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import tested
-from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
+from isobatch.tools.shells.expansion import Expansion
+from isobatch.tools.shells.pieces import ALWAYS_SET
 from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark
 from isobatch.tools.shells.tree import Assignment, Command, Function, Loop, Simple, Text
 
@@ -132,6 +133,8 @@ def _unset(execution: Follower, shell: Shell, words: list[str], _: Simple) -> Ou
         elif word.isidentifier() and word not in shell.fixed:
             if word == "IFS":
                 shell.splits = True
+            if word not in shell.variables:
+                shell.functions.pop(word, None)
             shell.variables[word] = None
         elif not word.startswith("-"):
             name = word.partition("[")[0]

@@ -219,6 +219,13 @@ class WordReader:
         if not name:
             self.fail(f"{self.text[first : self.at]} has no name")
         source = self.text[first : self.at]
+        plain = name.isidentifier() or (name.isdigit() or name in ("@", "*")) > (index is not None)
+        if not plain and (operator or index):
+            self.fail(f"{source} is not read")
+        if operator == "@" and argument not in [
+            (Text(it, quoted),) for quoted in (True, False) for it in "UuLQEPAKak"
+        ]:
+            self.fail(f"{source} is not read")
         return Parameter(name, index, "!" if indirect else operator, argument, quoted, source)
 
     def _special(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from isobatch.tools.shells.quotes import META, PLACEHOLDER, WordReader
-from isobatch.tools.shells.tree import Assignment, Document, Function, Simple, Text, Word
+from isobatch.tools.shells.tree import Assignment, Document, Function, Output, Simple, Text, Word
 
 DECLARES = ("export", "declare", "typeset", "local", "readonly")
 """Commands whose arguments may be assignments."""
@@ -134,6 +134,10 @@ class CommandReader(WordReader):
                     return self.function_behind(self._literal(word))
                 declares = word in [(Text(name, False),) for name in DECLARES]
             words.append(word)
+        if words and any(
+            isinstance(it, Output) and it.source[0] == "<" for each in assignments for it in each.value
+        ):
+            self.fail("a placeholder <…> before a command is to be filled in")
         if not words and not assignments and not any_there:
             self.fail("a command is missing")
         return Simple(line, tuple(assignments), tuple(words), documents[-1] if documents else None)

@@ -30,6 +30,20 @@ class Reason(NamedTuple):
     why: str
 
 
+class Launch(NamedTuple):
+    """A command that the script starts.
+
+    Attributes:
+        line: in the script, of the outermost command.
+        words: it and its arguments; what is not known in them is a mark.
+        when: the conditions under which it runs that only the run knows.
+    """
+
+    line: int
+    words: tuple[str, ...]
+    when: tuple[str, ...]
+
+
 @dataclass
 class Shell:
     """Variables and functions. The script's own environment is not known: a name that is not here may have any value.
