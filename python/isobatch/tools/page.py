@@ -206,10 +206,8 @@ class SettingsPage:
             read = number_of(value.replace("_", ""))
             if read is not None and set(".eE") & set(value):
                 read = float(read)  # 1.0 is written as 1.0 again
-        if (
-            type(read) not in (int, float)
-            or not math.isfinite(read)
-            or (abs(read) >= 2**63 and type(read) is int)
+        if type(read) not in (int, float) or not (
+            abs(read) < 2**63 or (type(read) is float and math.isfinite(read))
         ):
             self.fault(to, must_be("a number", value, field=name))
             return None

@@ -19,6 +19,7 @@ from isobatch.files.whole import read_whole
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
+MAX_FILE_BYTES = 4 * MAX_FILE_CHARACTERS
 MAX_BASE_FILES = 50
 """That one configuration builds on, one after the other."""
 
@@ -205,7 +206,9 @@ class Bases:
             raise InputError(f"builds on more than {MAX_BASE_FILES} files", field=key, file=str(self.file))
         self.seen.append(real)
         inner = Bases(path, (*self.chain, self.file.resolve()), self.seen, self.unread)
-        return parse(read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner)
+        return parse(
+            read_whole(path, MAX_FILE_BYTES), file=str(path), suffix=path.suffix.lower(), bases=inner
+        )
 
 
 def looks_like_arguments(text: str) -> bool:

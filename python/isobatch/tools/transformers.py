@@ -188,7 +188,7 @@ def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
 def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, Any]]:
     kwargs: dict[str, Any] = {"num_decay_steps": decay, "decay_type": shape}
     if line.bottom:
-        kwargs["min_lr_ratio"] = line.bottom / line.peak
+        kwargs["min_lr_ratio"] = line.part(line.bottom)
     return "warmup_stable_decay", kwargs
 
 
