@@ -219,7 +219,7 @@ class WordReader:
         if not name:
             self.fail(f"{self.text[first : self.at]} has no name")
         source = self.text[first : self.at]
-        plain = name.isidentifier() or (name.isdigit() or name in ("@", "*")) > (index is not None)
+        plain = name.isidentifier() or ((name.isdigit() or name in ("@", "*")) and index is None)
         if not plain and (operator or index):
             self.fail(f"{source} is not read")
         if operator == "@" and argument not in [
