@@ -213,6 +213,8 @@ class WordReader:
         operator = "length" if counts else next((it for it in _OPERATORS if self._ahead(it)), "")
         argument = None
         if operator and not counts:
+            if self.text.startswith("\\\n", self.at + len(operator)):
+                self.fail("a line that goes on behind ${NAME and a sign is not read")
             self.step(len(operator))
             inside_quotes = quoted and operator.lstrip(":") in ("-", "=", "?", "+")
             argument = self.parts("}", quoted=inside_quotes)
