@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Shell, is_mark
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Shell, is_mark
 from isobatch.tools.shells.training import candidates, is_training, kinds, trainings
 
 BASH = "/bin/bash"
