@@ -72,10 +72,10 @@ def check(job: Job, tool: str, gpus: str) -> str:
     """
     if job.elastic:
         return ""
-    again = f'{shlex.quote(job.again)} "--gpus $GPUS --to {tool}"'
+    again = re.sub(r'([\\"$`])', r"\\\1", job.again)
     return (
         f'GPUS=$(({gpus}))\nif [ "$GPUS" -ne "$ISOBATCH_WORLD_SIZE" ]; then\n'
-        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew:" {again} >&2\n'
+        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew: {again} --gpus $GPUS --to {tool}" >&2\n'
         "  exit 1\nfi\n"
     )
 
