@@ -12,8 +12,8 @@ import isobatch as ib
 from isobatch import _core
 from isobatch.cli.options import add_settings
 from isobatch.planning import settings as home
-from isobatch.recipes import names
 from isobatch.planning.record import VALUES
+from isobatch.recipes import names
 from isobatch.recipes import recipe as recipes
 from reference.profile import PROFILE
 from reference.settings import CASES, RECIPE
