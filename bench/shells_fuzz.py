@@ -14,8 +14,8 @@ from pathlib import Path
 from shells import BASH, NOBODY, agrees
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Shell, is_known
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Shell, is_known
 
 SEEDS = [
     'BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS --lr 1e-4\n',
@@ -54,18 +54,19 @@ TOKENS = [
     "> out ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
 ]  # fmt: skip
 DRIVER = r"""
-ulimit -f 9000 -u 400
+ulimit -f 9000 -u 3000
 torchrun() { { printf '%s\0' "$__N" torchrun "$@"; printf '\1\0'; } >&9; }
 cat() { :; }
 export -f torchrun cat
 while IFS= read -r -d '' __S <&8; do
   __N=$((__N + 1)); export __N
-  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval "$__T"; wait )
+  ( set --; ulimit -t 1; exec 8<&-; __T=$__S; unset __S; eval -- "$__T"; wait )
 done
 """
 CHUNK = 400
-READS = re.compile(r"(?<!<)<(?![<&(])")
-"""A file that is not there, without which bash does not start a command."""
+MOST = 100
+READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[$*?~/]""")
+"""A file that is not there, without which bash does not start a command; a name of a file that bash refuses."""
 
 
 def mutated(rng: random.Random) -> str:
@@ -144,6 +145,9 @@ def fuzz(number: int, rng: random.Random) -> None:
             for place, text in enumerate(scripts, 1):
                 if place not in bash:
                     counts["bash took too long"] += 1
+                    continue
+                if len(bash[place]) > MOST:
+                    counts["endless in bash"] += 1
                     continue
                 read, presumes = by_isobatch(text)
                 found = verdict(read, presumes, bash[place])

@@ -1,6 +1,7 @@
 //! The Python binding: columns in, columns out.
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 
+mod arrays;
 mod elastic;
 mod errors;
 mod fleet;
