@@ -221,3 +221,27 @@ def test_a_critical_batch_has_its_interval_or_says_that_none_is_known():
     assert "no range known" in ib.sweep(msgspec.structs.replace(RECIPE, noise_scale=300.0), [8]).definition
     above = ib.plan(msgspec.structs.replace(RECIPE, noise_scale=300.0), 8).explain()
     assert "the batch of 512 is above the critical batch" in above and "noise_scale 300" in above
+
+
+def test_slurm_gives_the_run_the_upper_end_of_its_range():
+    for known, share in ((profile(), 1.25), (profile(scatter=0.01), 1.1)):
+        plan = ib.plan(RECIPE, NODE, profile=known).require()
+        assert f"--time={int(plan.hours * 60 * share) + 1}\n" in str(plan.to("slurm"))
+
+
+def test_goodput_names_the_noise_scale_that_decided(capsys, tmp_path):
+    goodput = ["plan", *JOB, "--gpus", "8", "--policy", "goodput", "--rule", "sqrt", "--profile"]
+    profile(noise_scale=Constant(value=5000, error=1500)).save(tmp_path / "profile.json")
+    assert main([*goodput, str(tmp_path / "profile.json"), "--max-batch", "1000000"]) == 0
+    ends = [
+        f"{ib.plan(msgspec.structs.replace(RECIPE, noise_scale=end), 8, policy='goodput', rule='sqrt', profile=profile()).effective_batch:,}"
+        for end in (3500.0, 6500.0)
+    ]
+    said = capsys.readouterr().err
+    assert (
+        f"5,000 (3,500 to 6,500) as the noise scale; at the ends of that range it would be {ends[0]} and {ends[1]}"
+        in said
+    )
+    profile(noise_scale=Constant(value=5000)).save(tmp_path / "profile.json")
+    assert main([*goodput, str(tmp_path / "profile.json")]) == 0
+    assert "a noise scale whose range is not known" in capsys.readouterr().err
