@@ -59,7 +59,7 @@ class Branches:
         """A branch that does not go on; what it leaves at its function's end is kept."""
         if flow == "return" and self.returned:
             self.returned[-1].append(shell)
-        if flow == "exit":
+        if flow in ("exit", "return"):
             self.goes_on = True
         if flow in ("break", "continue"):
             self.loses_its_way = True

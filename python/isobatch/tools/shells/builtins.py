@@ -69,6 +69,8 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
                 plain = Assignment(given.rstrip("+"), None, given.endswith("+"), (Text(value, True),), False)
                 execution.assign(shell, plain)
             names.append(given.rstrip("+"))
+    if len(set(names)) < len(names):
+        raise InputError(f"{name} has a name twice")
     for each in names:
         _mark_declared(execution, shell, name, options, each)
     return all(each.isidentifier() or not is_known(each) for each in names), ""

@@ -252,6 +252,8 @@ class Expansion:
             if not argument:
                 yield Piece([""], part.quoted, not part.quoted)
         elif sign != "+":
+            if is_many(part) == "*" and part.quoted:
+                values = [" ".join(values or ())]
             yield Piece(values or [""], part.quoted, not part.quoted)
         elif part.quoted:
             yield Piece([""], True, False)

@@ -205,16 +205,21 @@ class WordReader:
         index = None
         if self.char() == "[" and name:
             self.step()
+            begin = self.at
             index = self.parts("]", quoted=True)
-            if not index or index == (Text(" ", True),):
-                self.fail("an index is missing")
+            if not self.text[begin : self.at].strip() or set("\"'") & set(self.text[begin : self.at]):
+                self.fail("an index must be a plain number, @ or *")
             self._expect("]")
         operator = "length" if counts else next((it for it in _OPERATORS if self._ahead(it)), "")
         argument = None
         if operator and not counts:
+            if self.text.startswith("\\\n", self.at + len(operator)):
+                self.fail("a line that goes on behind ${NAME and a sign is not read")
             self.step(len(operator))
             inside_quotes = quoted and operator.lstrip(":") in ("-", "=", "?", "+")
             argument = self.parts("}", quoted=inside_quotes)
+            if operator == ":" and not argument:
+                self.fail("a place is missing behind ${NAME:")
         self._expect("}")
         if not name:
             self.fail(f"{self.text[first : self.at]} has no name")

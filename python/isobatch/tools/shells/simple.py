@@ -103,8 +103,11 @@ class CommandReader(WordReader):
             if found[1] in (">&", "<&") and re.match(r"(?![012-](?:\s|[;&|)<>]|$))[\d-]", quoted_end):
                 self.fail("a redirection to such a file is not read")
             if found[1] in ("<<", "<<-"):
-                end = "".join(part.text if isinstance(part, Text) else part.source for part in target)
-                plain = all(isinstance(part, Text) and not part.quoted for part in target)
+                texts = [part for part in target if isinstance(part, Text)]
+                if len(texts) < len(target):
+                    self.fail("the end of a here-document must be a plain word")
+                end = "".join(part.text for part in texts)
+                plain = not any(part.quoted for part in texts)
                 self.documents.append(
                     Document(end, plain and "\\" not in quoted_end[: len(end)], found[1] == "<<-")
                 )
@@ -122,7 +125,7 @@ class CommandReader(WordReader):
             if self.char() in ("", "\n", ";", "&", "|", ")"):
                 break
             if (not words or declares) and (found := self._assignment()) is not None:
-                if declares and redirected:
+                if redirected and (declares or found.array):
                     self.fail("an assignment behind a redirection is not read")
                 (words if declares else assignments).append(found)
                 continue

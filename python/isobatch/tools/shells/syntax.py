@@ -148,6 +148,8 @@ class _Parser(CommandReader):
 
     def _compound(self) -> Command | None:
         line, first, keyword = self.line, self.at, self._keyword()
+        if self._ahead("((("):
+            self.fail("((( is not read: put blanks between the brackets")
         if self._ahead("(("):
             self.step()
             if (inside := self.sum_inside()) is not None:
