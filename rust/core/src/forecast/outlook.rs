@@ -233,12 +233,12 @@ impl ClusterProfile<'_> {
         let costs = self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds);
         // One that no float holds is not known.
         let known = |error: f64| if error.is_finite() { error } else { f64::NAN };
-        let share = forecast.step_error / forecast.step_seconds;
+        let relative = forecast.step_error / forecast.step_seconds;
         let outlook = Outlook {
             step_error: known(forecast.step_error),
             efficiency: forecast.efficiency,
             // Constants without errors say nothing of how sure the time is.
-            hours_error: if share > 0.0 { known(costs.hours * share) } else { f64::NAN },
+            hours_error: if relative > 0.0 { known(costs.hours * relative) } else { f64::NAN },
             ..costs
         };
         let mut reasons = Reasons::default();
