@@ -1,4 +1,4 @@
-//! Digits in groups of three, and the letters of powers of ten: 1_281_167, 52k. What may mean two numbers is not read.
+//! Digits in groups of three, and the letters of powers of ten: `1_281_167`, `52k`. What may mean two numbers is not read.
 
 use std::borrow::Cow;
 
