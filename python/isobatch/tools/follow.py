@@ -239,9 +239,8 @@ class Script(Scope):
         return last in (*TRAINER, *TRL, "Accelerator", "DataLoader") or any(it in name for it in _SCHEDULERS)
 
     def _make(self, node: ast.Call, name: str) -> None:
-        settings = self._keywords(node)
-        for key, item in zip(_FIRST.get(name, ()), node.args, strict=False):
-            settings.setdefault(key, self._said(item))
+        settings = {key: self._said(item) for key, item in zip(_FIRST.get(name, ()), node.args, strict=False)}
+        settings |= self._keywords(node)
         self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self.when))
 
     def _keywords(self, node: ast.Call) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Unknown
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Marks, Shell, is_known, is_mark
 from isobatch.words import few
 
 _BATCHES = ("batch", "batch_per_gpu", "effective_batch")
