@@ -36,6 +36,7 @@ __all__ = [
     "rules",
     "schedule_shapes",
     "step_rows",
+    "verdict",
     "__version__",
 ]
 
@@ -167,6 +168,7 @@ def all_reduce_rows(
     bytes: NDArray[np.float64],
 ) -> NDArray[np.float64]: ...
 def noise_over_run(noise: list[tuple[float, float]], tuned_batch: float) -> float: ...
+def verdict(value: float, error: float, limit: float) -> str | None: ...
 def micro_batch_rows(
     fixed: float, per_sample: float, bytes: NDArray[np.float64], most: int
 ) -> NDArray[np.int64]: ...

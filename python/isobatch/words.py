@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _MAX_VALUE_CHARACTERS = 80
@@ -111,6 +111,18 @@ def figure(number: float | None, digits: int = 3) -> str:
     if 10**digits <= abs(rounded) < 1e9:
         return f"{rounded:,.0f}"
     return _exponent(f"{rounded:.{digits}g}")
+
+
+def ranged(value: float, error: float | None, write: Callable[[float], str] = figure) -> str:
+    """Writes a forecast with its range; without one where half its width is not known.
+
+    >>> ranged(69, 17.25), ranged(69, None), ranged(69, 80, lambda hours: duration(hours * 3600))
+    ('69 (51.8 to 86.2)', '69', '2 d 21 h (up to 6 d 5 h)')
+    """
+    if not error or error != error:
+        return write(value)
+    low = f"{write(value - error)} to" if error < value else "up to"
+    return f"{write(value)} ({low} {write(value + error)})"
 
 
 def real(number: float) -> str:

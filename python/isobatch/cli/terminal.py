@@ -91,7 +91,8 @@ _STYLES = {
     "inconclusive": "35",
     "infeasible": "1;31",
     "fail": "1;31",
-    "late": "1;31",
+    "likely": "33",
+    "missed": "1;31",
     "unchecked": "2",
     "heading": "1",
 }

@@ -15,7 +15,7 @@ from isobatch.fleet.rows import Fleet
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
-from isobatch.words import count, counted, duration, figure, percent, printable, real
+from isobatch.words import count, counted, duration, figure, percent, printable, ranged, real
 
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
@@ -231,9 +231,15 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
         warmup = f", {count(row['warmup_steps'])} of them warmup" if row.get("warmup_steps") else ""
         yield f"The run: {count(row['total_steps'])} steps{warmup}."
     if row.get("hours") is not None:
-        cost = f", cost {figure(row['cost'])}" if row.get("cost") is not None else ""
-        work = f", {figure(row['gpu_hours'])} GPU-hours" if row.get("gpu_hours") is not None else ""
-        yield f"It takes {duration(row['hours'] * 3600)}{work}{cost}."
+        error = row.get("hours_error")
+        share = error / row["hours"] if error and row["hours"] else None
+        work, cost = (
+            ranged(row[name], share and row[name] * share) if row.get(name) is not None else ""
+            for name in ("gpu_hours", "cost")
+        )
+        took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
+        sure = "no range known" if share is None else f"± {percent(share)}"
+        yield f"It takes {took}{work and f', {work} GPU-hours'}{cost and f', cost {cost}'}; {sure}."
     if row.get("memory_gib") is not None:
         yield f"Memory: {figure(row['memory_gib'])} GiB per GPU."
 

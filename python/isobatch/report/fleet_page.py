@@ -14,7 +14,16 @@ from isobatch.reason import Reason
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.report.times import how_sure, knee_of, time_section, times_known
+from isobatch.report.times import (
+    cost_of,
+    duration_of,
+    end_at,
+    how_sure,
+    in_time,
+    knee_of,
+    time_section,
+    times_known,
+)
 from isobatch.words import count, counted, percent
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
@@ -99,10 +108,9 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         if np.isnan(values).all():
             continue
         row = int(np.nanargmin(values))
-        cost = plans.spent("cost")[row]
-        price = "" if np.isnan(cost) else f", {words.price(cost, currency)}"
-        took = words.duration(plans.spent("hours")[row] * 3600)
-        found.append(Headline(label, counted(plans.gpus[row], "GPU"), f"{took}{price}"))
+        end = end_at(plans, row)
+        took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
+        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
 
 
@@ -148,9 +156,10 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     if plans.compares:
         found += knee_of(plans)
     if deadline is not None:
-        in_time = len(np.unique(plans.text("job")[1][plans.spent("hours") <= deadline]))
+        met, likely = in_time(plans, deadline)
         within = f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"
-        found.append(Headline("deadline met", count(in_time), within))
+        more = f"; likely, not surely, by {count(likely)} more" if likely else ""
+        found.append(Headline("deadline met", count(met), within + more))
     return found
 
 
