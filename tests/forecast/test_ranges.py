@@ -245,3 +245,18 @@ def test_goodput_names_the_noise_scale_that_decided(capsys, tmp_path):
     profile(noise_scale=Constant(value=5000)).save(tmp_path / "profile.json")
     assert main([*goodput, str(tmp_path / "profile.json")]) == 0
     assert "a noise scale whose range is not known" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("deadline", "value", "note"),
+    [
+        (40, "8 GPUs", "met: 20 h 42 min (15 h 32 min to 1 d 2 h), $331 ($248 to $414)"),
+        (25, "8 GPUs", "likely met, not surely"),
+        (2, "missed", ""),
+    ],
+)
+def test_the_first_figure_of_a_sweeps_page_is_the_answer(deadline, value, note):
+    page = sweep_page(ib.sweep(RECIPE, [1, 2, 4, 8], profile=profile(), cluster=NODE), deadline=deadline)
+    first = page.headlines[0]
+    assert first.label.startswith("deadline") and first.value == value and first.note.startswith(note)
+    assert note or "none of these" in [cell for row in page.sections[0].tables[0].rows for cell in row]

@@ -15,6 +15,7 @@ from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.times import (
+    best_in_time,
     cost_of,
     duration_of,
     end_at,
@@ -83,6 +84,8 @@ def sweep_page(
         plans = plans_of(swept, file)
     good = int((plans.status != INFEASIBLE).sum())
     headlines = [Headline("GPU counts with a plan", count(good), f"of {count(plans.rows)}")]
+    if times_known(plans) and deadline is not None:
+        headlines.insert(0, _within(plans, deadline, currency))
     if times_known(plans):
         headlines += [*_best(plans, currency), *knee_of(plans)]
     if isinstance(swept, Sweep) and swept.critical_batch is not None:
@@ -112,6 +115,19 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
         found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
+
+
+def _within(plans: Plans, deadline: float, currency: str) -> Headline:
+    """Where a sweep keeps the deadline with the fewest GPU-hours, and how surely."""
+    work = plans.spent("gpu_hours")
+    row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
+    label = f"deadline {words.duration(deadline * 3600)}"
+    if row is None:
+        return Headline(label, "missed", "at all counts with known hours")
+    took = duration_of(plans, row) + cost_of(plans, row, currency)
+    return Headline(
+        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
+    )
 
 
 def _lead(plans: Plans) -> str:

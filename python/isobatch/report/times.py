@@ -130,6 +130,19 @@ def end_at(plans: Plans, row: int) -> str:
     return end_of(plans.gpus[own], plans.spent("hours")[own], plans.reasons[own], at)
 
 
+def best_in_time(
+    plans: Plans, rows: NDArray[np.int64], by: NDArray[np.float64], deadline: float
+) -> tuple[int | None, str]:
+    """Finds the row with the least `by` that meets the deadline, else one that likely does, and says so; None where none does."""
+    hours, error = plans.spent("hours"), plans.number("hours_error")
+    kept = [_core.verdict(hours[row], error[row], deadline) for row in rows.tolist()]
+    for verdict, note in (("met", ""), ("likely", " (likely, not surely)")):
+        good = rows[[each == verdict for each in kept]]
+        if len(good):
+            return _least(by, good), note
+    return None, ""
+
+
 def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
     """Counts the jobs that meet a deadline, and those that only likely do."""
     _, job = plans.text("job")
@@ -237,18 +250,9 @@ def _where(plans: Plans, row: int) -> str:
 def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTable:
     _, job = plans.text("job")
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
-    error = plans.number("hours_error")
 
     def cell(row: int) -> str:
         return f"{_where(plans, row)}, {duration_of(plans, row)}{cost_of(plans, row, currency)}"
-
-    def in_time(own: NDArray[np.int64], by: NDArray[np.float64]) -> str:
-        kept = [_core.verdict(hours[row], error[row], deadline or np.nan) for row in own.tolist()]
-        for verdict, note in (("met", ""), ("likely", " (likely, not surely)")):
-            good = own[[each == verdict for each in kept]]
-            if len(good):
-                return cell(_least(by, good)) + note
-        return "none of these"
 
     jobs, marks = _jobs(plans), knees(plans)
     rows = []
@@ -259,7 +263,8 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
         if marks:
             line.append(cell(marks[at]) if at in marks else "")
         if deadline is not None:
-            line.append(in_time(own[~np.isnan(priced[own])], priced))
+            row, note = best_in_time(plans, own[~np.isnan(priced[own])], priced, deadline)
+            line.append("none of these" if row is None else cell(row) + note)
         rows.append(line)
     is_priced = not np.isnan(cost).all()
     least = "cheapest" if is_priced else "fewest GPU-hours"
