@@ -99,7 +99,7 @@ OF_LAUNCHERS = ("elastic", "again")
 FOUND_BY = "batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
 ABOUT = (
     "recipe cluster settings status reasons world_size data_parallel batch_change lr_scale steps_per_epoch samples_per_epoch "
-    "padded_samples dropped_samples step_seconds step_error samples_per_second efficiency hours gpu_hours cost memory_gib "
+    "padded_samples dropped_samples step_seconds step_error samples_per_second efficiency hours hours_error gpu_hours cost memory_gib "
     "nearest_world_size nearest_batch rule nearest_world_sizes nearest_batches micro_batch_cap cap_source consumed moves"
 )
 AS_PARTS = {
