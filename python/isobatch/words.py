@@ -48,8 +48,8 @@ def printable(text: str, most: int = 400) -> str:
 
 
 _SECRETS = (
-    # All before the last @ of a URL that has a password, else before the @ of its host.
-    (re.compile(r"(?<=://)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), "…@"),
+    # All before the last @ of a URL that has a password, else before the @ of its host. A path loses one of its slashes.
+    (re.compile(r"(?<=\w\w:/)(/?)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), r"\1…@"),
     (
         re.compile(
             r"([?&][^=\s&]*(?:key|secret|token|password|credential|sig)[^=\s&]*=)[^&\s'\"]+", re.IGNORECASE
@@ -64,6 +64,8 @@ def redacted(text: str) -> str:
 
     >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
     's3://…@bucket/jobs?access_key=…&region=eu'
+    >>> redacted("s3:/KEY:SECRET@bucket/jobs"), redacted("C:/me@home: gone")
+    ('s3:/…@bucket/jobs', 'C:/me@home: gone')
     """
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
@@ -253,10 +255,13 @@ OURS = {
     "gradient_accumulation_steps": "accumulation",
     "gradient_clip_val": "clip_norm",
     "grad_clip": "clip_norm",
+    "hf": "transformers",
     "hosts": "nodes",
+    "huggingface": "transformers",
     "iterations": "total_steps",
     "learning_rate": "lr",
     "local_batch_size": "micro_batch",
+    "k8s": "kubeflow",
     "lr_scheduler": "schedule",
     "lr_scheduler_type": "schedule",
     "max_duration": "duration",
@@ -277,11 +282,15 @@ OURS = {
     "num_warmup_steps": "warmup",
     "optim": "optimizer",
     "peak_lr": "lr",
+    "pytorch_lightning": "lightning",
+    "ray": "ray-train",
     "per_device_batch_size": "batch_per_gpu",
     "per_device_train_batch_size": "batch_per_gpu",
     "per_gpu_train_batch_size": "batch_per_gpu",
     "scaling_rule": "rule",
     "sequence_length": "seq_len",
+    "square_root": "sqrt",
+    "squareroot": "sqrt",
     "max_seq_length": "seq_len",
     "step_size": "duration",
     "tensor_model_parallel_size": "model_parallel",

@@ -253,20 +253,21 @@ class Inputs:
     Args:
         jobs: a path or URL, or a table, as in `plan_fleet`.
         clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
+        decimal: the sign before the fractions of numbers that are texts.
 
     Raises:
         InputError: a table cannot be read or used.
     """
 
-    def __init__(self, jobs: Any, clusters: Any = None) -> None:
-        self._jobs = input_table("job", jobs)
+    def __init__(self, jobs: Any, clusters: Any = None, *, decimal: str | None = None) -> None:
+        self._jobs = input_table("job", jobs, decimal=decimal)
         self._own = clusters is None and bool({"nodes", "gpus_per_node"} & self._jobs.extra.keys())
         self._known = clusters is not None or self._own
         if self._own:
-            self._jobs, self._clusters = own_clusters(self._jobs)
+            self._jobs, self._clusters = own_clusters(self._jobs, decimal)
         else:
             # Any legal cluster shows what is wrong with a job.
-            self._clusters = input_table("cluster", [1] if clusters is None else clusters)
+            self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
         """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.

@@ -43,7 +43,10 @@ mod _core {
     #[pymodule_export]
     use crate::settings::check_settings;
     #[pymodule_export]
-    use crate::tables::{fields, optimizers, precisions, reasons, results, results_over_legs, rules};
+    use crate::tables::{
+        canonical, fields, number, optimizers, precisions, reasons, results, results_over_legs, right_form,
+        rules,
+    };
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
