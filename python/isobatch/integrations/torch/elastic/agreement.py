@@ -158,6 +158,10 @@ class Agreements:
         micros = self._pending.result().micros / self._ranks.size
         return max(1, min(self.MAX_STEPS, int(self.SECONDS * 1e6 / max(micros, 1.0))))
 
+    def free(self) -> None:
+        """Lets go of the agreement under way, which holds the ranks' group."""
+        self._pending = None
+
     def end(self) -> None:
         """Waits for the agreement under way."""
         if self._pending is not None:

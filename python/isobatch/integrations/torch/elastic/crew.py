@@ -14,6 +14,7 @@ from torch import nn
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
+from isobatch.integrations.torch.elastic.loop import Loop
 from isobatch.integrations.torch.elastic.membership import Membership, Pulse
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
@@ -192,5 +193,7 @@ class CrewRun(ElasticRun):
 
     def free(self) -> None:
         """Lets go of what holds the crew's group."""
+        if isinstance(self._loop, Loop):
+            self._loop.free()
         self._ranks.free()
         self._loop = None

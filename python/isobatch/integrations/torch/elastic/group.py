@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import warnings
@@ -88,12 +87,10 @@ class CrewGroup:
             for name in ("reducer", "logger", "process_group"):
                 model.__dict__.pop(name, None)
         self._wrapped = []
-        gc.collect()
         if dist.is_initialized():
             with warnings.catch_warnings(), suppress(RuntimeError):
                 warnings.simplefilter("ignore")
                 dist.destroy_process_group()
-        gc.collect()
 
 
 def _groups() -> list[Any]:

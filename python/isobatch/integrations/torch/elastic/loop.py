@@ -52,6 +52,10 @@ class Loop:
         """Whether some rank was asked to stop, as agreed on last."""
         return self._agreements.stopping
 
+    def free(self) -> None:
+        """Lets go of the ranks' group: a training may hold its last step longer."""
+        self._agreements.free()
+
     @property
     def unfinished(self) -> str | None:
         """The work left in the step under way, in words; None where nothing is."""

@@ -196,7 +196,7 @@ class _Closing:
         """Returns the list where it can be closed, or why it never will be; None: it is not time."""
         come = {seat.id: seat for seat in map(_seat, self._all.store.lines(f"{self._number}/in"))}
         missing = [member for member in self._old if member not in come]
-        if self._since is None and (len(missing) < len(self._old) or self._are_gone(missing)):
+        if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
             self._since = monotonic()  # Until then the crew before trains, and who waits to join has time.
         late = self._waited > self._all.timeout
         if self._since is None or not (late or self._are_gone(missing)):
@@ -213,6 +213,10 @@ class _Closing:
         if any(seat.vote >= 0 for seat in members):
             return self._going_on(members, others, late)
         return self._beginning([*members, *others], late)
+
+    def _is_over(self, missing: list[str]) -> bool:
+        """Returns whether the crew before is known to be over, though none of it has come."""
+        return self._all.store.has(f"{self._number - 1}/over") or self._are_gone(missing)
 
     def _are_gone(self, members: Iterable[str]) -> bool:
         return all(self._beats.gone(member) for member in members)

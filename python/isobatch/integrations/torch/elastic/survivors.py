@@ -231,8 +231,8 @@ class _Survivors:
             self._hold(not self._training.extra)
         self._state, self._saved = run.written(), crew.saved
         over = not goes_on and self._members.end()
-        crew.close()
         run.free()
+        crew.close()
         return over
 
     def _refuse_what_is_over(self) -> None:
