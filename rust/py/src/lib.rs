@@ -1,6 +1,7 @@
 //! The Python binding: columns in, columns out.
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 
+mod allocate;
 mod elastic;
 mod errors;
 mod fleet;
@@ -21,6 +22,8 @@ mod value;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::allocate::divide_pool;
     #[pymodule_export]
     use crate::elastic::{elastic_rows, elastic_splits};
     #[pymodule_export]
