@@ -1,5 +1,6 @@
 """`isobatch allocate`, and its request of `isobatch plan -`."""
 
+import csv
 import io
 import json
 import sys
@@ -40,9 +41,13 @@ def test_a_pool_from_files(files, capsys):
 def test_rows_into_a_file(files, capsys):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
     assert main(["allocate", *names, "-o", str(files / "rows.csv")]) == 0
-    lines = (files / "rows.csv").read_text().splitlines()
-    assert lines[0].startswith("job,status,gpus,gpu,nodes,why")
-    assert lines[2].startswith("b,runs,4,H100,")
+    with (files / "rows.csv").open() as lines:
+        rows = [*csv.DictReader(lines)]
+    assert [(row["job"], row["status"], row["gpus"], row["gpu"]) for row in rows[:2]] == [
+        ("a", "runs", "2", "H100"),
+        ("b", "runs", "4", "H100"),
+    ]
+    assert rows[2]["status"] == "waits"
     assert "fair" in capsys.readouterr().err
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -24,10 +24,12 @@ class Want:
 class _Space:
     """Free GPUs of the nodes of a kind."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, wanted: Collection[str]) -> None:
         self.size = kind.gpus
         self.free = dict.fromkeys(kind.nodes, kind.gpus)
-        self.order = {name: at for at, name in enumerate(kind.nodes)}
+        # A node that some job holds and may keep is taken by others last.
+        later = len(kind.nodes)
+        self.order = {name: at + later * (name in wanted) for at, name in enumerate(kind.nodes)}
 
     def sort(self) -> None:
         """Puts the nodes into heaps by what is free; one that has changed since is in several, and counts in the last."""
@@ -97,7 +99,8 @@ def _of_kind(kind: Kind, wants: Sequence[Want]) -> tuple[dict[int, Held], list[W
     best: tuple[dict[int, Held], list[Want]] | None = None
     for vacated in _vacated(kind, wants):
         stays = [it for it in wants if it.pinned or (it.stays and vacated.isdisjoint(it.held))]
-        space = _Space(kind)
+        keeping = {want.job for want in stays}
+        space = _Space(kind, {name for want in wants if want.job not in keeping for name in want.held})
         for want in stays:
             for name, gpus in want.held.items():
                 space.free[name] -= gpus
