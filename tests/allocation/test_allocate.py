@@ -156,7 +156,7 @@ def test_a_node_that_is_gone_is_said():
 
 BAD = {
     "effective_batch": (0, "effective_batch"),
-    "weight": (-1, "weight must be a number above 0, got -1"),
+    "weight": (-1, "weight must be a number above 0, at most 1e12, got -1"),
     "min_gpus": (9, "no count of the pool"),
     "max_gpus": (0.5, "max_gpus must be a whole number from 1"),
     "gpu": ("T4", "no count of the pool"),

@@ -71,7 +71,7 @@ def test_a_request(files, monkeypatch, capsys):
         ({}, "jobs is missing"),
         ({"jobs": "a.csv", "nodes": 8}, "jobs must be a list of objects"),
         ({"jobs": [], "nodes": 8, "objektive": "fair"}, "did you mean 'objective'?"),
-        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 0}, "from 1 to 2,147,483,648"),
+        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 0}, "from 1 to 1,048,576"),
         (
             {"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"},
             "objective",

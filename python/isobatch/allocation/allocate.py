@@ -182,7 +182,7 @@ class _Division:
             for stays in (self.choices.held, nowhere)
         )
         self.pinned = np.array(jobs.pinned, bool) & holders
-        self.open = ~np.isnan(self.values.value) & ~self.pinned[self.choices.job]
+        self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
         self._divide()
 
     @property

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.allocation.nodes import Held, Pool
+from isobatch.allocation.nodes import Held, Pool, whole
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.query import query
-from isobatch.fleet.results import USUAL
+from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
@@ -26,7 +26,7 @@ _COUNT = "a whole number from 1", lambda x: x >= 1 and x == x // 1
 _NUMBERS: dict[str, tuple[float, str, Callable[[float], bool]]] = {
     "min_gpus": (1, *_COUNT),
     "max_gpus": (math.inf, *_COUNT),
-    "weight": (1, *_ABOVE_0),
+    "weight": (1, "a number above 0, at most 1e12", lambda x: 0 < x <= 1e12),
     "done_samples": (0, *_FROM_0),
     "age_seconds": (math.nan, *_FROM_0),
     "restarts": (0, *_FROM_0),
@@ -90,7 +90,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
         replace(table, fields=bare),
         ids,
         numbers,
-        [_types(cell) for cell in cells.get("gpu", [None] * table.rows)],
+        _types(cells.get("gpu"), table.rows, fault),
         _flags(cells.get("pinned"), table.rows, fault),
         _profiles(ids, profile, cells.get("profile"), fault),
         fault,
@@ -99,7 +99,9 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
 
 def _cells(column: Any) -> list[Any]:
     found = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
-    return [None if cell is None or cell == "" or cell != cell else cell for cell in found]
+    return [
+        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
+    ]
 
 
 def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
@@ -131,11 +133,16 @@ def _flags(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[bo
     return found
 
 
-def _types(cell: Any) -> frozenset[str] | None:
-    """GPU types between `;`, or a list of them; None: any."""
-    if cell is None:
-        return None
-    return frozenset(part.strip() for part in (cell.split(";") if isinstance(cell, str) else map(str, cell)))
+def _types(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[frozenset[str] | None]:
+    """Reads GPU types, texts between `;` or lists of them; None: any."""
+    found: list[frozenset[str] | None] = [None] * rows
+    for row, cell in enumerate(cells or ()):
+        several = cell.split(";") if isinstance(cell, str) else cell
+        if isinstance(several, (list, tuple)) and all(isinstance(it, str) for it in several):
+            found[row] = frozenset(it.strip() for it in several)
+        elif cell is not None:
+            fault.setdefault(row, str(must_be("GPU types between ;", cell, field="gpu")))
+    return found
 
 
 def _profiles(
@@ -152,9 +159,13 @@ def _profiles(
         if path is None:
             continue
         try:
+            if not isinstance(path, str):
+                raise must_be("the path of a profile", path, field="profile")
             if path not in read:
-                read[path] = tuple(Profile.load(part.strip()) for part in str(path).split(";"))
+                read[path] = tuple(Profile.load(part.strip()) for part in path.split(";"))
             found[row] = read[path]
+        except UnicodeError:
+            fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
         except InputError as error:
             fault.setdefault(row, str(error))
     return found
@@ -207,14 +218,14 @@ class Planner:
         self, job: NDArray[np.int64], cluster: NDArray[np.uint32], columns: tuple[str, ...]
     ) -> dict[str, NDArray[Any]]:
         """Plans these pairs; the columns are those of the core."""
-        found: dict[str, NDArray[Any]] = {}
+        found = {name: np.empty(len(job), RESULTS[name]) for name in columns}
         group = self.group[job]
         for number in np.unique(group).tolist():
             at = np.flatnonzero(group == number)
             pairs = job[at].astype(np.uint32), cluster[at]
             part = replace(self.fleet, pairs=pairs, workloads=self.workloads[number], columns=columns)
             for name, values in part._computed(columns).items():
-                found.setdefault(name, np.empty(len(job), values.dtype))[at] = values
+                found[name][at] = values
         return found
 
     def choices(self, held: dict[int, tuple[int, int]]) -> Choices:
@@ -283,7 +294,7 @@ class Planner:
         """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
         table, keep = self.jobs.table, self._policy_is("keep")
         found = np.full(table.rows, np.inf)
-        parallel = max([1, *(int(kind.hardware.get("model_parallel") or 1) for kind in self.pool.kinds)])
+        parallel = max([1, *(whole(kind.hardware.get("model_parallel"), 1) or 1 for kind in self.pool.kinds)])
         for row in np.flatnonzero(keep).tolist():
             batch, own = table.cell("effective_batch", row), table.cell("model_parallel", row)
             tolerance = table.cell("batch_tolerance", row) or self.settings["batch_tolerance"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.errors import InputError, missing, must_be, unknown
-from isobatch.fleet.columns import known_text
+from isobatch.fleet.columns import as_array, known_text
 from isobatch.fleet.table import table_at
 from isobatch.recipes.cluster import Cluster
 from isobatch.words import nearest, number_of, shown
@@ -18,7 +18,8 @@ from isobatch.words import nearest, number_of, shown
 _HARDWARE = tuple(name for name in Cluster.__struct_fields__ if name not in ("nodes", "gpus_per_node"))
 """Columns of a node beside its name and GPUs; nodes that differ in any are of two kinds."""
 
-_MAX_GPUS = 2**31
+_MAX = 2**20
+"""GPUs of a node, and nodes: each count is a cluster of its own to plan on."""
 
 Held = dict[str, int]
 """GPUs by the node's name."""
@@ -108,10 +109,7 @@ def table_columns(source: Any, what: str) -> tuple[str | None, dict[str, list[An
         return file, {name: [row.get(name) for row in found] for name in names}
     if not isinstance(found, Mapping):
         raise must_be(f"a table of {what}", found, field=what, file=file)
-    columns = {
-        str(name): list(getattr(cells, "tolist", lambda cells=cells: cells)())
-        for name, cells in found.items()
-    }
+    columns = {str(name): as_array(str(name), cells, file).tolist() for name, cells in found.items()}
     if len(set(map(len, columns.values()))) > 1:
         raise InputError(f"{what} has columns of different lengths", field=what, file=file)
     return file, columns
@@ -124,10 +122,14 @@ def read_pool(pool: Any) -> Pool:
         InputError: it is none of these, a node's GPUs are no count, a node is named twice, or there is none.
     """
     if type(pool) is int:
-        if not 1 <= pool <= _MAX_GPUS:
-            raise must_be("from 1 to 2,147,483,648 GPUs", pool, field="pool")
+        if not 1 <= pool <= _MAX:
+            raise must_be("from 1 to 1,048,576 GPUs", pool, field="pool")
         pool = Cluster(gpus_per_node=pool)
     if isinstance(pool, Cluster):
+        for name in ("nodes", "gpus_per_node"):
+            count = whole(getattr(pool, name), 1)
+            if count is None or count > _MAX:
+                raise must_be("a whole number from 1 to 1,048,576", getattr(pool, name), field=name)
         hardware = {name: getattr(pool, name) for name in _HARDWARE}
         return _pooled([(str(node), pool.gpus_per_node, hardware) for node in range(pool.nodes)])
     file, columns = table_columns(pool, "nodes")
@@ -145,8 +147,8 @@ def read_pool(pool: Any) -> Pool:
             raise must_be("one name for each node", name, field="node", file=file, row=row + 1)
         seen.add(name)
         count = whole(gpus, 0)
-        if count is None or count > _MAX_GPUS:
-            raise must_be("a whole number from 0 to 2^31", gpus, field="gpus", file=file, row=row + 1)
+        if count is None or count > _MAX:
+            raise must_be("a whole number from 0 to 1,048,576", gpus, field="gpus", file=file, row=row + 1)
         nodes.append((name, count, {it: columns[it][row] for it in _HARDWARE if it in columns}))
     return _pooled(nodes)
 
