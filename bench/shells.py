@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Shell, is_mark
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Shell, is_mark
 from isobatch.tools.shells.training import candidates, is_training, kinds, trainings
 
 BASH = "/bin/bash"
@@ -114,7 +114,8 @@ def agrees(words: Sequence[str], bash: Sequence[str]) -> bool:
             out.append("(?:[^\0]*\0)*?")
         else:
             word = word.rpartition("/")[2] if number == 0 else word
-            out.append("".join("[^\0]*" if is_mark(char) else re.escape(char) for char in word) + "\0")
+            plain = "".join(".*?" if is_mark(char) else re.escape(char) for char in word)
+            out.append(plain.replace(".*?\\ ", "(?:.*?\\ )?") + "\0")
     return re.fullmatch("".join(out), "".join(f"{word}\0" for word in bash), re.DOTALL) is not None
 
 

@@ -15,7 +15,7 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
 from isobatch.tools.page import Reading
 from isobatch.tools.read import complete, count_of, read_file
-from isobatch.tools.tool import Case, Issue
+from isobatch.tools.tool import Case, Issue, Weight
 from isobatch.words import count, counted, figure, real
 
 _SOURCES = {name: source for name, _, _, source in _core.rules()}
@@ -28,11 +28,17 @@ class Examination(NamedTuple):
         batch: samples in a step on those GPUs, as the file is; None where it does not say.
         findings: what its author may not have meant, the most expensive first.
         text: all of it in words.
+        healthy: whether nothing was found that stops the run or changes the training.
     """
 
     batch: int | None
     findings: tuple[Issue, ...]
     text: str
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing was found that stops the run or changes the training."""
+        return all(finding.weight is Weight.NOTE for finding in self.findings)
 
 
 def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Examination:
@@ -67,7 +73,8 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
     known = reader(found.tool)
     assert known.reader is not None
     case = Case(known, found, fields, gpus, _batch(fields, gpus, tuned), tuned, made)
-    findings = (*_general(case), *known.reader.check(case))
+    issues = (*_general(case), *known.reader.check(case))
+    findings = tuple(issue for weight in Weight for issue in issues if issue.weight is weight)
     return Examination(case.batch, findings, "\n".join(_lines(case, findings)))
 
 
@@ -90,9 +97,9 @@ def _tuned(fields: Mapping[str, Any], found: Reading, gpus: int) -> tuple[int | 
         found.notes.append(error.message)
         return None, None
     batch = done.get("effective_batch")
-    if batch is None or done.get("lr") is None:
+    if batch is None:
         return batch, None
-    recipe = _recipe(done, found)
+    recipe = _recipe({"lr": 1.0, **done}, found)  # the split does not depend on it
     if recipe is None:
         return batch, None
     made = plan(recipe, gpus)
@@ -133,17 +140,68 @@ def _lines(case: Case, findings: Sequence[Issue]) -> Any:
     yield from case.reading.notes
     yield from (error.message for to, error in case.reading.faults if to not in case.fields)
     for number, finding in enumerate(findings, start=1):
+        if number == 1 or finding.weight is not findings[number - 2].weight:
+            yield f"{finding.weight}:"
         yield f"{number}. {finding}"
     if not findings:
         yield "Nothing found."
 
 
 def _general(case: Case) -> Iterator[Issue]:
-    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, uneven steps."""
+    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, names, uneven steps."""
+    yield from _undivided(case)
+    yield from _misspelt(case)
+    yield from _too_long(case)
     yield from _grown(case)
     yield from _rule(case)
     yield from _lengths(case)
     yield from _uneven(case)
+
+
+def _undivided(case: Case) -> Iterator[Issue]:
+    parallel = case.fields.get("model_parallel") or 1
+    if case.gpus % parallel:
+        yield Issue(
+            f"the run stops: {counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
+            f"{case.reading.keys.get('model_parallel', 'model_parallel')} splits the model",
+            "the product of tensor, pipeline and context parallelism divides the GPUs",
+            f"{case.gpus // parallel * parallel or parallel} GPUs",
+            Weight.STOPS,
+        )
+
+
+def _misspelt(case: Case) -> Iterator[Issue]:
+    for name, meant in case.reading.misspelt.items():
+        yield Issue(
+            f"{name} has no effect, or stops the run",
+            f"{case.reading.title} has no such setting; {meant} is one",
+            "the names in the tool's own configuration",
+            meant,
+        )
+
+
+def _too_long(case: Case) -> Iterator[Issue]:
+    """Finds a warmup behind the run's end, and a batch above the dataset."""
+    warmup, run = (str(case.fields.get(name) or "") for name in ("warmup", "duration"))
+    same = next(
+        (unit for unit in ("st", "ep", "sp", "tok") if warmup.endswith(unit) and run.endswith(unit)), ""
+    )
+    if same and float(warmup.removesuffix(same)) >= float(run.removesuffix(same)):
+        yield Issue(
+            f"the warmup does not end before the run: {warmup} of {run}",
+            f"{case.key('warmup')} counts in the same unit as {case.key('duration')}",
+            "the learning rate never reaches its peak; Megatron stops",
+            case.line("warmup", "...") + "  (below the run's length)",
+            Weight.STOPS if case.tool.name == "megatron" else Weight.CHANGES,
+        )
+    size = case.fields.get("dataset_size")
+    if size and case.batch and case.batch > size:
+        yield Issue(
+            f"a step has {count(case.batch)} samples, the dataset {count(size)}",
+            "an epoch is less than a step",
+            "samples repeat within a step, or the loader is empty",
+            "fewer GPUs, or a smaller batch",
+        )
 
 
 def _grown(case: Case) -> Iterator[Issue]:
@@ -173,7 +231,7 @@ def _rule(case: Case) -> Iterator[Issue]:
         f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
         f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
         _SOURCES[rule],
-        case.line("lr", real(lr * factor)) + "  (only if the batch is to grow)",
+        case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
     )
 
 
@@ -208,6 +266,7 @@ def _uneven(case: Case) -> Iterator[Issue]:
             Reason.UNEVEN_TAIL.text,
             Reason.UNEVEN_TAIL.source,
             "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
+            Weight.NOTE,
         )
     if plan is not None and Reason.PADDED in plan.reasons:
         yield Issue(
@@ -216,4 +275,5 @@ def _uneven(case: Case) -> Iterator[Issue]:
             Reason.PADDED.source
             or "torch DistributedSampler, which repeats samples so that each rank has as many",
             "drop the incomplete batch, or leave it: the plan counts them",
+            Weight.NOTE,
         )

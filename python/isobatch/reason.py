@@ -57,7 +57,7 @@ class Reason(StrEnum):
     RULE_MISMATCH = "rule_mismatch"
     RULE_RANGE = "rule_range"
     RULE_ASSUMED = "rule_assumed"
-    SQRT_SCALE_DOWN = "sqrt_scale_down"
+    SQRT_SCALE_RANGE = "sqrt_scale_range"
     BETA1_LOW = "beta1_low"
     DECAY_UNKNOWN = "decay_unknown"
     NO_WARMUP = "no_warmup"
@@ -78,7 +78,7 @@ class Reason(StrEnum):
     MICRO_BATCH_UNMET = "micro_batch_unmet"
     BATCH_DECREASED = "batch_decreased"
     SHORT_EPOCHS = "short_epochs"
-    SQRT_SCALE_UP = "sqrt_scale_up"
+    SCHEDULE_UNMET = "schedule_unmet"
     BETA2_LOW = "beta2_low"
     DURATION_MOVED = "duration_moved"
     MUON_DECAY = "muon_decay"
@@ -87,6 +87,7 @@ class Reason(StrEnum):
     NOT_COMPARED = "not_compared"
     NEEDS_PRICE = "needs_price"
     NEEDS_DURATION = "needs_duration"
+    MICRO_BATCH_OPEN = "micro_batch_open"
 
     @property
     def bit(self) -> int:

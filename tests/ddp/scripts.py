@@ -147,3 +147,32 @@ def witnesses(plan_json, seeing):
 
     run = Run(Plan.from_json(plan_json), [], [], None)
     return run.witnesses("learning rate") if dist.get_rank() in seeing else None
+
+
+def without_a_loader(plan_json, fault=None, *, loss_given=False):
+    """A loop that draws its own batches, from a generator whose seed should depend on the rank."""
+    plan = Plan.from_json(plan_json)
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
+    draws = torch.Generator().manual_seed(5 + (0 if fault == "same data" else rank))
+    watch = guard(plan, (lambda m, batch: mse_loss(m(batch[0]), batch[1])) if loss_given else None)
+    steps = plan.total_steps + (2 if fault == "too long" else -2 if fault == "too short" else 0)
+    try:
+        watch.attach(ddp, optimizer)
+        for _ in range(steps):
+            for index in range(plan.accumulation):
+                x, y = (torch.randn(plan.micro_batch, k, generator=draws) for k in (6, 3))
+                with contextlib.nullcontext() if index + 1 == plan.accumulation else ddp.no_sync():
+                    (mse_loss(ddp(x), y) / plan.accumulation).backward()
+            optimizer.step()
+            if fault != "no zero_grad":
+                optimizer.zero_grad()
+            scheduler.step()
+        watch.finish()
+    except GuardError as error:
+        return error, watch.notes
+    return None, watch.notes

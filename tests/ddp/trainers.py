@@ -1,4 +1,4 @@
-"""A user's script with Lightning or with transformers' Trainer, that may stop and go on from a checkpoint."""
+"""A user's script with Lightning or with transformers' Trainer, that may stop and go on from a checkpoint, and what may hide a mistake in one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 
-def lightning(plan_json, *, stop=None, resume=None):
+def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False, clip="norm"):
     """Gives the guard's error, or None; and what it left unchecked.
 
     Args:
         stop: step after which a checkpoint is written to the path `resume`, and the training ends.
         resume: path of a checkpoint to go on from, without `stop`.
+        validated: with a validation loader, also before the training.
+        clip: "norm" or "value", by the plan's clip_norm.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
@@ -43,7 +45,13 @@ def lightning(plan_json, *, stop=None, resume=None):
             return self.net(x)
 
         def training_step(self, batch, index):
-            return mse_loss(self(batch[0]), batch[1])
+            x, y = batch
+            if fault == "summed loss":
+                return mse_loss(self(x), y, reduction="sum") / y.shape[1]
+            return mse_loss(self(x), y)
+
+        def validation_step(self, batch, index):
+            self.log("loss", mse_loss(self(batch[0]), batch[1]), sync_dist=True)
 
         def configure_optimizers(self):
             return configure_optimizers(torch.optim.SGD(self.parameters(), lr=plan.lr), plan)
@@ -63,6 +71,10 @@ def lightning(plan_json, *, stop=None, resume=None):
             devices=dist.get_world_size(),
             strategy=DDPStrategy(process_group_backend="gloo"),
             accumulate_grad_batches=plan.accumulation,
+            gradient_clip_val=plan.recipe.clip_norm,
+            gradient_clip_algorithm=clip,
+            num_sanity_val_steps=2 if validated else 0,
+            val_check_interval=2 if validated else None,
             max_epochs=2,
             callbacks=[Others(), watch.lightning()],
             logger=False,
@@ -73,7 +85,12 @@ def lightning(plan_json, *, stop=None, resume=None):
         )
         loader = DataLoader(data, plan.micro_batch, shuffle=True)
         try:
-            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
+            trainer.fit(
+                Module(),
+                loader,
+                DataLoader(data, plan.micro_batch) if validated else None,
+                ckpt_path=None if stop else resume,
+            )
         except GuardError as error:
             return error, watch.unchecked
         if stop:
@@ -82,7 +99,8 @@ def lightning(plan_json, *, stop=None, resume=None):
 
 
 class _Rows(torch.utils.data.Dataset):
-    def __init__(self, n):
+    def __init__(self, n, tutorial):
+        self.tutorial = tutorial
         self.tokens = torch.randint(32, (n, 8), generator=torch.Generator().manual_seed(1))
 
     def __len__(self):
@@ -90,13 +108,15 @@ class _Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         # Rows of different lengths. The first label is no target: not every model tells the Trainer so.
+        if self.tutorial:
+            return {"input_ids": self.tokens[index], "labels": self.tokens[index]}
         labels = self.tokens[index].clone()
         labels[0] = labels[8 - index % 4 :] = -100
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
-def transformers(plan_json, *, folder=None, stop=None, resume=False):
-    """Likewise, checkpoints lie in `folder`."""
+def transformers(plan_json, fault=None, *, folder=None, stop=None, resume=False, tutorial=False):
+    """Likewise, checkpoints lie in `folder`. `tutorial`: the labels are the input, all of them; then with the guard's notes."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
@@ -106,6 +126,12 @@ def transformers(plan_json, *, folder=None, stop=None, resume=False):
     model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr)
     watch = guard(plan)
+
+    class Trainer(hf.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            if fault == "summed loss":
+                return model(**inputs).loss * _labels(inputs) / plan.accumulation
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     class Others(hf.TrainerCallback):
         def on_step_end(self, args, state, control, **_):
@@ -117,8 +143,9 @@ def transformers(plan_json, *, folder=None, stop=None, resume=False):
             folder or own,
             per_device_train_batch_size=plan.micro_batch,
             gradient_accumulation_steps=plan.accumulation,
-            max_grad_norm=0.0,
+            max_grad_norm=plan.recipe.clip_norm or 0.0,
             num_train_epochs=2,
+            average_tokens_across_devices=fault != "own tokens",
             use_cpu=True,
             ddp_backend="gloo",
             save_strategy="steps" if stop else "no",
@@ -127,15 +154,19 @@ def transformers(plan_json, *, folder=None, stop=None, resume=False):
             disable_tqdm=True,
             logging_strategy="no",
         )
-        trainer = hf.Trainer(
+        trainer = Trainer(
             model,
             arguments,
-            train_dataset=_Rows(plan.recipe.dataset_size),
+            train_dataset=_Rows(plan.recipe.dataset_size, tutorial),
             optimizers=(optimizer, PlanLR(optimizer, plan)),
             callbacks=[Others(), watch.transformers()],
         )
         try:
             trainer.train(resume_from_checkpoint=resume or None)
         except GuardError as error:
-            return error, watch.unchecked
-    return None, watch.unchecked
+            return error, watch.notes if tutorial else watch.unchecked
+    return None, watch.notes if tutorial else watch.unchecked
+
+
+def _labels(inputs):
+    return (inputs["labels"][:, 1:] != -100).sum()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.functional import l1_loss, mse_loss
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from ddp.scripts import train, unequal_steps, witnesses
+from ddp.scripts import train, unequal_steps, without_a_loader, witnesses
 from isobatch.guard import Cause, GuardError, gradient, guard, run
 from isobatch.integrations.torch import PlanLR
 
@@ -364,6 +364,39 @@ def test_a_scheduler_in_epochs_that_is_stepped_at_every_step_is_named(two):
 def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
     told = two(witnesses, PLAIN, seeing)
     assert [told[rank] for rank in seeing] == [named_ranks] * len(seeing)
+
+
+UNLOADED = plan(dataset_size=None, duration="8st")
+
+
+def test_a_loop_without_a_loader_goes_through(two):
+    assert two(without_a_loader, UNLOADED) == [(None, [])] * 2
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause", "step"),
+    [
+        ("same data", Cause.SAME_DATA, 0),
+        ("no zero_grad", Cause.GRADIENTS_KEPT, 1),
+        ("too long", Cause.ANOTHER_LENGTH, 9),
+    ],
+)
+def test_a_mistake_is_named_without_a_loader(two, mistake, cause, step):
+    for error, _ in two(without_a_loader, UNLOADED, mistake):
+        assert named(error, cause)
+        assert error.step == step
+
+
+def test_a_run_that_ends_early_is_noted(two):
+    for error, notes in two(without_a_loader, UNLOADED, "too short"):
+        assert (error, notes) == (None, ["the run ends after 6 of 8 planned optimizer steps"])
+
+
+def test_a_loss_without_a_loader_is_noted_once(two):
+    for error, notes in two(without_a_loader, UNLOADED, loss_given=True):
+        assert error is None
+        (note,) = notes
+        assert note.startswith("a loss was given and no loader")
 
 
 def test_a_note_is_a_warning():

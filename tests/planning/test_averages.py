@@ -81,8 +81,9 @@ def test_muons_decay_moves_on_request_alone():
     moved = planned(16, **muon)
     assert near(moved.weight_decay, 0.4) and R.MUON_DECAY in moved.reasons
     assert "nanochat" in moved.explain()
+    # Its learning rate stays with the length; where it is halved here, 1/(ηλ) is the same part of the run all the same.
     longer = {"duration_scale": "4.0^0.5"}
-    assert near(planned(16, **muon, settings=longer).weight_decay, 0.1)
+    assert near(planned(16, **muon, settings=longer).weight_decay, 0.2)
     # Whatever the rule: its formula has no learning rate in it.
     by_rule = planned(16, **muon, noise_scale=5000.0, settings={"rule": "muon"})
     assert near(by_rule.weight_decay, 0.4)

@@ -22,8 +22,8 @@ def recipe(**changes):
     )
 
 
-def says(reason, *, gpus=8, options=None, **changes):
-    plan = ib.plan(recipe(**changes), gpus, **(options or {}))
+def says(reason, *, gpus=8, options=None, recipe_gpus=None, **changes):
+    plan = ib.plan(recipe(gpus=recipe_gpus, **changes), gpus, **(options or {}))
     assert (plan.status == "infeasible") == any(r.severity == "infeasible" for r in plan.reasons)
     assert (plan.status == "ok") == (not plan.reasons)
     return reason in plan.reasons
@@ -35,6 +35,9 @@ CASES = [
     (R.LARGE_GROWTH, {"options": {"policy": 4096}}, {"options": {"policy": 4096}, "noise_scale": 1e6}),
     (R.ABOVE_CRITICAL_BATCH, {"options": {"policy": 1008}, "noise_scale": 1000.0}, {"options": {"policy": 1000}, "noise_scale": 1000.0}),
     (R.MICRO_BATCH_SHRUNK, {"gpus": 16, "micro_batch": 32}, {"gpus": 8, "micro_batch": 32}),
+    (R.MICRO_BATCH_OPEN, {"gpus": 4, "recipe_gpus": 8}, {"gpus": 8, "recipe_gpus": 8}),
+    (R.MICRO_BATCH_OPEN, {"gpus": 8, "recipe_gpus": 8, "accumulation": 2}, {"gpus": 16, "recipe_gpus": 8, "accumulation": 2}),
+    (R.MICRO_BATCH_OPEN, {"gpus": 4, "recipe_gpus": 8}, {"gpus": 4, "recipe_gpus": 8, "options": {"max_micro_batch": 64}}),
     (R.BATCH_NORM_MOVED, {"gpus": 16, "micro_batch": 32, "batch_norm": True}, {"gpus": 8, "micro_batch": 32, "batch_norm": True}),
     (R.BATCH_NORM_MOVED, {"gpus": 16, "micro_batch": 32, "batch_norm": True}, {"gpus": 16, "micro_batch": 32}),
     (R.RULE_MISMATCH, {"options": {"policy": 512, "rule": "linear"}}, {"options": {"policy": 512, "rule": "sqrt"}}),
@@ -44,10 +47,10 @@ CASES = [
         {"options": {"policy": 512, "rule": "linear"}, "optimizer": "sgd"},
     ),
     (R.RULE_MISMATCH, {"options": {"policy": 512, "rule": "linear"}}, {"options": {"policy": "keep", "rule": "linear"}}),
-    (R.SQRT_SCALE_DOWN, {"options": {"policy": 24}}, {"options": {"policy": 32}}),
-    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1024}}),
-    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032, "rule": "none"}}),
-    (R.SQRT_SCALE_UP, {"options": {"policy": 1032}}, {"options": {"policy": 1032}, "optimizer": "sgd"}),
+    (R.SQRT_SCALE_RANGE, {"options": {"policy": 24}}, {"options": {"policy": 32}}),
+    (R.SQRT_SCALE_RANGE, {"options": {"policy": 1032}}, {"options": {"policy": 1024}}),
+    (R.SQRT_SCALE_RANGE, {"options": {"policy": 1032}}, {"options": {"policy": 1032, "rule": "none"}}),
+    (R.SQRT_SCALE_RANGE, {"options": {"policy": 1032}}, {"options": {"policy": 1032}, "optimizer": "sgd"}),
     (R.SGD_SCALE_UP, {"options": {"policy": 520}, "optimizer": "sgd"}, {"options": {"policy": 512}, "optimizer": "sgd"}),
     (R.SGD_SCALE_UP, {"options": {"policy": 1024}, "optimizer": "sgd", "noise_scale": 1e4}, {"options": {"policy": 1024}, "optimizer": "sgd", "noise_scale": 256.0}),
     (R.SGD_SCALE_UP, {"options": {"policy": 4096}, "optimizer": "sgd"}, {"options": {"policy": 4096, "rule": "sqrt"}, "optimizer": "sgd"}),
@@ -117,6 +120,11 @@ CASES = [
     (R.MULTIPLE_UNMET, {"options": {"micro_batch_multiple": 64}}, {"options": {"micro_batch_multiple": 8}}),
     (R.ABOVE_MAX_BATCH, {"options": {"max_batch": 255}}, {"options": {"max_batch": 256}}),
     (R.BATCH_ABOVE_DATASET, {"dataset_size": 255}, {"dataset_size": 256}),
+    (R.SCHEDULE_UNMET, {"duration": "100st", "warmup": "81st", "schedule": "wsd(decay=20%)"}, {"duration": "100st", "warmup": "80st", "schedule": "wsd(decay=20%)"}),
+    (R.SCHEDULE_UNMET, {"duration": "100st", "warmup": "10st", "schedule": "cosine(until=10st)"}, {"duration": "100st", "warmup": "10st", "schedule": "cosine(until=11st)"}),
+    (R.SCHEDULE_UNMET, {"warmup": None, "schedule": "vaswani"}, {"warmup": "10st", "schedule": "vaswani"}),
+    (R.SCHEDULE_UNMET, {"schedule": "exponential"}, {"schedule": "exponential", "min_lr": 1e-6}),
+    (R.SCHEDULE_UNMET, {"schedule": "step(every=3ep)", "dataset_size": None}, {"schedule": "step(every=3ep)", "dataset_size": 100000}),
     (R.RUN_BELOW_STEP, {"duration": "255sp", "convention": "megatron"}, {"duration": "256sp", "convention": "megatron"}),
     # k(1 − β) < 1
     (R.BETA_NOT_POSITIVE, {"options": {"policy": 2560, "rule": "sde"}}, {"options": {"policy": 2552, "rule": "sde"}}),

@@ -166,3 +166,24 @@ def test_adamscale_takes_the_root_of_adascales_gain():
     assert ib.Plan.from_json(moved.to_json()) == moved
     schedule = plan.schedule
     assert schedule.at(36) == pytest.approx(plan.lr)
+
+
+def test_a_tolerated_batch_is_judged_by_the_micro_batch_that_it_gets():
+    # Of 37 to 40 pairs of samples a replica, 39 has micro-batches of 6, and 40 of 16.
+    made = ib.plan(
+        ib.Recipe(effective_batch=998, lr=0.1),
+        13,
+        max_micro_batch=16,
+        batch_tolerance=0.05,
+        micro_batch_multiple=2,
+    )
+    assert (made.micro_batch, made.accumulation, made.effective_batch) == (16, 5, 1040)
+
+
+def test_uneven_deals_whole_micro_batches_where_replicas_divide_the_batch_but_micro_batches_do_not():
+    # 495 samples for each of 32 replicas are no micro-batches of 6, but 2,640 of these are dealt to 32.
+    recipe = ib.Recipe(effective_batch=15_840, lr=0.1)
+    made = ib.plan(recipe, 32, split="uneven", min_micro_batch=6, max_micro_batch=6)
+    assert made.status == "caution"
+    assert sorted({len(made.micro_batches(rank)) for rank in range(32)}) == [82, 83]
+    assert sum(made.micro_batches(rank).sum() for rank in range(32)) == 15_840

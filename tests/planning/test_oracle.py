@@ -22,8 +22,8 @@ RULES = [
 ]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
-    "batch_decreased", "short_epochs", "sqrt_scale_down", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
-    "ramp_rule", "sqrt_scale_up", "beta2_low", "duration_moved", "muon_decay",
+    "batch_decreased", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
+    "ramp_rule", "sqrt_scale_range", "micro_batch_open", "beta2_low", "duration_moved", "muon_decay",
     "rule_assumed", "sgd_scale_up",
 }  # fmt: skip
 """Cautions that the documents define to the letter, so that they are checked both ways."""

@@ -67,3 +67,14 @@ def test_tokens_are_floored_to_samples():
         ib.plan(recipe, 64).total_steps
         == oracle.run("0:768 250B:1536", 1536, 10**12 // 2048, seq_len=2048)[0]
     )
+
+
+def test_a_ramp_takes_numbers_as_python_writes_them():
+    made = [
+        ib.plan(ib.Recipe(effective_batch=256, lr=0.1, ramp=f"64 64 {samples}", duration="90000st"), 8)
+        for samples in ("9_765_625", "9765625")
+    ]
+    assert made[0].total_steps == made[1].total_steps
+    for samples in ("_9", "9_", "9__7"):
+        with pytest.raises(ib.errors.InputError, match="ramp"):
+            ib.Recipe(effective_batch=256, lr=0.1, ramp=f"64 64 {samples}")

@@ -60,6 +60,11 @@ def _plan(
         say("micro_batch_shrunk")
     if tuned_micro and recipe.get("batch_norm") and row["micro_batch"] != tuned_micro:
         say("batch_norm_moved")
+    tuned_on = _tuned_replicas(recipe)
+    if cap is None and tuned_on:
+        own = Fraction(recipe["effective_batch"], tuned_on * (recipe.get("accumulation") or 1))
+        if row["micro_batch"] > own:
+            say("micro_batch_open")
 
 
 def _tuned_micro(recipe: dict[str, Any]) -> int | None:
@@ -190,8 +195,8 @@ def _uneven(
     if options.get("split") != "uneven" or not _each_has_some(recipe, options, wanted, replicas):
         return None
     sizes = grid.stages(recipe, wanted)
-    if all(size % replicas == 0 for size in sizes):
-        return None
+    if grid.micro_batch(recipe, options, replicas, wanted, cap, grid.demand(options)):
+        return None  # It comes out even.
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
     whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
     large = [d for d in whole if d >= options.get("min_micro_batch", 1)]
@@ -239,7 +244,13 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     decay = recipe.get("decay")
     # Under keep a batch that moved within the tolerance moves nothing.
     row["weight_decay"] = rules.weight_decay(
-        optimizer, decay, row["weight_decay"], 1.0 if keep else k, scale, longer * (1.0 if keep else k / gain)
+        optimizer,
+        decay,
+        row["weight_decay"],
+        1.0 if keep else k,
+        scale,
+        longer * (1.0 if keep else k / gain),
+        by_length,
     )
     if optimizer == "muon" and row["weight_decay"] != recipe.get("weight_decay", 0.0):
         say("muon_decay")
@@ -280,10 +291,8 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
         say("above_critical_batch")
     if (optimizer, rule) in (("sgd", "sqrt"), ("adam", "linear"), ("adamw", "linear")) and k != 1:
         say("rule_mismatch")
-    if rule == "sqrt" and k < 1 / 8:
-        say("sqrt_scale_down")
-    if rule == "sqrt" and k > 4:
-        say("sqrt_scale_up")
+    if rule == "sqrt" and not 1 / 8 <= k <= 4:
+        say("sqrt_scale_range")
     if optimizer == "sgd" and rule in ("linear", "saturating") and by_rule != 1 and scale > 2:
         say("sgd_scale_up")
     assumed = {"lion": ("sqrt", "saturating"), "muon": ("sqrt", "saturating"), "adafactor": ("sqrt",)}
@@ -359,7 +368,7 @@ def _length(
             total = steps.total_steps(recipe["duration"], batch, tuned, **length)
             tuned_total = steps.total_steps(recipe["duration"], tuned, tuned, **tuned_length)
         if of_tuned:
-            total = ceil(tuned_total / gain)
+            total = (floor if convention == "megatron" else ceil)(tuned_total / gain)
         if total == 0:
             raise _Infeasible("run_below_step")
         row["total_steps"] = total
@@ -389,7 +398,8 @@ def _length(
     else:
         warmup = steps.warmup_steps(recipe["warmup"], batch, tuned, total, steps_per_epoch=per_epoch, **known)
     if of_tuned and not held_in_steps and warmup is not None:
-        warmup = ceil(warmup / gain)
+        floored = convention == "megatron" and steps.length(recipe["warmup"])[1] in ("%", "tok")
+        warmup = (floor if floored else ceil)(warmup / gain)
     row["warmup_steps"] = warmup
     if warmup == 0 and row["batch_change"] > 0 and policy != "keep":
         say("no_warmup")

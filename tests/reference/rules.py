@@ -123,16 +123,23 @@ def ema_decay(decay: float, k: float) -> float:
 
 
 def weight_decay(
-    optimizer: str, decay: str | None, value: float, k: float, scale: float, samples: float = 1.0
+    optimizer: str,
+    decay: str | None,
+    value: float,
+    k: float,
+    scale: float,
+    samples: float = 1.0,
+    by_length: float = 1.0,
 ) -> float:
     """λ' of AdamW, whose timescale 1/(ηλ) is held in epochs (Wang & Aitchison 2024, arXiv 2405.13698).
 
     Args:
         scale: lr'/lr.
         samples: D'/D, the samples of the new run over those of the tuned one.
+        by_length: what of lr'/lr is for the run's length.
     """
     if optimizer == "muon" and decay == "sqrt":  # karpathy/nanochat
-        return value * sqrt(k) / samples
+        return value * sqrt(k) / samples / by_length
     if optimizer != "adamw" or k == samples == 1:
         return value
     if decay == "independent":

@@ -103,7 +103,6 @@ def test_texts_that_do_not_fit_the_plan():
     for text, says in [
         ("step(3ep)", "dataset"),
         ("step(3tok)", "seq_len"),
-        ("multistep(6st, 3st)", "rise"),
         ("wsd(decay=95%)", "at most the 800 steps after the warmup"),
         ("exponential", "gamma"),
     ]:

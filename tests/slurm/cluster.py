@@ -14,7 +14,7 @@ from pathlib import Path
 NODES = ("127.0.0.2", "127.0.0.3")
 """Names that are addresses of the loopback need no line in /etc/hosts."""
 GPUS = 4
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "setpriv")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 SBIN = "/usr/sbin"
 
@@ -135,13 +135,17 @@ class Cluster:
         )
 
     def _daemon(self, *words: str) -> None:
-        log = (self.folder / f"{words[0]}-{len(self.daemons)}.out").open("wb")
-        self.daemons.append(
-            subprocess.Popen(
-                words, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder
+        """Starts a daemon that ends with this process, also where that is killed."""
+        with (self.folder / f"{words[0]}-{len(self.daemons)}.out").open("wb") as log:
+            started = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "TERM", *words),
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
             )
-        )
-        log.close()
+        self.daemons.append(started)
 
     def _until(self, done, what: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
@@ -193,7 +197,7 @@ class Cluster:
         said = self.run("scontrol", "--oneliner", "show", "job", number).stdout
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
-    def wait(self, number: str, *states: str, seconds: float = 120) -> str:
+    def wait(self, number: str, *states: str, seconds: float = 300) -> str:
         """Waits until a job has ended, or is in one of the states; returns its state."""
         wanted = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
         self._until(

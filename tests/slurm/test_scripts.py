@@ -73,6 +73,11 @@ def test_a_job_of_another_size_ends_before_it_trains(cluster, tmp_path, options,
     )
 
 
+def test_an_allocation_of_another_size_ends_before_it_trains(cluster, tmp_path):
+    done = cluster.run("salloc", "-N2", "--gpus-per-node=2", "bash", str(script(tmp_path)), check=False)
+    assert done.returncode == 1 and "isobatch: planned for 2 GPUs, started on 4; plan anew" in done.stderr
+
+
 def test_as_many_gpus_on_other_nodes_are_the_plans(cluster, tmp_path):
     state, said = ended(cluster, cluster.sbatch(script(tmp_path), "-N", "2", "--gpus-per-node=1"))
     assert state == "COMPLETED" and "256 samples a step on 2 ranks" in said, said

@@ -102,6 +102,14 @@ def test_a_plan_is_known_as_one(tmp_path):
         ib.Recipe.read(path)
 
 
+def test_a_script_that_only_generates_is_no_training(tmp_path):
+    """It has a name of TRL's alone, and none of a Trainer's."""
+    with pytest.raises(ib.InputError, match="no tool is recognized"):
+        ib.Recipe.read(
+            written(tmp_path, {"num_generations": 4, "pass_rate_min": 0.1, "max_completion_length": 9})
+        )
+
+
 def test_an_empty_file_says_so(tmp_path):
     with pytest.raises(ib.InputError, match="is empty"):
         ib.Recipe.read(written(tmp_path, " \n"))

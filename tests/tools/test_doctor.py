@@ -9,7 +9,7 @@ from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.detect import reader, readers
 from isobatch.tools.page import Reading
-from isobatch.tools.tool import Case
+from isobatch.tools.tool import Case, Weight
 from tools.test_reading import PUBLISHED, written
 
 CLEAN = {
@@ -357,6 +357,88 @@ def test_every_tool_has_names_for_what_doctor_writes():
 
 
 def test_torchtitan_is_given_a_global_batch(tmp_path):
-    text = "[training]\nlocal_batch_size = 8\nsteps = 100\n[optimizer]\nlr = 3e-4\n"
+    text = "[training]\nlocal_batch_size = 8\nsteps = 1000\n[optimizer]\nlr = 3e-4\n"
     first, *_ = found(tmp_path, text, 8, name="a.toml", tuned_gpus=1).findings
     assert first.change == "training.local_batch_size: 1; training.global_batch_size: 8"
+
+
+# ---- the doctor as a gate: exit 1 for what stops the run or changes the training, 0 for a healthy file ----
+
+DS = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 1000, "warmup_num_steps": 10, "warmup_type": "linear"}},
+}  # fmt: skip
+HF = {
+    "per_device_train_batch_size": 8,
+    "learning_rate": 2e-5,
+    "num_train_epochs": 3,
+    "lr_scheduler_type": "cosine",
+}
+BEST = {**HF, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 50}
+RUN = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4"
+HEALTHY = {
+    "args.json": {**HF, "gradient_accumulation_steps": 4, "warmup_ratio": 0.03, "bf16": True, "report_to": "wandb"},
+    "best.json": {**BEST, "save_steps": 100},
+    "epochs.json": {**BEST, "eval_strategy": "epoch", "save_strategy": "epoch"},
+    "ds.json": DS,
+    "auto.json": {"train_batch_size": "auto", "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0},
+    "run.sh": f"{RUN} --train-iters 900 --lr-warmup-iters 9 --bf16 --tensor-model-parallel-size 2 --no-rope-fusion",
+    "ramp.sh": f"{RUN} --train-samples 90000 --step-batch-size-schedule 0:16 --bf16".replace("--global-batch-size 64 ", ""),
+    "axolotl.yaml": "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nsample_packing: true\noptimizer: adamw_torch",
+    "titan.toml": "[training]\nlocal_batch_size = 1\nsteps = 1000\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
+    "pl.yaml": "trainer: {devices: 8, max_epochs: 9, accumulate_grad_batches: 2}\ndata: {batch_size: 2}\nmodel: {class_path: my.M}",
+    "yolo.yaml": "lr0: 0.01\nnbs: 64\nbatch: 16\nimgsz: 640\nepochs: 9",
+    "d2.yaml": "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, STEPS: (60000, 80000), MAX_ITER: 90000}\nMODEL: {META_ARCHITECTURE: X}",
+    "foundry.yaml": COMPOSER.format(batch=64, micro="auto"),
+    "launch.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nnum_machines: 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_file_passes(tmp_path, capsys, name):
+    settings = HEALTHY[name]
+    path = written(tmp_path, name, settings if isinstance(settings, str) else json.dumps(settings))
+    assert main(["doctor", str(path), "--gpus", "8", "--set", "dataset_size=52000"]) == 0, (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "given", "what", "stops"),
+    [
+        ("a.sh", f"{RUN} --train-iters 100 --lr-warmup-iters 200", {}, "the warmup does not end", True),
+        ("a.json", {**HF, "max_steps": 50, "warmup_steps": 100}, {}, "the warmup does not end", False),
+        ("a.json", {**BEST, "save_steps": 120}, {}, "save_steps 120 is no multiple of eval_steps 50", True),
+        ("a.json", {**BEST, "eval_strategy": "epoch"}, {}, "save_strategy steps, eval_strategy epoch", True),
+        ("a.json", HF, {"dataset_size": 40}, "a step has 64 samples, the dataset 40", False),
+        ("a.json", {**HF, "warmup_step": 9}, {}, "warmup_step has no effect", False),
+        ("a.json", DS, {"duration": "2000st"}, "the schedule ends at step 1,000, the run at 2000", False),
+        ("a.json", {**DS, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"}}}, {},
+         "the learning rate is 0.0003, not 0.0001", False),
+        ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
+        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are no multiple of the 3", True),
+    ],
+)  # fmt: skip
+def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):
+    diagnosis = found(tmp_path, settings, 8, name=name, **given)
+    (finding,) = [finding for finding in diagnosis.findings if what in finding.what]
+    assert finding.weight is (Weight.STOPS if stops else Weight.CHANGES) and not diagnosis.healthy
+    assert f"{finding.weight}:\n" in diagnosis.text
+    weights = [list(Weight).index(finding.weight) for finding in diagnosis.findings]
+    assert weights == sorted(weights), "the most expensive first"
+
+
+def test_advice_that_would_not_work_is_not_given(tmp_path):
+    """A batch that no accumulation makes has none offered; a split is found without the learning rate."""
+    (stopped,) = [f for f in found(tmp_path, {**DS, "train_batch_size": 100}).findings if "stops" in f.what]
+    assert stopped.change == '"train_batch_size": 64'
+    (stopped,) = [f for f in found(tmp_path, {**DS, "train_batch_size": 128}).findings if "stops" in f.what]
+    assert stopped.change.endswith('or "gradient_accumulation_steps": 2')
+    without = {name: value for name, value in CLEAN.items() if name != "learning_rate"}
+    first, *_ = found(tmp_path, without, 64, tuned_gpus=8).findings
+    assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
+    shrunk = found(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
+    assert "only if the batch is to move" in shrunk.change

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shlex
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -17,7 +18,10 @@ from isobatch.tools.launchers import port
 from isobatch.tools.sheet import Job
 
 LAUNCHERS = ("slurm", "torchrun", "torchx", "skypilot", "kubeflow", "ray-train")
-JOB = {"command": ("train.py", "--data", "a b"), "again": "isobatch plan it's.toml"}
+JOB = {
+    "command": ("train.py", "--data", "a b"),
+    "again": 'isobatch plan "it\'s $HOME`x`.toml"',
+}
 
 
 def written(tool, **job):
@@ -110,8 +114,7 @@ def test_a_file_starts_on_the_plans_gpus_and_ends_on_others(tool, tmp_path):
         code, said, training = started(tool, written(tool), tmp_path, nodes=nodes)
         assert (code, training) == (1, False)
         assert said == (
-            f"isobatch: planned for 8 GPUs, started on {4 * nodes}; plan anew: isobatch plan it's.toml --gpus {4 * nodes} "
-            f"--to {tool}\n"
+            f"isobatch: planned for 8 GPUs, started on {4 * nodes}; plan anew: {JOB['again']} --gpus {4 * nodes} --to {tool}\n"
         )
 
 
@@ -130,6 +133,8 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
     )
     to = ["--gpus", "8", "--to", "slurm"]
     assert main(["plan", "job.json", *to, "-o", "plan.json"]) == 0
+    kept = ["--rule", "sqrt", "--script", "my.py -x"]
+    moved = "isobatch replan plan.json --at-step STEP"
     cases = {
         ("plan", "job.json", *to): "isobatch plan job.json",
         ("plan", *fields, *to): f"isobatch plan {' '.join(fields)}",
@@ -141,13 +146,16 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
             "gpus=8",
             *to,
         ): "isobatch plan --from args.json --set gpus=8",
-        ("plan", "plan.json", "--to", "slurm"): "isobatch replan plan.json --at-step STEP",
-        ("replan", "plan.json", "--at-step", "4", *to): "isobatch replan plan.json --at-step STEP",
+        ("plan", "--nodes", "2", "job.json", "--to=slurm", "--gpus-per-node=4", *kept): (
+            f"isobatch plan job.json {shlex.join(kept)}"
+        ),
+        ("plan", "plan.json", "--to", "slurm"): moved,
+        ("replan", "plan.json", "--at-step", "4", *to): moved,
     }
     for words, again in cases.items():
         capsys.readouterr()
         assert main([*words]) == 0
-        assert f"plan anew:\" '{again}' \"--gpus" in capsys.readouterr().out
+        assert f"; plan anew: {again} --gpus $GPUS --to slurm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tool", ["slurm", "torchrun", "torchx", "kubeflow", "ray-train"])
@@ -170,3 +178,14 @@ def test_the_files_of_a_table_do_not_meet(tool, tmp_path):
 def test_jobs_have_ports_of_their_own():
     ports = [port(f"job-{number}") for number in range(273)]
     assert len({*ports}) > 265 and all(15000 <= number < 30000 for number in ports)
+
+
+@pytest.mark.parametrize("gpus", [4, 8, 16])
+def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
+    """The batch per GPU is all that the Trainer's file has: its comment is a command that tells 8 GPUs from others."""
+    recipe = ib.Recipe(effective_batch=256, gpus=8, micro_batch=32, lr=2e-5, duration="100st")
+    made = ib.plan(recipe, 8).to("transformers")
+    made.save(tmp_path / made.file)
+    words = next(note for note in made.notes if "isobatch doctor" in note).partition("isobatch ")[2]
+    command = words.replace("FILE", str(tmp_path / made.file)).replace('"$WORLD_SIZE"', str(gpus))
+    assert main(command.partition(" ends ")[0].split()) == (0 if gpus == 8 else 1)

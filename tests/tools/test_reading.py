@@ -1,14 +1,20 @@
 """Other tools' files: published configurations, and what files may not do. Values of published files are facts, cited by place."""
 
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import isobatch as ib
+from isobatch.tools.detect import reader, readers
+from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.parse import without_comments
 from isobatch.tools.read import read_file
+
+FIELDS = Path(__file__).parent / "fields"
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
@@ -1018,3 +1024,100 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_plain_json_stays(data):
     assert json.loads(without_comments(json.dumps(data, indent=1))) == data
+
+
+# ---- several files, notes, and hostile values ----
+
+ARGUMENTS = {
+    "per_device_train_batch_size": 8,
+    "learning_rate": 1e-4,
+    "max_steps": 100,
+    "lr_scheduler_type": "cosine",
+    "bf16": True,
+}
+ENGINE = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {}, "gradient_accumulation_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100, "warmup_num_steps": 0}}}, "schedule"),
+        ({"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 50}}}, "duration"),
+        ({"fp16": {"enabled": True}}, "precision"),
+        ({"gradient_clipping": 0.5}, "clip_norm"),
+    ],
+)  # fmt: skip
+def test_two_files_that_disagree_are_refused_with_both_values(settings, field):
+    given = {**ARGUMENTS, "max_grad_norm": 1.0}
+    for files in ([given, {**ENGINE, **settings}], [{**ENGINE, **settings}, given]):
+        with pytest.raises(ib.InputError, match=f"but .* in the settings: give {field} a value"):
+            ib.Recipe.read(files, gpus=1)
+
+
+def test_what_a_file_says_wins_over_the_default_of_another_in_any_order():
+    for files in ([ARGUMENTS, ENGINE], [ENGINE, ARGUMENTS]):
+        recipe = ib.Recipe.read(files, gpus=1)
+        assert (recipe.schedule, recipe.duration, recipe.precision) == ("cosine", "100st", "bf16")
+
+
+def test_a_recipe_keeps_the_notes_of_its_files():
+    recipe = ib.Recipe.read({**ARGUMENTS, "zebra": 1}, gpus=1)
+    assert "the settings: not understood, may change the batch: zebra (--set overrides)" in recipe.notes
+    assert ib.Recipe(effective_batch=8, lr=0.1).notes == ()
+
+
+def test_a_file_without_an_end_is_read_no_further_than_a_configuration_may_go():
+    with pytest.raises(ib.InputError, match=r"zero: has more than the [\d,]+ bytes"):
+        read_file("/dev/zero", "transformers")
+
+
+HOSTILE = (
+    10**400,
+    -(10**30),
+    1e308,
+    "1e999",
+    "9" * 500,
+    -1,
+    0,
+    True,
+    "x",
+    "",
+    "auto",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    [[1]],
+    None,
+    0.5,
+)
+
+
+@pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
+def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
+    """Each setting that a reader asks for, with values that no tool takes: an InputError, or a note, and nothing else."""
+    lines = filter(None, (FIELDS / f"{tool}.txt").read_text().split("\n")[1:])
+    probe = Reading(tool, "", "", {})
+    settings = {}
+    for line in lines:
+        place(settings, *line.partition("=")[::2])
+    reader(tool).reader.read(SettingsPage(settings, probe))
+    for name in sorted(probe.used):
+        for value in HOSTILE:
+            changed = json.loads(json.dumps(settings))
+            put(changed, name, value)
+            with contextlib.suppress(ib.InputError):
+                read_file(changed, tool)
+
+
+def place(settings, name, value):
+    put(settings, name, json.loads(value) if value else None)
+
+
+def put(settings, name, value):
+    *path, last = name.split(".")
+    for part in path:
+        inner = settings.get(part)
+        settings[part] = inner if isinstance(inner, dict) else {}
+        settings = settings[part]
+    settings[last] = value

@@ -108,6 +108,13 @@ def test_what_only_the_run_knows_is_said():
     assert "LR=1e-4" in said
 
 
+def test_words_that_a_condition_adds_leave_the_others():
+    notes = []
+    text = 'A=(--lr 1 --bs 4)\nB="--wd 0.1"\nif [ -n "$KEY" ]; then A+=(--wandb x); B="$B --x y"; fi\ntorchrun t.py "${A[@]}" $B'
+    assert arguments(text, notes=notes) == {"lr": "1", "bs": "4", "wd": "0.1"}
+    assert sum("depends on" in note and "flags in it are not read" in note for note in notes) == 2
+
+
 def test_a_branch_that_ends_the_script_was_not_taken():
     assert (
         arguments(

@@ -207,7 +207,8 @@ def test_the_documents_have_a_row_for_each():
 
 def test_a_tool_is_known_by_its_own_keys():
     for name in readers():
-        keys = TOOLS[name].own.split()
+        extends = TOOLS[name].extends
+        keys = [*TOOLS[name].own.split(), *(TOOLS[extends].own.split() if extends else ())]
         settings = {}
         for key in keys:
             *path, last = key.split(".")

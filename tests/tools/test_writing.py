@@ -227,7 +227,8 @@ def test_was_is_the_tuned_run():
     lines = str(plan(16).to("transformers")).splitlines()
     assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
     assert lines[1] == "# only what the plan decides: set these in your own file and keep its other settings"
-    assert lines[2:5] == [
+    assert lines[2].startswith("# for 16 GPUs alone: isobatch doctor FILE --set gpus=16")
+    assert lines[3:6] == [
         "per_device_train_batch_size: 8",
         "gradient_accumulation_steps: 2  # was 4",
         "learning_rate: 2.0e-05",
@@ -597,3 +598,33 @@ def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
     notes = plan(16).to(tool).notes
     config = tool_of(tool).reader is not None  # a launcher's file is whole
     assert any("keep its other settings" in note for note in notes) == config
+
+
+MEGATRON_RUN = {
+    "effective_batch": 1024,
+    "gpus": 64,
+    "micro_batch": 1,
+    "lr": 1e-4,
+    "convention": "megatron",
+    "duration": "200000000sp",
+    "warmup": "2000000sp",
+}
+
+
+def test_a_ramp_that_is_over_is_left_out_of_a_restart():
+    """Behind it no fraction of a batch is written; Megatron's int() would stop every rank."""
+    tuned = ib.plan(ib.Recipe(**MEGATRON_RUN, ramp="128 128 12000000"), 64)
+    behind = ib.replan(tuned, at_step=100_000, cluster=60, batch_tolerance=0.01).to("megatron")
+    assert behind.settings["global_batch_size"] == 1020 and "rampup_batch_size" not in behind.settings
+    assert behind.settings["train_samples"] == 200_000_000
+    assert any("the batch ramp is over" in note for note in behind.notes)
+
+
+def test_lengths_in_samples_stay_the_recipes_own():
+    recipe = ib.Recipe(**MEGATRON_RUN, schedule="cosine(until=180000100sp)")
+    out = export(ib.plan(recipe, 32), "megatron", was=ib.plan(recipe, 64))
+    names = ("train_samples", "lr_decay_samples", "lr_warmup_samples")
+    assert [out.settings[name] for name in names] == [200_000_000, 180_000_100, 2_000_000]
+    assert "train_iters" not in out.settings and not any("_samples:" in note for note in out.notes)
+    stable = ib.Recipe(**MEGATRON_RUN, schedule="wsd(decay=1000100sp, shape=linear)")
+    assert ib.plan(stable, 32).to("megatron").settings["lr_wsd_decay_samples"] == 1_000_100

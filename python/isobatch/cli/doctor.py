@@ -11,7 +11,7 @@ from isobatch.errors import InputError
 
 DESCRIPTION = (
     "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does"
-    " without a word. Exits with 1 where it found something."
+    " without a word. Exits with 1 where something stops the run or changes the training."
 )
 EXAMPLES = ("isobatch doctor training_args.json --gpus 32",)
 
@@ -27,7 +27,7 @@ def add(command: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings; 1 where there are some."""
+    """Prints the findings; 1 where one of them stops the run or changes the training."""
     from isobatch.doctor import examine
 
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
@@ -38,4 +38,4 @@ def run(args: argparse.Namespace) -> int:
             raise error.at(field=f"--set {error.field.removeprefix('tuned_')}") from None
         raise
     print(diagnosis.text)
-    return 1 if diagnosis.findings else 0
+    return 0 if diagnosis.healthy else 1

@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines)
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments.
+        """The arguments, and as `words` what was typed.
 
         Raises:
             InputError: they cannot be read.
@@ -112,6 +112,7 @@ class Parser(argparse.ArgumentParser):
             raise self._unreadable(error) from None
         if left:
             raise self._left_over(left[0])
+        args.words = [*(argv or ())]
         return args
 
     def typed(self, error: InputError) -> InputError:

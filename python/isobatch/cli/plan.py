@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
+    written = None if tool is None or made.status == "infeasible" else made.to(tool, job=job(args))
     if args.output and args.output != "-":
         made.save(args.output)
     if args.json or args.output == "-":
@@ -90,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
         show_plan(made.explain(), made.status)
     if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
-    if tool is not None and made.status != "infeasible":
-        show(made.to(tool, job=job(args)))
+    if written is not None:
+        show(written)
     if made.status == "infeasible":
         say_weighted(tool, made)
         return 1

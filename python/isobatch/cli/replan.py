@@ -59,18 +59,20 @@ def run(args: argparse.Namespace) -> int:
     moved = replan(
         running, at_step=step, cluster=options.cluster(args, optional=True), effective_batch=batch, **how
     )
+    tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
+    feasible = moved.status != "infeasible"
+    written = moved.to(tool, job=job(args, resume=checkpoint)) if tool is not None and feasible else None
     if args.output:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
     else:
         show_plan(moved.explain(), moved.status)
-    tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
     if moved.status == "infeasible":
         say_weighted(tool, moved)
         return 1
-    if tool is not None:
-        show(moved.to(tool, job=job(args, resume=checkpoint)))
+    if written is not None:
+        show(written)
     return 0
 
 

@@ -170,17 +170,24 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
     )
 
 
+_OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")
+"""Options, each with a value, of a plan on these GPUs; beside them --json and --force."""
+
+
 def _again(args: argparse.Namespace) -> list[str]:
-    """Returns the words that plan the same recipe on other GPUs, without these."""
-    if getattr(args, "plan", None) is not None:
-        return ["isobatch", "replan", args.plan, "--at-step", "STEP"]
-    recipe = getattr(args, "recipe", None)
-    if recipe is not None and is_plan(recipe):
-        return ["isobatch", "replan", recipe, "--at-step", "STEP"]
-    sources = args.source if isinstance(args.source, list) else []
-    words = [recipe] if recipe is not None else [word for file in sources for word in ("--from", file)]
-    words += [word for entry in getattr(args, "set", []) for word in ("--set", entry)]
-    return ["isobatch", "plan", *(words or ["RECIPE"])]
+    """Returns the words that plan the same on other GPUs, without these: as they were typed, with the same settings."""
+    if not hasattr(args, "recipe") and not hasattr(args, "plan"):
+        return ["isobatch", "plan", "RECIPE"]
+    kept, typed = [], iter(args.words)
+    for word in typed:
+        name, equals, _ = word.partition("=")
+        if name in _OF_ONE_SIZE:
+            _ = equals or next(typed, None)
+        elif name not in ("--json", "--force"):
+            kept.append(word)
+    if hasattr(args, "plan") or (args.recipe is not None and is_plan(args.recipe)):
+        return ["isobatch", "replan", *kept, "--at-step", "STEP"]
+    return ["isobatch", "plan", *kept]
 
 
 def show(made: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import stat
 import zlib
@@ -17,14 +18,20 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
-def read_whole(path: str | os.PathLike[str]) -> str:
-    """Reads the text in a file.
+def read_whole(path: str | os.PathLike[str], most: int = -1) -> str:
+    """Reads the text in a file; of one with more than `most` bytes, where that is not negative, no more than one byte beyond.
 
     Raises:
-        InputError: it cannot be read, or is no UTF-8; the message names it.
+        InputError: it cannot be read, is no UTF-8, or is larger; the message names it.
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1 if most >= 0 else -1)
+        if 0 <= most < len(data):
+            raise InputError(
+                f"has more than the {most:,} bytes that such a file may have", file=os.fspath(path)
+            )
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(error, os.fspath(path)) from None
 

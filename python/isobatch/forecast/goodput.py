@@ -40,7 +40,7 @@ def optimize_goodput(
     ``samples_per_second``, ``statistical_efficiency`` and ``goodput`` (float64, NaN there).
 
     Raises :class:`isobatch.errors.InputError`, naming row and field, for values that are not finite, times below 0,
-    a time per sample or noise scale that is not above 0, an overlap outside 1 to 10, a lead outside 0 to 1, and counts
+    a time per sample that is not above 0, a noise scale below 0, an overlap outside 1 to 10, a lead outside 0 to 1, and counts
     below 1.
 
     >>> best = optimize_goodput(replicas=[1, 8], tuned_batch=128, max_batch=4096, max_micro_batch=64,
@@ -56,7 +56,7 @@ def optimize_goodput(
         "sync_seconds": (sync_seconds, *time),
         "overlap": (overlap, "a number from 1 to 10", lambda x: (x >= 1) & (x <= 10)),
         "update_seconds": (update_seconds, *time),
-        "noise_scale": (noise_scale, "a number of samples above 0", lambda x: x > 0),
+        "noise_scale": (noise_scale, "0 or more samples", lambda x: x >= 0),
         "lead": (lead, "a share from 0 to 1", lambda x: (x >= 0) & (x <= 1)),
     }
     times = {name: reals(values, name, legal, test) for name, (values, legal, test) in checks.items()}

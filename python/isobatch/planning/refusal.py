@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from isobatch.planning.record import PlanRecord
+from isobatch.errors import InputError
+from isobatch.planning.record import PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
@@ -267,6 +268,19 @@ def _above_dataset(plan: PlanRecord) -> str:
     return f"an epoch of {exact(plan.recipe.dataset_size)} samples is less than one step"
 
 
+def _schedule_unmet(plan: PlanRecord) -> str | None:
+    """What the schedule itself says of the run that this would be."""
+    from isobatch.planning.course import Course
+
+    steady = msgspec.structs.replace(plan.recipe, schedule="constant")
+    values = worked_out(steady, plan.cluster, plan.settings, plan.consumed)
+    try:
+        Course([(0, msgspec.structs.replace(plan, **values))]).schedule  # noqa: B018
+    except InputError as error:
+        return error.message if error.field in (None, "schedule") else f"{error.field} {error.message}"
+    return None
+
+
 _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
     Reason.NOT_DIVISIBLE: _not_divisible,
     Reason.MODEL_PARALLEL: _model_parallel,
@@ -275,6 +289,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
     Reason.RAMP_NOT_DIVISIBLE: _ramp_not_divisible,
     Reason.ABOVE_MAX_BATCH: _above_max_batch,
     Reason.BATCH_ABOVE_DATASET: _above_dataset,
+    Reason.SCHEDULE_UNMET: _schedule_unmet,
 }
 
 

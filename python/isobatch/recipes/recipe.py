@@ -147,9 +147,10 @@ class Recipe(
         return self._compile() if core is None else core
 
     def _compile(self) -> _core.Recipe:
-        """Compiles, and so checks, all fields but the schedule, read by isobatch.schedules."""
+        """Compiles, and so checks, all fields; of a schedule that is no text only isobatch.schedules knows more."""
         fields = msgspec.structs.asdict(self)
-        del fields["schedule"]
+        if not isinstance(self.schedule, str):
+            del fields["schedule"]
         core = self.__dict__["_core"] = _core.Recipe(fields)
         return core
 
@@ -235,6 +236,9 @@ class Recipe(
             gpus: the GPUs that it was tuned on.
             fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
 
+        Returns:
+            The recipe; its `notes` say what was assumed, and what was not understood.
+
         Raises:
             InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs: then the message
                 lists what is missing.
@@ -252,9 +256,21 @@ class Recipe(
             raise must_be("a path, or several", path, field="path")
         found, pages = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
         try:
-            return cls(**found)
+            recipe = cls(**found)
         except InputError as error:
             raise error.at(file=pages[0].file) from None
+        recipe.__dict__["_notes"] = tuple(f"{page.file}: {note}" for page in pages for note in page.notes)
+        return recipe
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What `Recipe.read` assumed or did not understand, as the command prints it; empty for any other recipe. Not saved.
+
+        >>> Recipe.read({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}, gpus=4).notes[-1]
+        'the settings: not understood, may change the batch: zebra (--set overrides)'
+        """
+        notes: tuple[str, ...] = self.__dict__.get("_notes", ())
+        return notes
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

@@ -20,7 +20,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, together, unknown
-from isobatch.schedules.arguments import choice, factor, number, rate, rising
+from isobatch.schedules.arguments import choice, factor, number, rate
 from isobatch.schedules.form import Inner, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, lone
 
@@ -293,7 +293,7 @@ class PlanRun(NamedTuple):
 
     def drops(self, milestones: Sequence[int], gamma: float) -> list[Segment]:
         """Multiplies the peak by gamma at each milestone, counted from the start of the run."""
-        points = rising("schedule", milestones, repeats=True)
+        points = sorted(milestones)  # as torch counts them, in whatever units they came
         values = [max(self.peak * gamma**count, self.min_lr) for count in range(1, len(points) + 1)]
         drops = [level(max(at, self.warmup), value) for at, value in zip(points, values, strict=True)]
         return [level(self.warmup, self.peak), *drops]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from isobatch.tools.launchers import layout, port, script, variables
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
 
 _HARMLESS = """
     command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
@@ -62,11 +62,16 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
         # One node takes any free port by itself.
         "main_process_port": port(job.name) if nodes > 1 else 0,
         "main_training_function": "main",
-        "mixed_precision": precision if precision in ("bf16", "fp16") else "no",
+        **(
+            {}
+            if precision is None
+            else {"mixed_precision": precision if precision in ("bf16", "fp16") else "no"}
+        ),
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": False,
     }
+    sheet.note("keep distributed_type where your file has FSDP, DEEPSPEED or MEGATRON_LM")
     if nodes > 1:
         sheet.note("on each node: set machine_rank, and main_process_ip to the first node's address")
     # Accelerate rejects gradient_accumulation_steps in this file, and ignores the flag of that name.
@@ -89,6 +94,7 @@ def check(case: Case) -> Iterator[Issue]:
             "Accelerate steps it once for every process",
             "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
             f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
+            Weight.NOTE,
         )
     if case.at("gradient_accumulation_steps") is not None:
         yield Issue(
@@ -96,6 +102,7 @@ def check(case: Case) -> Iterator[Issue]:
             "the launcher's configuration has no such key",
             "accelerate, commands/config/config_args.py: unknown keys",
             "export ACCELERATE_GRADIENT_ACCUMULATION_STEPS=...",
+            Weight.STOPS,
         )
     written = case.at("num_processes")
     if written is not None and written != case.gpus:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
 from isobatch.tools.trainer import (
     check as check_trainer,
 )
@@ -166,6 +166,7 @@ def check(case: Case) -> Iterator[Issue]:
             "neither warmup_steps nor warmup_ratio is given",
             "axolotl, core/builders/base.py",
             "warmup_steps: 0  (for none)",
+            Weight.NOTE,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from isobatch.errors import InputError, missing, unreadable
 from isobatch.files.whole import read_whole
 from isobatch.tools.page import Reading, SettingsPage
-from isobatch.tools.parse import parse
+from isobatch.tools.parse import MAX_FILE_BYTES, parse
 from isobatch.tools.tool import Reader, Tool
 from isobatch.tools.trainer import HARMLESS, NAMES, check
 from isobatch.tools.transformers import read as read_arguments
@@ -51,7 +51,7 @@ def read_folder(folder: Path) -> Reading:
         raise missing(
             "trainer_state.json", "name a checkpoint folder, such as checkpoint-500", file=str(folder)
         )
-    state = parse(read_whole(state_file), file=str(state_file), suffix=".json")
+    state = parse(read_whole(state_file, MAX_FILE_BYTES), file=str(state_file), suffix=".json")
     arguments = _arguments(folder)
     found.settings = {**arguments, **state}
     if arguments:

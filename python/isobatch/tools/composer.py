@@ -8,7 +8,7 @@ from typing import Any
 
 from isobatch.errors import must_be
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
 from isobatch.words import count, share
 
 _NAMES = {
@@ -149,6 +149,7 @@ def check(case: Case) -> Iterator[Issue]:
             "llm-foundry refuses a batch that it would have to truncate",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"global_train_batch_size: {max(1, batch // case.gpus) * case.gpus}",
+            Weight.STOPS,
         )
     elif batch and type(micro) is int and micro > batch // case.gpus:
         yield Issue(
@@ -156,6 +157,7 @@ def check(case: Case) -> Iterator[Issue]:
             f"{count(batch)} samples over {case.gpus} GPUs are {batch // case.gpus} each, and more is reduced to that",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"device_train_microbatch_size: {batch // case.gpus}",
+            Weight.NOTE,
         )
     elif batch and type(micro) is int and batch // case.gpus % micro:
         yield Issue(
@@ -163,6 +165,7 @@ def check(case: Case) -> Iterator[Issue]:
             f"{batch // case.gpus} samples of a GPU are split into micro-batches of {micro}; Composer weighs each by its size",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             f"device_train_microbatch_size: {next(size for size in range(micro, 0, -1) if batch // case.gpus % size == 0)}",
+            Weight.NOTE,
         )
     if micro == "auto":
         yield Issue(
@@ -170,6 +173,7 @@ def check(case: Case) -> Iterator[Issue]:
             "device_train_microbatch_size: auto begins with the batch of a GPU and goes down when memory runs out; the batch stays",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             "device_train_microbatch_size: isobatch plan --from ... --set micro_batch=N plans with one",
+            Weight.NOTE,
         )
     if case.at("accumulate_train_batch_on_tokens") is False:
         yield Issue(
@@ -177,6 +181,7 @@ def check(case: Case) -> Iterator[Issue]:
             "accumulate_train_batch_on_tokens is off: micro-batches are weighed by their samples",
             "composer, trainer/trainer.py: accumulate_train_batch_on_tokens",
             "accumulate_train_batch_on_tokens: true",
+            Weight.NOTE,
         )
 
 

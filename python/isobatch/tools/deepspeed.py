@@ -8,7 +8,8 @@ from typing import Any
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Writer
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
+from isobatch.words import count, real
 
 _NAMES = {
     "accumulation": "gradient_accumulation_steps",
@@ -149,7 +150,7 @@ def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
         case "linear" | "linear_to_zero" if line.kind == "linear_to_zero" or not line.bottom:
             kind, arguments = "WarmupDecayLR", {"total_num_steps": line.total} | ends | warmup
         case "cosine":
-            shares = {"warmup_min_ratio": line.first / line.peak, "cos_min_ratio": line.bottom / line.peak}
+            shares = {"warmup_min_ratio": line.part(line.first), "cos_min_ratio": line.part(line.bottom)}
             kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
         case _:
             sheet.note(
@@ -183,6 +184,7 @@ def _rate(line: Curve, step: int) -> float:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
+    yield from _schedules(case)
     autos = [key for key in _strings(case.reading.settings) if key[1] == "auto"]
     if autos:
         yield Issue(
@@ -190,6 +192,7 @@ def check(case: Case) -> Iterator[Issue]:
             "another program fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
             "write the numbers down: isobatch plan --to deepspeed",
+            Weight.NOTE,
         )
     if case.at("scheduler", "type") and case.at("scheduler", "params", "warmup_type") != "linear":
         yield Issue(
@@ -197,6 +200,7 @@ def check(case: Case) -> Iterator[Issue]:
             'warmup_type is "log" unless it is named',
             "deepspeed, runtime/lr_schedules.py: WARMUP_LOG_RATE",
             '"warmup_type": "linear"',
+            Weight.NOTE,
         )
     if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
@@ -206,6 +210,7 @@ def check(case: Case) -> Iterator[Issue]:
             "its schedulers start at step 0, and are asked once before the first step",
             "deepspeed, runtime/lr_schedules.py: WarmupLR.get_lr; measured in bench/results/exports.md",
             "leave it, or drive it by isobatch.integrations.torch.PlanLR",
+            Weight.NOTE,
         )
     if (
         str(case.at("optimizer", "type")).lower() == "adam"
@@ -216,6 +221,7 @@ def check(case: Case) -> Iterator[Issue]:
             "adam_w_mode is on unless it is switched off",
             "deepspeed, runtime/config.py: ADAM_W_MODE_DEFAULT",
             '"adam_w_mode": false',
+            Weight.NOTE,
         )
     total, micro, steps = (
         case.at(key)
@@ -227,7 +233,36 @@ def check(case: Case) -> Iterator[Issue]:
             f"DeepSpeed stops: {total} samples are not {micro} × {steps} × {replicas} replicas",
             "the three numbers must multiply out on these GPUs",
             "deepspeed, runtime/config.py: _batch_assertion",
-            f'"train_batch_size": {micro * steps * replicas}, or a gradient_accumulation_steps that fits',
+            f'"train_batch_size": {micro * steps * replicas}'
+            + (
+                f', or "gradient_accumulation_steps": {total // (micro * replicas)}'
+                if replicas and total % (micro * replicas) == 0
+                else ""
+            ),
+            Weight.STOPS,
+        )
+
+
+def _schedules(case: Case) -> Iterator[Issue]:
+    """Finds a scheduler that does not fit the optimizer beside it, or the run."""
+    lr, peak = (
+        number(case.at(*path))
+        for path in (("optimizer", "params", "lr"), ("scheduler", "params", "warmup_max_lr"))
+    )
+    if lr and peak and lr != peak:
+        yield Issue(
+            f"the learning rate is {real(peak)}, not {real(lr)}",
+            "warmup_max_lr of the scheduler replaces the optimizer's lr",
+            "deepspeed, runtime/lr_schedules.py: WarmupLR",
+            f'"warmup_max_lr": {real(lr)}',
+        )
+    end, run = case.at("scheduler", "params", "total_num_steps"), str(case.fields.get("duration"))
+    if type(end) is int and run.endswith("st") and int(float(run[:-2])) != end:
+        yield Issue(
+            f"the schedule ends at step {count(end)}, the run at {run[:-2]}",
+            "total_num_steps is the scheduler's alone; the training loop ends when it likes",
+            "deepspeed, runtime/lr_schedules.py: WarmupDecayLR",
+            f'"total_num_steps": {run[:-2]}',
         )
 
 

@@ -219,8 +219,9 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     for name in readers():
         own, common = _present(settings, name)
         extends = TOOLS[name].extends
-        if extends and own == _present(settings, extends)[0]:
-            continue  # none of its own
+        theirs = _present(settings, extends)[0] if extends else 0
+        if extends and (not theirs or own == theirs):
+            continue  # it must have some of both
         if own or common >= _ENOUGH:
             scores[name] = own + common
     return scores

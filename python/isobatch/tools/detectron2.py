@@ -8,7 +8,7 @@ from typing import Any
 
 from isobatch.errors import InputError, must_be
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
 from isobatch.words import count, real
 
 _NAMES = {
@@ -136,6 +136,7 @@ def check(case: Case) -> Iterator[Issue]:
             "IMS_PER_BATCH is split over the GPUs",
             "detectron2, data/build.py: build_batch_data_loader",
             f"SOLVER.IMS_PER_BATCH: {max(1, batch // case.gpus) * case.gpus}",
+            Weight.STOPS,
         )
 
 

@@ -49,11 +49,16 @@ def launcher(plan: Plan, job: Job) -> SettingsSheet:
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": {} if job.elastic else variables(plan)}
-    sheet.note(
-        "the script trains with ElasticRun, on as many GPUs as it is started on"
-        if job.elastic
-        else "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
-    )
+    if job.elastic:
+        sheet.note("the script trains with ElasticRun, on as many GPUs as it is started on")
+    elif getattr(plan, "moves", ()):
+        sheet.note(
+            "the run moved: its learning rate is isobatch.Plan.load(...).lr_at, and no curve of ISOBATCH_* alone"
+        )
+    else:
+        sheet.note(
+            "the script reads ISOBATCH_*; a schedule comes from them or from isobatch.Plan.load(...).lr_at"
+        )
     return sheet
 
 
@@ -67,10 +72,10 @@ def check(job: Job, tool: str, gpus: str) -> str:
     """
     if job.elastic:
         return ""
-    again = f'{shlex.quote(job.again)} "--gpus $GPUS --to {tool}"'
+    again = re.sub(r'([\\"$`])', r"\\\1", job.again)
     return (
         f'GPUS=$(({gpus}))\nif [ "$GPUS" -ne "$ISOBATCH_WORLD_SIZE" ]; then\n'
-        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew:" {again} >&2\n'
+        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew: {again} --gpus $GPUS --to {tool}" >&2\n'
         "  exit 1\nfi\n"
     )
 

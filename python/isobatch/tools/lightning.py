@@ -9,7 +9,7 @@ from isobatch.errors import InputError
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
 
 _NAMES = {
     "accumulation": "trainer.accumulate_grad_batches",
@@ -217,6 +217,7 @@ def check(case: Case) -> Iterator[Issue]:
             "LightningCLI leaves interval at epoch",
             "lightning, pytorch/cli.py: LightningCLI.configure_optimizers; core/optimizer.py: interval",
             'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
+            Weight.NOTE,
         )
     trainer = case.at("trainer") or {}
     if number(trainer.get("max_steps")) > 0 and trainer.get("max_epochs") is not None:
@@ -225,6 +226,7 @@ def check(case: Case) -> Iterator[Issue]:
             "both are given",
             "lightning, pytorch/trainer/trainer.py: max_epochs, max_steps",
             "remove one of them",
+            Weight.NOTE,
         )
     if trainer.get("max_steps") is None and trainer.get("max_epochs") is None:
         yield Issue(
@@ -239,6 +241,7 @@ def check(case: Case) -> Iterator[Issue]:
             "Lightning divides each loss by accumulate_grad_batches",
             "Lightning-AI/pytorch-lightning#19987",
             "drop_last=True, or a dataset that divides",
+            Weight.NOTE,
         )
 
 

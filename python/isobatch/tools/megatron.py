@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from isobatch.errors import InputError
 from isobatch.tools.megatron_write import SHAPES, render, write
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Writer, undivided_batch
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import share
 
 _NAMES = {
@@ -174,12 +174,17 @@ def _read_schedule(page: SettingsPage) -> None:
         page.give("warmup", share(fraction), "lr_warmup_fraction")
     kinds = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "vaswani"}
     if style == "WSD":
-        decay, shape = page.whole("lr_wsd_decay_iters"), page.word("lr_wsd_decay_style", "exponential")
+        key = page.first("lr_wsd_decay_iters", "lr_wsd_decay_samples")
+        decay, shape = page.whole(key), page.word("lr_wsd_decay_style", "exponential")
         names = {theirs: ours for ours, theirs in SHAPES.items()}
         if decay is None or shape not in names:
             page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
-            page.give("schedule", f"wsd(decay={decay}st, shape={names[shape]})", "lr_decay_style")
+            page.give(
+                "schedule",
+                f"wsd(decay={decay}{'sp' if key.endswith('samples') else 'st'}, shape={names[shape]})",
+                "lr_decay_style",
+            )
     elif style in kinds:
         page.give("schedule", kinds[style], "lr_decay_style")
         _own_end(page, style)
@@ -216,6 +221,7 @@ def check(case: Case) -> Iterator[Issue]:
             "--clip-grad is not there, and 1.0 is its default",
             "megatron/training/arguments.py: --clip-grad",
             "--clip-grad 0.0  (for none)",
+            Weight.NOTE,
         )
     if (
         case.reading.settings.get("adam_beta2") is None
@@ -226,6 +232,7 @@ def check(case: Case) -> Iterator[Issue]:
             "--adam-beta2 is not there",
             "megatron/training/arguments.py: --adam-beta2",
             "--adam-beta2 0.95  (as most published runs)",
+            Weight.NOTE,
         )
     yield from _ramps(case)
 
@@ -237,9 +244,25 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "the schedule has the full batch at its end",
             "megatron/training/arguments.py since core 0.18",
             "remove --global-batch-size",
+            Weight.STOPS,
         )
-    if case.at("rampup_batch_size") is None:
+    ramp = case.at("rampup_batch_size")
+    if ramp is None:
         return
+    unit = (case.fields.get("micro_batch") or 1) * case.replicas
+    full = case.fields.get("effective_batch")
+    words = ramp if isinstance(ramp, list) else str(ramp).split()
+    sizes = [int(word) for word in words[:2] if str(word).isdecimal()]
+    if full and unit and len(sizes) == 2 and sizes[1] > 0 and not case.at("decrease_batch_size_if_needed"):
+        bad = next((batch for batch in range(sizes[0], full + 1, sizes[1]) if batch % unit), None)
+        if bad is not None or (full - sizes[0]) % sizes[1]:
+            yield Issue(
+                f"the run stops: the ramp's batch of {bad or full} samples does not divide",
+                f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} replicas, and the increments end at {full}",
+                "megatron/core/num_microbatches_calculator.py: RampupBatchsizeNumMicroBatchesCalculator",
+                f"--rampup-batch-size {unit} {unit} {words[-1]}",
+                Weight.STOPS,
+            )
     yield Issue(
         "since core 0.18 the batch does not ramp: --rampup-batch-size has no effect",
         "the calculator that used it was replaced",
@@ -252,6 +275,7 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "--train-iters is given: expected no batch-size rampup for iteration-based training",
             "megatron/training/arguments.py at core_v0.16.0",
             "--train-samples, --lr-decay-samples and --lr-warmup-samples: isobatch plan --from ... --to megatron writes them",
+            Weight.STOPS,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -66,31 +67,50 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command 
 
 
 def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
-    """Writes the length in iterations; in samples where the batch ramps, as Megatron demands."""
+    """Writes the length as the recipe counts it, in iterations or samples; Megatron demands samples where the batch ramps."""
     ramp = plan.recipe.ramp
-    if ramp is None:
+    in_samples = str(plan.recipe.duration).endswith("sp")
+    if ramp is None and not in_samples:
         sheet.settings |= {
             "train_iters": line.total,
             "lr_decay_iters": line.lengths.get("until", _in_batches(plan, line.total)),
             "lr_warmup_iters": _in_batches(plan, line.warmup),
         }
         return
+    if ramp is not None and _is_over(plan):
+        sheet.note("the batch ramp is over: remove --rampup-batch-size or --step-batch-size-schedule")
+    elif ramp is not None:
+        _write_ramp(plan, ramp, sheet)
     total, warmup = (int(plan.position(step).samples) for step in (line.total, line.warmup))
+    total = _as_given(plan, plan.recipe.duration, total)
+    until = line.lengths.get("until")  # in steps of the full batch
+    decay = (
+        total if until is None else _as_given(plan, _argument(plan, "until"), until * plan.effective_batch)
+    )
+    warmup = _as_given(plan, plan.recipe.warmup, warmup)
+    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
+    if not in_samples:
+        sheet.note("the lengths are in samples: remove --train-iters, --lr-decay-iters and --lr-warmup-iters")
+
+
+def _is_over(plan: Plan) -> bool:
+    """Whether a run that moved is behind its ramp."""
+    moves: Any = getattr(plan, "moves", ())
+    return bool(moves) and plan.stages[-1].step <= moves[-1].step
+
+
+def _write_ramp(plan: Plan, ramp: str, sheet: SettingsSheet) -> None:
+    written = _ramp(plan, ramp)
     if ":" in ramp:
         # Megatron refuses both: the schedule has the full batch at its end.
         del sheet.settings["global_batch_size"]
-        sheet.settings["step_batch_size_schedule"] = _ramp(plan, ramp)
+        sheet.settings["step_batch_size_schedule"] = written
         sheet.note("step-batch-size-schedule is there since core 0.18")
-    else:
-        sheet.settings["rampup_batch_size"] = _ramp(plan, ramp).split()
-        sheet.note(
-            "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
-        )
-    until = line.lengths.get("until")  # in steps of the full batch
-    total = _as_given(plan, "duration", total)
-    decay = total if until is None else until * (plan.effective_batch or 1)
-    warmup = _as_given(plan, "warmup", warmup)
-    sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
+        return
+    sheet.settings["rampup_batch_size"] = written.split()
+    sheet.note(
+        "rampup-batch-size has no effect since core 0.18: there write the ramp as a step-batch-size-schedule"
+    )
 
 
 def _in_batches(plan: Plan, step: int) -> int:
@@ -112,20 +132,29 @@ def _ramp(plan: Plan, ramp: str) -> str:
     return f"{int(start) * scale} {int(increment) * scale} {samples}"
 
 
-def _as_given(plan: Plan, field: str, samples: int) -> int:
+def _as_given(plan: Plan, text: Any, samples: int) -> int:
     """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
     steps, and compares it with the checkpoint's when a run is resumed."""
-    text = str(getattr(plan.recipe, field, ""))
+    text = str(text)
     own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
     near: bool = abs(own - samples) < (plan.effective_batch or 0)
     return own if near else samples
 
 
+def _argument(plan: Plan, name: str) -> str:
+    """A length in the schedule's text, as it is written there."""
+    found = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
+    return found[1] if found else ""
+
+
 def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     style = _STYLES.get(line.kind or "")
     if line.shape in SHAPES:
-        style, decay = "WSD", line.last_steps(_in_batches(plan, line.total))
-        sheet.settings |= {"lr_wsd_decay_iters": decay, "lr_wsd_decay_style": SHAPES[line.shape]}
+        style, decay, name = "WSD", line.last_steps(_in_batches(plan, line.total)), "lr_wsd_decay_iters"
+        if "train_samples" in sheet.settings:
+            name, decay = "lr_wsd_decay_samples", decay * plan.effective_batch
+            decay = _as_given(plan, _argument(plan, "decay"), decay)
+        sheet.settings |= {name: decay, "lr_wsd_decay_style": SHAPES[line.shape]}
     if style is None:
         sheet.note(f"lr-decay-style is not set: Megatron has none such as {plan.recipe.schedule}")
         return
@@ -139,21 +168,26 @@ def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
     """By how much Megatron's scheduler with these settings misses the plan."""
     from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 
+    unit = "samples" if "train_samples" in settings else "iters"
     try:
         theirs = OptimizerParamScheduler(
             init_lr=line.first,
             max_lr=line.peak,
             min_lr=line.bottom,
-            lr_warmup_steps=settings["lr_warmup_iters"],
-            lr_decay_steps=settings["lr_decay_iters"],
+            lr_warmup_steps=settings[f"lr_warmup_{unit}"],
+            lr_decay_steps=settings[f"lr_decay_{unit}"],
             lr_decay_style=settings["lr_decay_style"],
             increment=1,
-            wsd_decay_steps=settings.get("lr_wsd_decay_iters"),
+            wsd_decay_steps=settings.get(f"lr_wsd_decay_{unit}"),
             lr_wsd_decay_style=settings.get("lr_wsd_decay_style"),
         )
     except InputError as error:
         return [f"Megatron refuses this schedule: {error}"]
-    miss = differs(plan, lambda step: theirs.at(_in_batches(plan, step)))
+    in_samples = unit == "samples"
+    miss = differs(
+        plan,
+        lambda step: theirs.at(int(plan.position(step).samples) if in_samples else _in_batches(plan, step)),
+    )
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ def read(page: SettingsPage) -> None:
 def _schedule(page: SettingsPage) -> None:
     """A warmup, then one decay: what more there is cannot be planned."""
     value = page.raw("param_scheduler")
-    parts = [_part(page, it) for it in ([value] if isinstance(value, Mapping) else value)]
+    parts = [_part(page, it) for it in (value if isinstance(value, list) else [value])]
     if None in parts:
         return page.unsupported("param_scheduler", "a scheduler whose begin, end or type is computed")
     rates = [part for part in parts if part is not None and _moves_lr(part)]
@@ -115,6 +116,8 @@ def _part(page: SettingsPage, given: Any) -> Part | None:
     unit = "ep" if given.get("by_epoch", True) else "st"
     begin, end, kind = given.get("begin", 0), given.get("end"), given.get("type")
     if not isinstance(begin, int | float) or not isinstance(end, int | float | None):
+        return None
+    if not math.isfinite(begin) or not math.isfinite(end or 0):
         return None
     if end is not None and length(end, unit) == page.reading.fields.get("duration"):
         end = None

@@ -13,6 +13,7 @@ from isobatch.words import number_of
 
 _FIELDS = (
     (r"warmup", "warmup"),
+    (r"scheduler", "schedule"),
     (r"beta", "betas"),
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
@@ -177,8 +178,8 @@ class SettingsPage:
         """Whether something is switched on."""
         value = self.raw(key)
         if isinstance(value, Unknown) and value.why:
-            self.note(f"{self.name(key)} {value.why}: taken as switched on")
-            return True
+            self.note(f"{self.name(key)} {value.why}: not planned")
+            return False
         if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
             return value.lower() in _TRUE
         return value is True or value == 1
@@ -205,10 +206,8 @@ class SettingsPage:
             read = number_of(value.replace("_", ""))
             if read is not None and set(".eE") & set(value):
                 read = float(read)  # 1.0 is written as 1.0 again
-        if (
-            type(read) not in (int, float)
-            or not math.isfinite(read)
-            or (abs(read) >= 2**63 and type(read) is int)
+        if type(read) not in (int, float) or not (
+            abs(read) < 2**63 or (type(read) is float and math.isfinite(read))
         ):
             self.fault(to, must_be("a number", value, field=name))
             return None

@@ -19,6 +19,7 @@ from isobatch.files.whole import read_whole
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
+MAX_FILE_BYTES = 4 * MAX_FILE_CHARACTERS
 MAX_BASE_FILES = 50
 """That one configuration builds on, one after the other."""
 
@@ -74,9 +75,14 @@ def parse(
 def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
     if _is_python(text, suffix):
         from isobatch.tools.literals import configuration, has_functions, python_literals
+        from isobatch.tools.scripts import is_script, script_settings
 
-        if name or has_functions(text):
+        if (name and not name.isdecimal()) or has_functions(text):
             return configuration(text, file, name)
+        if bases is not None and is_script(text):
+            settings, bases.tool = script_settings(text, file, name, bases.notes)
+            if settings:
+                return settings
         return python_literals(text, file, None if bases is None else bases.settings)
     data = _parsed(text, file, suffix, bases, name)
     for key in ("_base_", "_BASE_"):
@@ -151,6 +157,7 @@ class Bases:
         seen: all files that were read for the first one.
         unread: by the setting that names them, files that are not beside the one that does.
         notes: what a script leaves open.
+        tool: whose class a Python script makes; empty where it is found by the settings.
     """
 
     file: Path
@@ -158,6 +165,7 @@ class Bases:
     seen: list[Path] = field(default_factory=list)
     unread: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    tool: str = ""
 
     def settings(self, names: Any, key: str = "_base_") -> dict[str, Any]:
         """Reads the named files together.
@@ -198,7 +206,9 @@ class Bases:
             raise InputError(f"builds on more than {MAX_BASE_FILES} files", field=key, file=str(self.file))
         self.seen.append(real)
         inner = Bases(path, (*self.chain, self.file.resolve()), self.seen, self.unread)
-        return parse(read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner)
+        return parse(
+            read_whole(path, MAX_FILE_BYTES), file=str(path), suffix=path.suffix.lower(), bases=inner
+        )
 
 
 def looks_like_arguments(text: str) -> bool:

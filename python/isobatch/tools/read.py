@@ -14,9 +14,15 @@ from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import Bases, parse
+from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
+from isobatch.tools.tool import Tool
 from isobatch.tools.unread import note_unread
 
+_ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
+"""Fields in which two files of a run must agree also where one of them is a default."""
+_IN_PYTHON = ("mmengine", "torchtitan", "detectron2")
+"""Tools with configurations in Python."""
+_TRAINERS = ("transformers", "trl")
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -52,8 +58,11 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             file=file,
         )
     bases = Bases(place)
-    settings = parse(read_whole(place), file=str(place), suffix=place.suffix.lower(), bases=bases, name=name)
-    found = _found({**settings, **bases.unread}, tool, file, place.suffix.lower())
+    suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
+    settings = parse(text, file=str(place), suffix=suffix, bases=bases, name=name)
+    if suffix == ".py" and tool is not None:
+        _refuse_script(reader(tool), bases.tool, file)
+    found = _found({**settings, **bases.unread}, tool, file, suffix, bases.tool)
     found.notes += bases.notes
     return found
 
@@ -82,8 +91,27 @@ def _split_name(file: str) -> tuple[Path, str]:
     return Path(file), ""
 
 
-def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str) -> Reading:
-    name = (tool or detect(settings, file)).lower().replace("-", "_")
+def _refuse_script(tool: Tool, of: str, file: str) -> None:
+    """Refuses a Python script in which nothing of this tool is found: its defaults would be no finding."""
+    if tool.name == of or (tool.name in _TRAINERS and of in _TRAINERS):
+        return
+    if of:
+        raise InputError(
+            f"configures {reader(of).title}, not {tool.title}: name that tool, or none",
+            file=file,
+            field="tool",
+        )
+    if tool.name not in _IN_PYTHON:
+        raise InputError(
+            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
+            "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
+            file=file,
+        )
+
+
+def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
+    """Args: of: the tool whose class a script makes."""
+    name = (tool or of or detect(settings, file)).lower().replace("-", "_")
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
@@ -118,26 +146,8 @@ def recipe_fields(
     """
     pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
     file = pages[0].file
-    fields: dict[str, Any] = {}
-    keys: dict[str, str] = {}
     faults = [error for page in pages for to, error in page.faults if to not in given]
-    for page in pages:
-        for name, value in page.fields.items():
-            if name in given:
-                continue
-            if (
-                name in fields
-                and fields[name] != value
-                and name in ("lr", "accumulation", "effective_batch", "gpus")
-            ):
-                faults.append(
-                    InputError(
-                        f"{value} in {page.file}, but {fields[name]} in {file}: give {name} a value",
-                        field=name,
-                    )
-                )
-            if name not in fields:
-                fields[name], keys[name] = value, page.keys.get(name, name)
+    fields, keys = _merged(pages, given, faults)
     if faults:
         raise together(faults)
     fields.update(given)
@@ -152,6 +162,36 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _merged(
+    pages: Sequence[Reading], given: Mapping[str, Any], faults: list[InputError]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields of all files, and what each calls them: what one says wins over another's default; two that say otherwise are a fault."""
+    fields: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    owners: dict[str, Reading] = {}
+    for page in pages:
+        for name, value in page.fields.items():
+            if name in given:
+                continue
+            owner = owners.get(name)
+            differ = owner is not None and fields[name] != value
+            if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
+                text = (
+                    f"{value} in {page.file}, but {fields[name]} in {owners[name].file}: give {name} a value"
+                )
+                faults.append(InputError(text, field=name))
+            if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
+                fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
+    return fields, keys
+
+
+def _is_said(page: Reading | None, field: str) -> bool:
+    """Whether a file says a field, so that it is no default of its tool."""
+    key = "" if page is None else page.keys.get(field, "")
+    plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
+    return page is not None and bool(plain) and value_at(page.settings, plain) is not None
 
 
 def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:

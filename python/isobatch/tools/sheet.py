@@ -163,6 +163,10 @@ class Curve(NamedTuple):
         """Of the decay at the end of a `wsd`; None of another kind."""
         return self.words.get("shape", "linear") if self.kind in ("wsd", "trapezoid") else None
 
+    def part(self, rate: float) -> float:
+        """A rate as a part of the peak, without the noise of the division: 0.1, not 0.09999999999999999."""
+        return float(f"{rate / self.peak:.12g}")
+
     def last_steps(self, of: int | None = None) -> int:
         """The steps of the decay at the end of a `wsd`: a fifth of the run unless the recipe says."""
         return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))

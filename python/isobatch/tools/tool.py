@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isobatch.words import count
@@ -83,6 +84,14 @@ class Tool:
     written_as: str = ""
 
 
+class Weight(StrEnum):
+    """What an issue costs; the text stands over the issues of a kind."""
+
+    STOPS = "Stops the run"
+    CHANGES = "Changes the training"
+    NOTE = "Good to know"
+
+
 class Issue(NamedTuple):
     """A surprise in a configuration for its author.
 
@@ -91,12 +100,14 @@ class Issue(NamedTuple):
         cause: of it.
         source: a document, an issue, or the place in the tool's own code.
         change: the line to write instead.
+        weight: of what it costs; NOTE where the tool is always so.
     """
 
     what: str
     cause: str
     source: str
     change: str
+    weight: Weight = Weight.CHANGES
 
     def __str__(self) -> str:
         return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
@@ -185,4 +196,5 @@ def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,
             "isobatch plan --from lists the micro-batches and batches that fit",
+            Weight.STOPS,
         )

@@ -9,7 +9,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 
 _NAMES = {
     "accumulation": "training.global_batch_size",
@@ -139,7 +139,9 @@ def _schedule(page: SettingsPage, steps: int) -> None:
         page.unsupported("lr_scheduler.decay_type", f"the decay {kind!r}")
         return
     ratio = page.number("lr_scheduler.decay_ratio")
-    if ratio is None:
+    if ratio is not None and not 0 <= ratio <= 1:
+        page.fault("schedule", must_be("a number from 0 to 1", ratio, field="lr_scheduler.decay_ratio"))
+    elif ratio is None:
         page.give("schedule", shape, "lr_scheduler.decay_type")
     elif ratio == 0:
         page.give("schedule", "constant", "lr_scheduler.decay_ratio")
@@ -217,7 +219,7 @@ def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> dict[str, objec
         if decay != line.decay:
             settings["decay_ratio"] = decay / line.total
     if line.bottom:
-        settings["min_lr_factor"] = line.bottom / line.peak
+        settings["min_lr_factor"] = line.part(line.bottom)
     late = "torchtitan warms up one step ahead, by (step + 1) / warmup_steps"
     sheet.compare(
         plan,
@@ -282,6 +284,7 @@ def check(case: Case) -> Iterator[Issue]:
         "torchtitan computes (step + 1) / warmup_steps, so that no step is at 0",
         "torchtitan, components/lr_scheduler.py: linear_warmup_stable_decay",
         "leave it, or take it into account where runs of other tools are compared",
+        Weight.NOTE,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.tool import Case, Issue, number
+from isobatch.tools.tool import Case, Issue, Weight, number
 from isobatch.words import share
 
 NAMES = {
@@ -168,8 +168,30 @@ def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
         )
 
 
-def check(case: Case) -> Iterator[Issue]:
-    """Finds silent behaviour of the Trainer, and of tools built on it."""
+def _best_model(case: Case) -> Iterator[Issue]:
+    """load_best_model_at_end demands that what is saved was evaluated."""
+    if not case.at("load_best_model_at_end"):
+        return
+    evaluated = case.at("eval_strategy") or case.at("evaluation_strategy") or "no"
+    saved = case.at("save_strategy") or "steps"
+    every, each = number(case.at("save_steps") or 500), number(case.at("eval_steps"))
+    each = each or number(case.at("logging_steps") or 500)
+    if saved == "best" or (saved == evaluated and (saved != "steps" or not each or every % each == 0)):
+        return
+    text = f"save_steps {every:g} is no multiple of eval_steps {each:g}"
+    yield Issue(
+        f"the run stops: {text if saved == evaluated else f'save_strategy {saved}, eval_strategy {evaluated}'}",
+        "load_best_model_at_end loads only what was evaluated when it was saved",
+        "transformers, training_args.py: load_best_model_at_end",
+        f"save_steps: {max(1, round(every / each)) * each:g}"
+        if saved == evaluated
+        else f"eval_strategy: {saved}",
+        Weight.STOPS,
+    )
+
+
+def _without_effect(case: Case) -> Iterator[Issue]:
+    """Finds settings that another one overrules."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
     steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
     ratio = case.at("warmup_ratio")
@@ -180,6 +202,7 @@ def check(case: Case) -> Iterator[Issue]:
                 "max_steps wins over it",
                 "transformers, training_args.py: max_steps",
                 f"remove {epochs}",
+                Weight.NOTE,
             )
     if ratio and number(case.at("warmup_steps")) > 0:
         yield Issue(
@@ -194,6 +217,7 @@ def check(case: Case) -> Iterator[Issue]:
             "a warmup_steps below 1 is the ratio there",
             "transformers 5, training_args.py: get_warmup_steps",
             f"warmup_steps: {ratio}",
+            Weight.NOTE,
         )
     if case.at("lr_scheduler_type") == "constant" and (ratio or case.at("warmup_steps")):
         yield Issue(
@@ -202,12 +226,20 @@ def check(case: Case) -> Iterator[Issue]:
             "transformers, optimization.py: get_scheduler",
             "lr_scheduler_type: constant_with_warmup",
         )
+
+
+def check(case: Case) -> Iterator[Issue]:
+    """Finds silent behaviour of the Trainer, and of tools built on it."""
+    if case.reading.tool in ("transformers", "trl", "llama_factory"):
+        yield from _best_model(case)
+    yield from _without_effect(case)
     if case.at("max_grad_norm") is None:
         yield Issue(
             "gradients are clipped at norm 1",
             "max_grad_norm is not in the file, and 1.0 is its default",
             "transformers, training_args.py: max_grad_norm",
             "max_grad_norm: 0.0  (for none)",
+            Weight.NOTE,
         )
     if case.at("average_tokens_across_devices") is False and case.gpus > 1:
         yield Issue(
@@ -222,6 +254,7 @@ def check(case: Case) -> Iterator[Issue]:
             f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each micro-batch by its own tokens",
             "huggingface/transformers#34191",
             "transformers>=4.46",
+            Weight.NOTE,
         )
     if case.at("auto_find_batch_size"):
         yield Issue(

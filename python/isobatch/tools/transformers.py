@@ -59,6 +59,9 @@ def read(page: SettingsPage) -> None:
 def write(plan: Plan, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
+    sheet.note(
+        f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
+    )
     settings = sheet.settings
     settings |= {
         "per_device_train_batch_size": plan.micro_batch,
@@ -185,7 +188,7 @@ def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
 def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, Any]]:
     kwargs: dict[str, Any] = {"num_decay_steps": decay, "decay_type": shape}
     if line.bottom:
-        kwargs["min_lr_ratio"] = line.bottom / line.peak
+        kwargs["min_lr_ratio"] = line.part(line.bottom)
     return "warmup_stable_decay", kwargs
 
 

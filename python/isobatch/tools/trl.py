@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
 from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES
 from isobatch.tools.trainer import check as check_trainer
 from isobatch.tools.transformers import TRANSFORMERS
@@ -56,6 +56,7 @@ def check(case: Case) -> Iterator[Issue]:
             "a step has all completions of each of its prompts",
             "trl, trainer/grpo_config.py: __post_init__",
             f"isobatch plan --from ... --batch-multiple {each}",
+            Weight.STOPS,
         )
 
 

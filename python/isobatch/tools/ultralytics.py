@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.tool import Case, Issue, Reader, Tool, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
 from isobatch.words import real
 
 _NAMES = {
@@ -101,6 +101,7 @@ def check(case: Case) -> Iterator[Issue]:
             'optimizer "auto" chooses them by the number of steps',
             "ultralytics, engine/trainer.py: build_optimizer",
             "optimizer: SGD  (or AdamW)",
+            Weight.NOTE,
         )
     if type(batch) is int and type(nominal) is int and batch > 0:
         accumulation = max(round(nominal / batch), 1)
@@ -109,6 +110,7 @@ def check(case: Case) -> Iterator[Issue]:
             f"ultralytics accumulates to about nbs {nominal}",
             "ultralytics, engine/trainer.py: _build_train_pipeline",
             f"nbs: {batch}  (for steps of {batch})",
+            Weight.NOTE,
         )
         if accumulation > 1:
             yield Issue(
@@ -116,6 +118,7 @@ def check(case: Case) -> Iterator[Issue]:
                 f"during the warmup the accumulation grows from 1 to {accumulation}",
                 "ultralytics, engine/trainer.py: _do_train",
                 f"batch: {nominal}  (nothing is accumulated then), or warmup_epochs: 0",
+                Weight.NOTE,
             )
         if batch % case.gpus:
             yield Issue(
@@ -131,6 +134,7 @@ def check(case: Case) -> Iterator[Issue]:
                 "ultralytics multiplies it by batch × accumulation / nbs",
                 "ultralytics, engine/trainer.py: _build_train_pipeline",
                 f"nbs: {batch * accumulation}",
+                Weight.NOTE,
             )
 
 

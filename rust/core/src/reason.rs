@@ -13,7 +13,7 @@ pub enum Severity {
 
 macro_rules! reasons {
     ($($variant:ident $name:literal $severity:ident $text:literal $source:literal)*) => {
-        /// A caution or an infeasibility. The discriminant is its bit in [`Reasons`]: append, never reorder.
+        /// A caution or an infeasibility. The discriminant is its bit in [`Reasons`], of which there are 64.
         #[allow(clippy::doc_markdown, reason = "the texts are shown to people as they are")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
@@ -119,8 +119,8 @@ reasons! {
         "the rule is used outside the range in which it was tested" ""
     RuleAssumed "rule_assumed" Caution
         "how the learning rate follows the batch is an assumption for this optimizer" ""
-    SqrtScaleDown "sqrt_scale_down" Caution
-        "sqrt scaling down below 1/8 of the tuned batch is untested" ""
+    SqrtScaleRange "sqrt_scale_range" Caution
+        "sqrt scaling is outside the range where it was seen to hold, 1/8 to 4 times the tuned batch" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
     Beta1Low "beta1_low" Caution
         "the sde rule brings beta1 below 0.5" "Malladi et al. 2022, arXiv 2205.10287"
     DecayUnknown "decay_unknown" Caution
@@ -161,8 +161,8 @@ reasons! {
         "the batch was lowered to the nearest that divides evenly (split=\"smaller\"); under policy keep the learning rate was not rescaled" ""
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
-    SqrtScaleUp "sqrt_scale_up" Caution
-        "sqrt scaling above 4 times the tuned batch is outside the range where it was seen to hold, 1/8 to 4 times" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
+    ScheduleUnmet "schedule_unmet" Infeasible
+        "the schedule does not fit this run: its decay, rise or until has no room beside the warmup, or it needs a warmup, min_lr, dataset_size or seq_len that is not there" ""
     Beta2Low "beta2_low" Caution
         "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
@@ -179,6 +179,8 @@ reasons! {
         "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
     NeedsDuration "needs_duration" Infeasible
         "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as 90ep (--set duration=90ep, or the column)" ""
+    MicroBatchOpen "micro_batch_open" Caution
+        "the micro-batch is larger than the tuned one and nothing caps it, as the GPU's memory is not known: set max_micro_batch, or micro_batch of the recipe" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

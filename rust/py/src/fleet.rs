@@ -9,6 +9,7 @@ use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, Py
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::arrays;
 use crate::errors::input_error;
 use crate::outlook::{Workloads, list_of};
 use crate::pool;
@@ -102,9 +103,9 @@ enum Fresh<'py> {
     F64(PyReadwriteArray1<'py, f64>),
 }
 
-fn fresh<T: Element>(py: Python<'_>, rows: usize) -> (Bound<'_, PyAny>, PyReadwriteArray1<'_, T>) {
-    let array = PyArray1::<T>::zeros(py, rows, false);
-    (array.clone().into_any(), array.readwrite())
+fn fresh<T: Element>(py: Python<'_>, rows: usize) -> PyResult<(Bound<'_, PyAny>, PyReadwriteArray1<'_, T>)> {
+    let array: Bound<'_, PyArray1<T>> = arrays::zeros(py, &[rows])?;
+    Ok((array.clone().into_any(), array.readwrite()))
 }
 
 /// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, and which of these were kept
@@ -155,7 +156,7 @@ pub fn plan_fleet<'py>(
         macro_rules! typed {
             ($($kind:ident)*) => {
                 match column.element() {
-                    $(ElementType::$kind => { let (array, memory) = fresh(py, rows); list.append(array)?; Fresh::$kind(memory) })*
+                    $(ElementType::$kind => { let (array, memory) = fresh(py, rows)?; list.append(array)?; Fresh::$kind(memory) })*
                 }
             };
         }

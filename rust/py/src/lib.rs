@@ -2,6 +2,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 
 mod allocate;
+mod arrays;
 mod elastic;
 mod errors;
 mod fleet;

@@ -10,6 +10,7 @@ use numpy::{
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::arrays;
 use crate::errors::{input_error, must_be, schedule_error};
 use crate::form::record;
 use crate::pool;
@@ -49,7 +50,7 @@ impl Evaluator {
         steps: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         let steps = steps_array(steps)?;
-        let out = PyArrayDyn::<f64>::zeros(py, steps.shape(), false);
+        let out: Bound<'py, PyArrayDyn<f64>> = arrays::zeros(py, steps.shape())?;
         let input = steps.as_array();
         {
             let mut writer = out.readwrite();

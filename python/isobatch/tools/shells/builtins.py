@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import tested
-from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
+from isobatch.tools.shells.expansion import Expansion
+from isobatch.tools.shells.pieces import ALWAYS_SET
 from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark
 from isobatch.tools.shells.tree import Assignment, Command, Function, Loop, Simple, Text
 
@@ -44,12 +45,18 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
     for assignment in command.assignments:
         execution.assign(shell.copy(), assignment)
     name = command.words[0][0].text  # type: ignore[union-attr]
+    if name == "local" and not execution.locals:
+        raise InputError("local outside of a function")
     options, names = "", list[str]()
     is_local = name == "local" or (name in ("declare", "typeset") and bool(execution.locals))
+    if any(isinstance(word, Assignment) and word.place is not None for word in command.words):
+        raise InputError(f"{name} NAME[…]= is not read")
     for word in command.words[1:]:
         fields = [word.name] if isinstance(word, Assignment) else execution.expansion.fields(shell, word)
         for field in fields:
             if not isinstance(word, Assignment) and field.startswith(("-", "+")):
+                if not field[1:].isalpha():
+                    raise InputError(f"{name} {field} is not read")
                 options += field
                 continue
             given, equals, value = field.partition("=")
@@ -62,6 +69,8 @@ def declare(execution: Follower, shell: Shell, command: Simple) -> Outcome:
                 plain = Assignment(given.rstrip("+"), None, given.endswith("+"), (Text(value, True),), False)
                 execution.assign(shell, plain)
             names.append(given.rstrip("+"))
+    if len(set(names)) < len(names):
+        raise InputError(f"{name} has a name twice")
     for each in names:
         _mark_declared(execution, shell, name, options, each)
     return all(each.isidentifier() or not is_known(each) for each in names), ""
@@ -126,6 +135,8 @@ def _unset(execution: Follower, shell: Shell, words: list[str], _: Simple) -> Ou
         elif word.isidentifier() and word not in shell.fixed:
             if word == "IFS":
                 shell.splits = True
+            if word not in shell.variables:
+                shell.functions.pop(word, None)
             shell.variables[word] = None
         elif not word.startswith("-"):
             name = word.partition("[")[0]
@@ -228,6 +239,8 @@ def _exec(execution: Follower, shell: Shell, words: list[str], command: Simple) 
 
 def _test(_execution: Follower, _shell: Shell, words: list[str], _command: Simple) -> Outcome:
     if words[0] == "[":
+        if not is_known(words[-1]):
+            return None, ""
         return (tested(words[1:-1]) if words[-1] == "]" else False), ""
     return tested(words[1:]), ""
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.shells import builtins
+from isobatch.tools.shells.branches import Branches
 from isobatch.tools.shells.conditions import of_condition
-from isobatch.tools.shells.expansion import ALWAYS_SET, Expansion
-from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, merged
-from isobatch.tools.shells.syntax import DECLARES, document_word, parse
+from isobatch.tools.shells.pieces import ALWAYS_SET
+from isobatch.tools.shells.simple import DECLARES
+from isobatch.tools.shells.state import Launch, Outcome, Shell, is_known, is_mark, merged
+from isobatch.tools.shells.syntax import document_word, parse
 from isobatch.tools.shells.tree import (
     Assignment,
     Block,
@@ -34,47 +36,17 @@ from isobatch.tools.shells.tree import (
 )
 
 MAX_COMMANDS = 20_000
-MAX_ROUNDS = 200
 MAX_DEPTH = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
 
-class Launch(NamedTuple):
-    """A command that the script starts.
-
-    Attributes:
-        line: in the script, of the outermost command.
-        words: it and its arguments; what is not known in them is a mark.
-        when: the conditions under which it runs that only the run knows.
-    """
-
-    line: int
-    words: tuple[str, ...]
-    when: tuple[str, ...]
-
-
-class Execution:
-    """Follows one script.
-
-    Attributes:
-        launches: the commands, in their order.
-        unread: what is not read, in words.
-        goes_on: whether it was taken for granted that the script does not end somewhere, as in `cd data || exit 1`.
-    """
+class Execution(Branches):
+    """Follows one script."""
 
     def __init__(self) -> None:
-        self.marks = Marks()
-        self.expansion = Expansion(self.marks)
-        self.launches: list[Launch] = []
-        self.unread: list[str] = []
-        self.when: list[str] = []
-        self.returned: list[list[Shell]] = []
+        super().__init__()
         self.locals: list[dict[str, Any]] = []
-        self.loses_its_way = False
-        self.goes_on = False
-        self.loops = 0
-        self.asked = self.count = self.depth = 0
-        self.line = 0
+        self.count = self.depth = self.line = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
         """Follows a text of commands.
@@ -108,42 +80,15 @@ class Execution:
         for place, (operator, pipeline) in enumerate(chain.items):
             last = place == len(chain.items) - 1
             if operator and status is None:
-                status = self._maybe(shell, operator, pipeline, chain, last)
+                status = self.maybe(shell, operator, pipeline, chain, last)
             elif not operator or status == (operator == "&&"):
-                status, flow = self._pipeline(shell, pipeline, last)
+                status, flow = self.pipeline(shell, pipeline, last)
                 if flow:
                     return status, flow
         return status, ""
 
-    def _maybe(
-        self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain, last: bool
-    ) -> bool | None:
-        """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
-        other = shell.copy()
-        with self._under(f"{chain.source} (line {chain.line})"):
-            _, flow = self._pipeline(other, pipeline, last)
-        if flow:
-            self._leave(other, flow)
-            return operator == "||"
-        shell.adopt(merged(shell, other, self.marks, f"which depends on {chain.source} (line {chain.line})"))
-        return None
-
-    def _leave(self, shell: Shell, flow: str) -> None:
-        """A branch that does not go on; what it leaves at its function's end is kept."""
-        if flow == "return" and self.returned:
-            self.returned[-1].append(shell)
-        if flow == "exit":
-            self.goes_on = True
-        if flow in ("break", "continue"):
-            self.loses_its_way = True
-
-    @contextmanager
-    def _under(self, condition: str) -> Iterator[None]:
-        self.when.append(self.marks.shown(condition))
-        yield
-        self.when.pop()
-
-    def _pipeline(self, shell: Shell, pipeline: Pipeline, last: bool) -> Outcome:
+    def pipeline(self, shell: Shell, pipeline: Pipeline, last: bool) -> Outcome:
+        """Commands joined by `|`; Args: last: of its chain."""
         self.asked += not last or pipeline.negated
         try:
             if len(pipeline.commands) > 1:
@@ -163,11 +108,11 @@ class Execution:
             case Simple():
                 return self._simple(shell, command)
             case Choice():
-                return self._choice(shell, command, 0)
+                return self.choice(shell, command, 0)
             case Selection():
-                return self._selection(shell, command, 0)
+                return self.selection(shell, command, 0)
             case Loop():
-                return self._loop(shell, command)
+                return self.loop(shell, command)
             case Group():
                 if not command.apart:
                     return self.block(shell, command.body)
@@ -180,134 +125,6 @@ class Execution:
             case Function():
                 shell.functions[command.name] = command.body
         return True, ""
-
-    def _choice(self, shell: Shell, choice: Choice, number: int) -> Outcome:
-        if number == len(choice.branches):
-            return True, ""
-        condition, body, source = choice.branches[number]
-        if condition is None:
-            return self.block(shell, body)
-        self.asked += 1
-        status, flow = self.block(shell, condition)
-        self.asked -= 1
-        if flow:
-            return status, flow
-        if status is True:
-            return self.block(shell, body)
-        if status is False:
-            return self._choice(shell, choice, number + 1)
-        place = f"{source} (line {choice.line})"
-        one, two = shell.copy(), shell.copy()
-        with self._under(f"if {place}"):
-            first = self.block(one, body)[1]
-        with self._under(f"if not {place}"):
-            second = self._choice(two, choice, number + 1)[1]
-        return self._joined(shell, (one, first), (two, second), f"which depends on {place}")
-
-    def _joined(self, shell: Shell, one: tuple[Shell, str], two: tuple[Shell, str], why: str) -> Outcome:
-        """Behind two branches of which one runs. One that ends the script was not taken: else there is nothing to read."""
-        open_ones = [state for state, flow in (one, two) if not flow]
-        for state, flow in (one, two):
-            if flow and (open_ones or one[1] != two[1]):
-                self._leave(state, flow)
-        if not open_ones:
-            if one[1] == two[1] and one[1] != "exit":
-                shell.adopt(merged(one[0], two[0], self.marks, why))
-            return None, one[1] if one[1] == two[1] else "exit"
-        shell.adopt(open_ones[0] if len(open_ones) == 1 else merged(one[0], two[0], self.marks, why))
-        return None, ""
-
-    def _selection(self, shell: Shell, selection: Selection, number: int) -> Outcome:
-        if any(end != ";;" for _, _, end in selection.branches):
-            return self._any_branch(shell, selection, [body for _, body, _ in selection.branches])
-        if number == len(selection.branches):
-            return True, ""
-        word = self.expansion.text(shell, selection.word)
-        patterns, body, _ = selection.branches[number]
-        answers = [self._matches(shell, word, pattern) for pattern in patterns]
-        if True in answers and None not in answers[: answers.index(True)]:
-            return self.block(shell, body)
-        if not any(answer is None for answer in answers):
-            return self._selection(shell, selection, number + 1)
-        place = f"{selection.source} (line {selection.line})"
-        one, two = shell.copy(), shell.copy()
-        with self._under(place):
-            first = self.block(one, body)[1]
-        second = self._selection(two, selection, number + 1)[1]
-        return self._joined(shell, (one, first), (two, second), f"which depends on {place}")
-
-    def _matches(self, shell: Shell, word: str, pattern: Any) -> bool | None:
-        if pattern == (Text("*", False),):
-            return True
-        found = self.expansion.pattern(shell, pattern)
-        return None if found is None or not is_known(word) else bool(found.fullmatch(word))
-
-    def _any_branch(self, shell: Shell, node: Any, bodies: list[Block]) -> Outcome:
-        """Commands that run never, once or often: what they set is not known, before them and behind."""
-        place = f"{node.source} (line {node.line})"
-        names = builtins.assigned(node, shell.functions)
-        why = f"which depends on {place}"
-        for _ in range(2):
-            for name in names:
-                shell.variables[name] = self.marks.mark(f"${name}", why)
-            if builtins.ANYTHING in names:
-                self.unread.append(f"line {node.line}: what {place} evaluates is not known")
-            for body in bodies if _ == 0 else ():
-                with self._under(place):
-                    self.block(shell.copy(), body)
-        return None, ""
-
-    def _loop(self, shell: Shell, loop: Loop) -> Outcome:
-        first, launches, lost = shell.copy(), len(self.launches), self.loses_its_way
-        self.loses_its_way = False
-        self.loops += 1
-        outcome = self._rounds(shell, loop)
-        if outcome is None or self.loses_its_way:
-            shell.adopt(first)
-            del self.launches[launches:]
-            if loop.name:
-                shell.variables[loop.name] = self.marks.mark(
-                    f"${loop.name}", f"which changes in {loop.source} (line {loop.line})"
-                )
-            outcome = self._any_branch(shell, loop, [(*(loop.condition or ()), *loop.body)])
-        self.loses_its_way = lost
-        self.loops -= 1
-        return outcome
-
-    def _rounds(self, shell: Shell, loop: Loop) -> Outcome | None:
-        """Follows each round; None where their number is not known."""
-        values = self._values(shell, loop)
-        if values is None and loop.condition is None:
-            return None
-        for number in range(MAX_ROUNDS):
-            if values is not None and number < len(values):
-                shell.variables[loop.name] = values[number]
-            elif values is not None:
-                return True, ""
-            else:
-                self.asked += 1
-                status, flow = self.block(shell, loop.condition or ())
-                self.asked -= 1
-                if flow or status is None:
-                    return None
-                if status is loop.until:
-                    return True, ""
-            status, flow = self.block(shell, loop.body)
-            if flow == "break":
-                return True, ""
-            if flow in ("exit", "return"):
-                return status, flow
-        return None
-
-    def _values(self, shell: Shell, loop: Loop) -> list[str] | None:
-        if loop.condition is not None:
-            return None
-        if loop.words is None:
-            return None if shell.arguments is None else list(shell.arguments)
-        values = [field for word in loop.words for field in self.expansion.fields(shell, word)]
-        if loop.name in ALWAYS_SET or loop.name in shell.fixed:
-            return None
-        return values if len(values) < MAX_ROUNDS and all(map(is_known, values)) else None
 
     def _simple(self, shell: Shell, command: Simple) -> Outcome:
         self.line = command.line
@@ -332,6 +149,9 @@ class Execution:
                 self.assign(shell, assignment)
             ran = any(isinstance(part, Output) for it in command.assignments for part in it.value)
             return (None if ran or command.words else True), ""
+        if words[0] in DECLARES:  # a variable had its name, or nothing before it
+            plain = tuple((Text(word, True),) for word in words)
+            return builtins.declare(self, shell, command._replace(words=plain))
         if words[0] in shell.functions:
             return self._call(shell, command, words)
         if (known := builtins.BUILTINS.get(words[0])) is not None:

@@ -7,19 +7,25 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from isobatch.errors import InputError
+from isobatch.tools.shells.pieces import (
+    ALWAYS_SET,
+    Field,
+    halves,
+    has_braces,
+    has_tilde,
+    is_many,
+    stripped,
+)
 from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark
 from isobatch.tools.shells.sums import Computation, NotComputed
 from isobatch.tools.shells.tree import Output, Parameter, Sum, Text, Word
 
 _BLANKS = " \t\n"
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.).*\}", re.DOTALL)
 _STEPPED = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
 _MOST_CHARACTERS = 1 << 20
-ALWAYS_SET = {"PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE", "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO", "FUNCNAME", "EPOCHSECONDS", "EPOCHREALTIME", "SHLVL", "SHELLOPTS", "BASHOPTS", "PIPESTATUS", "DIRSTACK", "GROUPS", "OPTIND", "OPTERR", "SRANDOM", "BASH_COMMAND", "BASH_SUBSHELL", "LANG", "TERM", "PS4", "_", "BASH_ARGV", "BASH_ARGC", "BASH_ARGV0", "BASH_REMATCH", "COMP_WORDBREAKS"}  # fmt: skip
-"""Variables that bash or the system gives a value."""
 
 
 class Piece(NamedTuple):
@@ -47,39 +53,39 @@ class Expansion:
     def text(self, shell: Shell, word: Word) -> str:
         """The word as one text, as an assignment takes it."""
         found = "".join(" ".join(piece.values) for piece in self._pieces(shell, word))
-        if _has_tilde(word, assigned=True):
+        if has_tilde(word, assigned=True):
             return self.marks.mark(found, "which begins with a home")
         return self._bounded(found)
 
     def fields(self, shell: Shell, word: Word) -> list[str]:
         """The words that it becomes: none, one or several."""
-        if _has_tilde(word) or _has_braces(word):
+        if has_tilde(word) or has_braces(word):
             whole = "".join(" ".join(piece.values) for piece in self._pieces(shell, word))
             return [self.marks.mark(whole, "whose ~ or {…} bash replaces")]
         done: list[str] = []
-        field = _Field()
+        field = Field()
         for piece in self._pieces(shell, word):
             for number, value in enumerate(piece.values):
                 if number:
                     done += self._ended(field)
-                    field = _Field()
+                    field = Field()
                 if not piece.splits:
                     field.add(value, piece.quoted)
                     continue
                 if value[:1] in _BLANKS and value:
                     done += self._ended(field)
-                    field = _Field()
+                    field = Field()
                 for place, part in enumerate(value.split()):
                     if place:
                         done += self._ended(field)
-                        field = _Field()
+                        field = Field()
                     field.add(part, False)
                 if value[-1:] in _BLANKS and value.strip(_BLANKS):
                     done += self._ended(field)
-                    field = _Field()
+                    field = Field()
         return done + self._ended(field)
 
-    def _ended(self, field: _Field) -> list[str]:
+    def _ended(self, field: Field) -> list[str]:
         if field.text is None:
             return []
         if _GLOB.search(field.bare):
@@ -176,10 +182,10 @@ class Expansion:
             yield from self._alternative(shell, part, values)
             return
         if values is None:
-            values = [] if _is_many(part) else [""]
+            values = [] if is_many(part) else [""]
         if operator and operator.lstrip(":") != "?":
             values = self._changed(shell, part, values)
-        if _is_many(part) == "*" and part.quoted:
+        if is_many(part) == "*" and part.quoted:
             values = [" ".join(values)]
         yield Piece(values, part.quoted, not part.quoted)
 
@@ -188,7 +194,7 @@ class Expansion:
         held = self._held(shell, part)
         if held is None:
             return None
-        many = _is_many(part)
+        many = is_many(part)
         if isinstance(held, str):
             if many or part.place is None:
                 return [held]
@@ -201,6 +207,11 @@ class Expansion:
         if not is_known(place):
             return [place]
         number = int(place)
+        before = held if number < 0 else held[: number + 1]
+        if any(value and all(map(is_mark, value)) for value in before):
+            return [
+                self.marks.mark(part.source, "which is not known")
+            ]  # one that is not known may be none, or several
         return [held[number]] if -len(held) <= number < len(held) else None
 
     def _held(self, shell: Shell, part: Parameter) -> Value:
@@ -241,6 +252,8 @@ class Expansion:
             if not argument:
                 yield Piece([""], part.quoted, not part.quoted)
         elif sign != "+":
+            if is_many(part) == "*" and part.quoted:
+                values = [" ".join(values or ())]
             yield Piece(values or [""], part.quoted, not part.quoted)
         elif part.quoted:
             yield Piece([""], True, False)
@@ -248,8 +261,9 @@ class Expansion:
             self._assigned(shell, part, argument)
 
     def _assigned(self, shell: Shell, part: Parameter, argument: Word) -> None:
-        if part.name.isidentifier() and part.place is None:
-            shell.variables[part.name] = self.text(shell, argument)
+        if not part.name.isidentifier() or part.place is not None:
+            raise InputError(f"{part.source} cannot be assigned")
+        shell.variables[part.name] = self.text(shell, argument)
 
     def _is_outside(self, shell: Shell, part: Parameter) -> bool:
         """Whether only the environment, or who starts the script, could give it a value."""
@@ -259,7 +273,7 @@ class Expansion:
 
     def _changed(self, shell: Shell, part: Parameter, values: list[str]) -> list[str]:
         """`${#NAME}`, `${NAME%…}`, `${NAME/…/…}`, `${NAME:1:2}`, `${NAME^^}`."""
-        operator, many = part.operator, bool(_is_many(part))
+        operator, many = part.operator, bool(is_many(part))
         lost = [self.marks.mark(part.source, "which is not known")]
         if not all(map(is_known, values)) or not all(value.isascii() for value in values):
             return lost
@@ -269,7 +283,7 @@ class Expansion:
             return [value.upper() if operator == "^^" else value.lower() for value in values]
         if operator in ("#", "##", "%", "%%"):
             pattern = self.pattern(shell, part.argument or ())
-            return lost if pattern is None else [_stripped(value, pattern, operator) for value in values]
+            return lost if pattern is None else [stripped(value, pattern, operator) for value in values]
         if operator in ("/", "//", "/#", "/%"):
             return self._replaced(shell, part, values) or lost
         if operator == ":" and not many:
@@ -277,7 +291,7 @@ class Expansion:
         return lost
 
     def _replaced(self, shell: Shell, part: Parameter, values: list[str]) -> list[str] | None:
-        old, new = _halves(part.argument or ())
+        old, new = halves(part.argument or ())
         pattern, text = self.pattern(shell, old), self.text(shell, new)
         if pattern is None or pattern.fullmatch("") or not is_known(text) or set(text) & set("&\\~"):
             return None
@@ -288,6 +302,8 @@ class Expansion:
         return [re.sub(anchored, lambda _: text, value, count=count, flags=re.DOTALL) for value in values]
 
     def _cut(self, shell: Shell, part: Parameter, value: str) -> list[str] | None:
+        if any(isinstance(it, Text) and it.quoted for it in part.argument or ()):
+            raise InputError(f"{part.source} is not read")
         text = self.text(shell, part.argument or ())
         first, colon, length = text.partition(":")
         if "?" in text or not is_known(text):
@@ -301,60 +317,3 @@ class Expansion:
             return [""]
         end = len(value) if not colon else start + last if last >= 0 else len(value) + last
         return [value[start:end]] if end >= start else None
-
-
-class _Field:
-    """A word while it is put together; `bare` has its unquoted characters, which may be a pattern of files."""
-
-    def __init__(self) -> None:
-        self.text: str | None = None
-        self.bare = ""
-
-    def add(self, text: str, quoted: bool) -> None:
-        """Adds characters; quoted ones are a word even where there are none."""
-        self.text = (self.text or "") + text
-        self.bare += "_" * len(text) if quoted else text
-
-
-def _is_many(part: Parameter) -> str:
-    """`@` or `*` of all values of an array or of the arguments; else empty."""
-    if part.name in ("@", "*"):
-        return part.name
-    index = part.place
-    if index is not None and len(index) == 1 and isinstance(index[0], Text) and index[0].text in ("@", "*"):
-        return index[0].text
-    return ""
-
-
-def _has_tilde(word: Word, assigned: bool = False) -> bool:
-    first = word[0] if word else None
-    if isinstance(first, Text) and not first.quoted and first.text.startswith("~"):
-        return True
-    return any(
-        isinstance(part, Text) and not part.quoted and (":~" in part.text or "=~" in part.text)
-        for part in word
-        if assigned or part is first
-    )
-
-
-def _has_braces(word: Word) -> bool:
-    bare = "".join(part.text if isinstance(part, Text) and not part.quoted else "_" for part in word)
-    return "{" in bare and bool(_BRACES.search(bare))
-
-
-def _stripped(value: str, pattern: re.Pattern[str], operator: str) -> str:
-    places = range(len(value) + 1)
-    if operator[0] == "#":
-        ends = [at for at in places if pattern.fullmatch(value[:at])]
-        return value[ends[-1 if operator == "##" else 0] :] if ends else value
-    starts = [at for at in places if pattern.fullmatch(value[at:])]
-    return value[: starts[0 if operator == "%%" else -1]] if starts else value
-
-
-def _halves(argument: Word) -> tuple[Word, Word]:
-    """What is replaced, and by what: the parts before and behind the first bare slash."""
-    for place, part in enumerate(argument):
-        if isinstance(part, Text) and not part.quoted and "/" in part.text:
-            before, _, behind = part.text.partition("/")
-            return (*argument[:place], Text(before, False)), (Text(behind, False), *argument[place + 1 :])
-    return argument, ()

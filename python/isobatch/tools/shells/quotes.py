@@ -16,7 +16,7 @@ _SPECIAL = "@*#?-$!0123456789"
 _OPERATORS = (
     ":-", ":=", ":?", ":+", "-", "=", "?", "+", "%%", "%", "##", "#", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@",
 )  # fmt: skip
-_PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
+PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
 """`<your_path>`, as people write what is to be filled in; to bash two redirections."""
 _ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
@@ -88,7 +88,7 @@ class WordReader:
             elif char == "`":
                 out.append(self._backquotes(quoted))
             elif char in "<>" and stop == META:
-                out.append(self._process(_PLACEHOLDER.match(self.text, self.at)))
+                out.append(self._process(PLACEHOLDER.match(self.text, self.at)))
             else:
                 out.append(Text(char, quoted))
                 self.step()
@@ -98,7 +98,7 @@ class WordReader:
     def _is_inside(self, stop: str) -> bool:
         """Whether a `<` or a `>` belongs to the word: `<( … )`, or a placeholder."""
         return stop == META and (
-            self.text.startswith(("<(", ">("), self.at) or bool(_PLACEHOLDER.match(self.text, self.at))
+            self.text.startswith(("<(", ">("), self.at) or bool(PLACEHOLDER.match(self.text, self.at))
         )
 
     def _escape(self, quoted: bool, document: bool) -> Text:
@@ -205,20 +205,32 @@ class WordReader:
         index = None
         if self.char() == "[" and name:
             self.step()
+            begin = self.at
             index = self.parts("]", quoted=True)
-            if not index or index == (Text(" ", True),):
-                self.fail("an index is missing")
+            if not self.text[begin : self.at].strip() or set("\"'") & set(self.text[begin : self.at]):
+                self.fail("an index must be a plain number, @ or *")
             self._expect("]")
         operator = "length" if counts else next((it for it in _OPERATORS if self._ahead(it)), "")
         argument = None
         if operator and not counts:
+            if self.text.startswith("\\\n", self.at + len(operator)):
+                self.fail("a line that goes on behind ${NAME and a sign is not read")
             self.step(len(operator))
             inside_quotes = quoted and operator.lstrip(":") in ("-", "=", "?", "+")
             argument = self.parts("}", quoted=inside_quotes)
+            if operator == ":" and not argument:
+                self.fail("a place is missing behind ${NAME:")
         self._expect("}")
         if not name:
             self.fail(f"{self.text[first : self.at]} has no name")
         source = self.text[first : self.at]
+        plain = name.isidentifier() or ((name.isdigit() or name in ("@", "*")) and index is None)
+        if not plain and (operator or index):
+            self.fail(f"{source} is not read")
+        if operator == "@" and argument not in [
+            (Text(it, quoted),) for quoted in (True, False) for it in "UuLQEPAKak"
+        ]:
+            self.fail(f"{source} is not read")
         return Parameter(name, index, "!" if indirect else operator, argument, quoted, source)
 
     def _special(self) -> str:

@@ -30,6 +30,20 @@ class Reason(NamedTuple):
     why: str
 
 
+class Launch(NamedTuple):
+    """A command that the script starts.
+
+    Attributes:
+        line: in the script, of the outermost command.
+        words: it and its arguments; what is not known in them is a mark.
+        when: the conditions under which it runs that only the run knows.
+    """
+
+    line: int
+    words: tuple[str, ...]
+    when: tuple[str, ...]
+
+
 @dataclass
 class Shell:
     """Variables and functions. The script's own environment is not known: a name that is not here may have any value.
@@ -120,7 +134,7 @@ def merged(first: Shell, second: Shell, marks: Marks, why: str) -> Shell:
     for name in {*first.variables, *second.variables}:
         one, two = (_held(it.variables, name) for it in (first, second))
         if one != two:
-            out.variables[name] = marks.mark(f"${name}", why)
+            out.variables[name] = _common(one, two, marks.mark(f"${name}", why))
     out.functions = {
         name: body for name, body in first.functions.items() if second.functions.get(name) is body
     }
@@ -130,6 +144,22 @@ def merged(first: Shell, second: Shell, marks: Marks, why: str) -> Shell:
     out.splits, out.stops = first.splits and second.splits, first.stops and second.stops
     out.fixed = first.fixed | second.fixed
     return out
+
+
+def _common(one: object, two: object, mark: str) -> Value:
+    """What two branches leave in a variable: where one only adds words to the other's, those of both and a mark."""
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        same = next(
+            (at for at, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]),
+            min(len(one), len(two)),
+        )
+        return (*one[:same], mark)
+    if isinstance(one, str) and isinstance(two, str):
+        short, long = sorted((one, two), key=len)
+        rest = long[len(short) :]
+        if short and long.startswith(short) and (short[-1].isspace() or rest[0].isspace()):
+            return f"{short} {mark}"
+    return mark
 
 
 def _held(variables: Mapping[str, Value], name: str) -> object:

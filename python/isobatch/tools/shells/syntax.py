@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from isobatch.tools.shells.quotes import MAX_DEPTH, META, WordReader
+from isobatch.tools.shells.quotes import MAX_DEPTH
+from isobatch.tools.shells.simple import CommandReader
 from isobatch.tools.shells.tree import (
-    Assignment,
     Block,
     Chain,
     Choice,
@@ -23,22 +23,9 @@ from isobatch.tools.shells.tree import (
     Loop,
     Pipeline,
     Selection,
-    Simple,
     Text,
     Word,
 )
-
-DECLARES = ("export", "declare", "typeset", "local", "readonly")
-"""Commands whose arguments may be assignments."""
-_RESERVED = (
-    "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function", "{", "}", "!", "[[", "]]",
-    "time", "select", "coproc", "in",
-)  # fmt: skip
-_KEYWORD = re.compile(r"[a-z]+|\{|\}|!|\[\[|\]\]")
-_REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<&|>&|<>|>>|>\||&>>|&>|<|>)(?!\()")
-_PLACEHOLDER = re.compile(r"<[A-Za-z_][\w ./-]*>(?=[ \t\n]|$)")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[|\+?=)")
-_PLAIN_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 def parse(text: str, line: int = 1) -> Block:
@@ -60,12 +47,8 @@ def document_word(document: Document, line: int) -> Word:
     return _Parser(document.text, line).parts("", quoted=True, document=True)
 
 
-class _Parser(WordReader):
+class _Parser(CommandReader):
     """Reads commands."""
-
-    def __init__(self, text: str, line: int) -> None:
-        super().__init__(text, line)
-        self.documents: list[Document] = []
 
     def script(self) -> Block:
         """All of it."""
@@ -81,52 +64,12 @@ class _Parser(WordReader):
         self.documents = held
 
     def _closed(self, bracket: str, *, can_be_empty: bool = False) -> Block:
-        """The commands behind an opening bracket, which is at the place."""
-        if self.char() == "(":
-            self.step()
+        """The commands behind an opening bracket."""
         found = self._block(can_be_empty=can_be_empty)
         if self.char() != bracket:
             self.fail(f"{bracket} is missing")
         self.step()
         return found
-
-    def _blanks(self) -> None:
-        self.join()
-        while self.char() in (" ", "\t") and self.char():
-            self.step()
-        if self.char() == "#":  # a comment, which no backslash continues
-            end = self.text.find("\n", self.at)
-            self.at = len(self.text) if end < 0 else end
-
-    def _newlines(self) -> None:
-        self._blanks()
-        while self.char() == "\n":
-            self.at += 1
-            for document in self.documents:
-                self._read_document(document)
-            self.documents = []
-            self._blanks()
-
-    def _read_document(self, document: Document) -> None:
-        while self.char():
-            end = self.text.find("\n", self.at)
-            line = self.text[self.at :] if end < 0 else self.text[self.at : end]
-            while document.expands and end >= 0 and (len(line) - len(line.rstrip("\\"))) % 2:
-                next_end = self.text.find("\n", end + 1)
-                line = line[:-1] + (self.text[end + 1 :] if next_end < 0 else self.text[end + 1 : next_end])
-                end = next_end
-            self.at = len(self.text) if end < 0 else end + 1
-            line = line.lstrip("\t") if document.tabs else line
-            if line == document.end:
-                return
-            document.text += line + "\n"
-
-    def _keyword(self) -> str:
-        """The reserved word at the place; empty where none is."""
-        found = _KEYWORD.match(self.text, self.at)
-        if found is None or found[0] not in _RESERVED:
-            return ""
-        return found[0] if self.text[found.end() : found.end() + 1] in ("", *META) else ""
 
     def _take(self, keyword: str) -> None:
         self._newlines()
@@ -205,12 +148,15 @@ class _Parser(WordReader):
 
     def _compound(self) -> Command | None:
         line, first, keyword = self.line, self.at, self._keyword()
+        if self._ahead("((("):
+            self.fail("((( is not read: put blanks between the brackets")
         if self._ahead("(("):
             self.step()
             if (inside := self.sum_inside()) is not None:
                 return Computed(line, inside)
             self.at = first
         if self.char() == "(":
+            self.step()
             return Group(self._nonempty(self._closed(")")), True)
         if keyword in ("if", "case", "for", "while", "until", "function", "{", "[["):
             self.step(len(keyword))
@@ -233,18 +179,13 @@ class _Parser(WordReader):
                 self._blanks()
                 name = self._literal(self.word())
                 self._brackets()
-                return self._function(name)
+                return self.function_behind(name)
         self.fail(f"{keyword} is not expected here")
 
     def _nonempty(self, body: Block) -> Block:
         if not body:
             self.fail("a command is missing")
         return body
-
-    def _literal(self, word: Word) -> str:
-        if len(word) != 1 or not isinstance(word[0], Text) or word[0].quoted:
-            self.fail("a plain name is missing")
-        return word[0].text
 
     def _choice(self, line: int) -> Choice:
         branches: list[tuple[Block | None, Block, str]] = []
@@ -333,32 +274,13 @@ class _Parser(WordReader):
             self.step()
         return name, None if words is None else tuple(words)
 
-    def _next_word(self) -> Word:
-        word = self.word()
-        if not word:
-            self.fail(f"{self.char()!r} is not expected here")
-        return word
-
-    def _function(self, name: str) -> Function:
+    def function_behind(self, name: str) -> Function:
         self._newlines()
         body = self._compound()
         if body is None or isinstance(body, Function):
             self.fail(f"the function {name} has no body in brackets")
         self._redirections()
         return Function(name, body)
-
-    def _brackets(self) -> bool:
-        """Skips the `()` behind a function's name."""
-        first = self.at
-        self._blanks()
-        if self.char() == "(":
-            self.step()
-            self._blanks()
-            if self.char() == ")":
-                self.step()
-                return True
-        self.at = first
-        return False
 
     def _test_words(self) -> tuple[Word, ...]:
         words: list[Word] = []
@@ -379,85 +301,3 @@ class _Parser(WordReader):
             if not word:
                 self.fail("]] is missing")
             words.append(word)
-
-    def _redirections(self, of: list[Document] | None = None) -> bool:
-        """Skips redirections: they change no argument. A here-document is kept."""
-        any_there = False
-        while True:
-            self._blanks()
-            found = _REDIRECTION.match(self.text, self.at)
-            if found is None or _PLACEHOLDER.match(self.text, self.at):
-                return any_there
-            any_there = True
-            self.step(found.end() - self.at)
-            self._blanks()
-            quoted_end = self.text[self.at :]
-            target = self._next_word()
-            if found[1] in (">&", "<&") and re.match(r"(?![012-](?:\s|[;&|)<>]|$))[\d-]", quoted_end):
-                self.fail("a redirection to such a file is not read")
-            if found[1] in ("<<", "<<-"):
-                end = "".join(part.text if isinstance(part, Text) else part.source for part in target)
-                plain = all(isinstance(part, Text) and not part.quoted for part in target)
-                self.documents.append(
-                    Document(end, plain and "\\" not in quoted_end[: len(end)], found[1] == "<<-")
-                )
-                if of is not None:
-                    of.append(self.documents[-1])
-
-    def _simple(self) -> Simple | Function:
-        line, assignments, words = self.line, list[Assignment](), list[Word | Assignment]()
-        documents: list[Document] = []
-        declares = False
-        any_there = False
-        while True:
-            any_there |= self._redirections(documents)
-            if self.char() in ("", "\n", ";", "&", "|", ")"):
-                break
-            if (not words or declares) and (found := self._assignment()) is not None:
-                (words if declares else assignments).append(found)
-                continue
-            word = self._next_word()
-            if not words:
-                if self._is_reserved(word):
-                    self.fail("a reserved word is not expected here")
-                if not assignments and not any_there and self._brackets():
-                    return self._function(self._literal(word))
-                declares = word in [(Text(name, False),) for name in DECLARES]
-            words.append(word)
-        if not words and not assignments and not any_there:
-            self.fail("a command is missing")
-        return Simple(line, tuple(assignments), tuple(words), documents[-1] if documents else None)
-
-    def _is_reserved(self, word: Word) -> bool:
-        """Whether a first word is one that continuations inside hid: a reserved word, or an assignment."""
-        first = word[0]
-        if not isinstance(first, Text) or first.quoted:
-            return False
-        return (len(word) == 1 and first.text in _RESERVED) or bool(_ASSIGNED.match(first.text))
-
-    def _assignment(self) -> Assignment | None:
-        first, found = self.at, _ASSIGNED.match(self.text, self.at)
-        if found is None:
-            return None
-        self.at = found.end()
-        index, sign = None, found[2]
-        if sign == "[":
-            index = self.parts("]\n", quoted=True)
-            sign = next((it for it in ("]=", "]+=") if self._ahead(it)), "")
-            if not sign:
-                self.at = first
-                return None
-            self.step(len(sign))
-        self.join()
-        if self.char() != "(":
-            return Assignment(found[1], index, "+" in sign, self.word(), False)
-        self.step()
-        values: list[Word] = []
-        self._newlines()
-        while self.char() != ")":
-            values.append(self._next_word() if self.char() else self.fail(") is missing"))
-            self._newlines()
-        self.step()
-        if self.char() and self.char() not in META:
-            self.fail("characters behind an array")
-        return Assignment(found[1], index, "+" in sign, tuple(values), True)

@@ -10,14 +10,16 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Unknown
-from isobatch.tools.shells.execution import Execution, Launch
-from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark
+from isobatch.tools.shells.execution import Execution
+from isobatch.tools.shells.state import Launch, Marks, Shell, is_known, is_mark
 from isobatch.words import few
 
 _BATCHES = ("batch", "batch_per_gpu", "effective_batch")
 _TRAINING = {"lr", "duration", "accumulation", "warmup", "schedule"}
 _LISTS = {"rampup_batch_size", "step_batch_size_schedule", "betas", "adam_betas", "adam_beta", "milestones"}
 """Flags of several values, one of which may be a variable's."""
+_SWITCHES = {"bf16", "fp16", "tf32"}
+"""Flags that may stand without a value: a variable behind one is a word of its own."""
 _FLAG = re.compile(r"--[A-Za-z]")
 
 
@@ -117,9 +119,7 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
             found[flag] = [_value(value, marks)] if equals else []
         elif word == "--":
             flag = ""
-        elif (
-            is_mark(word[:1] or "-") and len(word) == 1 and (not flag or (found[flag] and flag not in _LISTS))
-        ):
+        elif word and all(map(is_mark, word)) and _stands_alone(flag, found):
             reason = marks.reason(word)
             notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
             flag = ""
@@ -129,6 +129,11 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
         name: True if not values else values[0] if len(values) == 1 else values
         for name, values in found.items()
     }
+
+
+def _stands_alone(flag: str, found: dict[str, list[Any]]) -> bool:
+    """Whether a word that is not known is no value of the flag before it."""
+    return not flag or flag in _SWITCHES or (bool(found[flag]) and flag not in _LISTS)
 
 
 def _value(word: str, marks: Marks) -> Any:

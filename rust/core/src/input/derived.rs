@@ -42,6 +42,13 @@ impl Recipe {
         self.decay.is_none() && !coupled
     }
 
+    /// Whether it says what the units of its schedule's lengths are worth.
+    pub(crate) fn knows_units(&self) -> bool {
+        self.schedule.is_none_or(|curve| {
+            (self.dataset_size.is_some() || !curve.epochs) && (self.seq_len.is_some() || !curve.tokens)
+        })
+    }
+
     /// The replicas that the recipe was tuned on.
     #[must_use]
     pub fn tuned_replicas(&self) -> Option<u64> {

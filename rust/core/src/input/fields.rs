@@ -6,10 +6,10 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
-use super::types::{Betas, Checked, FieldType, Name};
+use super::types::{Betas, Checked, FieldType};
 use super::value::{FieldKind, Value};
 use crate::batch::MAX_BATCH;
-use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
+use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -159,7 +159,7 @@ fields! {
         DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength, "a whole number of samples from 1 to 2^53; needed where a length is in ep";
         Duration duration: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
         Warmup warmup: Length = Length::ZERO, Other, InvalidLength, "a number with a unit: ep, st, sp, tok or %";
-        Schedule schedule: Checked<Name> = Checked::NEW, Other, InvalidLength, "a schedule's name, or its call with arguments";
+        Schedule schedule: Option<Curve> = None, Other, InvalidLength, "a schedule's name, or its call with arguments";
         MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
         SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
         DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";

@@ -9,5 +9,5 @@ mod value;
 
 pub use choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 pub use fields::{Cluster, Field, Input, MAX_GPUS, Recipe, Record, Settings};
-pub use types::{Betas, Checked, Name};
+pub use types::{Betas, Checked};
 pub use value::{FieldKind, Read, Value};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use super::value::{FieldKind, Illegal, Read, Value};
 use crate::batch::MAX_BATCH;
-use crate::lengths::{Convention, DropLast, Length, Ramp};
+use crate::lengths::{Convention, Curve, DropLast, Length, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// A type that a field may have.
@@ -127,7 +127,7 @@ macro_rules! read_from_texts {
 read_from_texts! {
     Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
-    Name: |_text| Some(Read::Name), Read::Name => Name;
+    Curve: |text| Some(Read::Curve(Curve::parse(text))), Read::Curve(curve) => *curve;
     Beta2Rule: |text| Beta2Rule::parse(text).map(Read::Beta2), Read::Beta2(rule) => *rule;
 }
 
@@ -276,10 +276,6 @@ impl FieldType for DurationScale {
         }
     }
 }
-
-/// The name of something that is read elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct Name;
 
 /// A value that must be legal, and that no plan depends on.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
-use crate::lengths::{Convention, DropLast, Length, MAX_COUNT, Ramp};
+use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
 /// A value on its way into a field. A column's texts are read once each, not once a row.
@@ -43,7 +43,7 @@ pub enum Read {
     Precision(Precision),
     Gpu(Arc<str>),
     DeviceBatches(DeviceBatches),
-    Name,
+    Curve(Curve),
 }
 
 /// What the values of a field are.

@@ -49,7 +49,7 @@ impl Ramp {
         }
         let [start, increment, samples] = words[..] else { return None };
         let (start, increment) = (batch(start)?, batch(increment)?);
-        let samples = samples.parse().ok().filter(|s| (1..=MAX_COUNT).contains(s))?;
+        let samples = whole(samples).filter(|s| (1..=MAX_COUNT).contains(s))?;
         Some(Ramp::Linear { start, increment, samples })
     }
 
@@ -106,8 +106,17 @@ impl Ramp {
     }
 }
 
+/// A whole number as Python reads it: single underscores between the digits are none of it.
+fn whole(text: &str) -> Option<u64> {
+    let groups: Vec<&str> = text.split('_').collect();
+    if groups.len() > 1 && !groups.iter().all(|group| group.starts_with(|c: char| c.is_ascii_digit())) {
+        return None;
+    }
+    groups.concat().parse().ok()
+}
+
 fn batch(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|b| (1..=MAX_BATCH).contains(b))
+    whole(text).filter(|b| (1..=MAX_BATCH).contains(b))
 }
 
 fn stage(word: &str) -> Option<(u64, u64)> {

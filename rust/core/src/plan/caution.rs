@@ -1,6 +1,6 @@
 //! What to be wary of.
 
-use super::row::{Row, UNKNOWN};
+use super::row::{Cap, Row, UNKNOWN};
 use super::scale::moves;
 use crate::input::{Input, Policy};
 use crate::lengths::Layout;
@@ -20,11 +20,16 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let tuned = recipe.moments();
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
+    let wide = u128::from;
 
     when(recipe.device_batches.is_some(), Reason::UnequalDevices);
     if let Some(tuned) = recipe.micro_batch {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
         when(recipe.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);
+    }
+    if let (Cap::Open, Some(gpus)) = (row.cap, recipe.gpus) {
+        let here = wide(layout.micro_batch) * wide(recipe.accumulation.unwrap_or(1)) * wide(gpus);
+        when(here > wide(recipe.effective_batch) * wide(recipe.model_parallel), Reason::MicroBatchOpen);
     }
     when(layout.effective_batch as f64 > noise, Reason::AboveCriticalBatch);
     when(k > 8.0 && noise.is_nan(), Reason::LargeGrowth);
@@ -35,8 +40,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
             assumed && !recipe.optimizer.charted() && !rule.mismatches(recipe.optimizer),
             Reason::RuleAssumed,
         );
-        when(rule == Rule::Sqrt && k < 0.125, Reason::SqrtScaleDown);
-        when(rule == Rule::Sqrt && k > 4.0, Reason::SqrtScaleUp);
+        when(rule == Rule::Sqrt && !(0.125..=4.0).contains(&k), Reason::SqrtScaleRange);
         let stretched = matches!(rule, Rule::Linear | Rule::Saturating) && row.lr_scale > 2.0;
         when(recipe.optimizer == Optimizer::Sgd && stretched, Reason::SgdScaleUp);
         let past_goyal = recipe.seq_len.is_none() && layout.effective_batch > 8192;

@@ -110,7 +110,7 @@ fn unlike(
         row.reasons.insert_if(!exact, Reason::Ragged);
         return Some(replicas.layout(target, ragged, !exact));
     }
-    if !common.is_multiple_of(replicas.count) {
+    if !grid.fits(target, cap) {
         // As many micro-batches as replicas at least, so that every replica has one.
         let cap = cap.min(smallest / replicas.count);
         let split = batch::split(common, cap, replicas.divisor)?;

@@ -80,9 +80,12 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     if decay == 0.0 || !(moves(k) || moves(ratio)) {
         return decay;
     }
+    let stretch = stretch * ratio;
     match (recipe.optimizer, recipe.decay.unwrap_or(Decay::LrMultiplied)) {
-        (Optimizer::AdamW, semantics) | (Optimizer::Muon, semantics @ Decay::Sqrt) => {
-            rules::decay(decay, semantics, k, lr_scale, stretch * ratio)
+        (Optimizer::AdamW, semantics) => rules::decay(decay, semantics, k, lr_scale, stretch),
+        // Its root has the learning rate of the batch in it, but not that of the length.
+        (Optimizer::Muon, Decay::Sqrt) => {
+            rules::decay(decay, Decay::Sqrt, k, lr_scale, stretch * settings.lr_by_duration())
         }
         _ => decay,
     }

@@ -49,6 +49,44 @@ impl<'a> Clock<'a> {
         Ok(Clock::new(recipe, tuned_layout(recipe), stages(recipe, recipe.effective_batch, 0)?))
     }
 
+    /// A length in batches, and their fractions, at the full batch of a ramp; `None` of a share of the run.
+    fn in_batches(&self, length: Length) -> Option<f64> {
+        let (n, d) = self.samples_in(length.unit)?;
+        let (count, power) = length.fraction_of_ten();
+        Some((count as f64 * n as f64) / (power as f64 * d as f64 * self.batch as f64))
+    }
+
+    /// Samples in one of the unit, as a fraction; `None` of a share.
+    fn samples_in(&self, unit: Unit) -> Option<(u64, u64)> {
+        match unit {
+            Unit::Epochs => Some((self.recipe.dataset_size.unwrap_or(0), 1)),
+            Unit::Steps => Some((self.recipe.effective_batch, 1)),
+            Unit::Samples => Some((1, 1)),
+            Unit::Tokens => Some((1, self.recipe.seq_len.unwrap_or(1))),
+            Unit::Percent => None,
+        }
+    }
+
+    /// Whether the recipe's schedule can be had in a run of these steps; in a ramp it counts full batches of samples.
+    fn has_room(&self, total: u64, warmup: u64, holds_loss: bool) -> bool {
+        let recipe = self.recipe;
+        let Some(curve) = recipe.schedule else { return true };
+        let ramped = !self.stages.is_empty();
+        let (mut total, mut warm) = (total as f64, warmup as f64);
+        if ramped {
+            let samples = || lengths::samples(&self.stages, warmup) as f64 / self.batch as f64;
+            let of_run = recipe.duration.and_then(|duration| self.in_batches(duration));
+            total = of_run.filter(|_| !holds_loss).unwrap_or(total);
+            warm = self.in_batches(recipe.warmup).unwrap_or_else(samples);
+        }
+        let steps = |length: Length| match self.in_batches(length).filter(|_| ramped) {
+            Some(batches) => (batches + 0.5).floor(),
+            None => self.interval(length).map_or(f64::INFINITY, |steps| steps as f64),
+        };
+        curve.is_spared(total, warm)
+            || recipe.knows_units() && curve.fits((total, warm, recipe.min_lr / recipe.lr), steps)
+    }
+
     /// The steps of the whole run, where it has an end; Megatron floors it.
     fn run(&self) -> Result<Option<u64>, Reason> {
         let floor = self.recipe.convention == Convention::Megatron;
@@ -63,15 +101,12 @@ impl<'a> Clock<'a> {
 
     /// The steps between two times that something is done, at the full batch of a ramp: the nearest number, at least 1.
     fn interval(&self, every: Length) -> Result<i64, Reason> {
-        let recipe = self.recipe;
         let (n, d) = match (every.unit, self.epoch) {
             (Unit::Epochs, Some(epoch)) => (epoch.steps, 1),
-            (Unit::Epochs, None) => (recipe.dataset_size.unwrap_or(0), self.batch),
-            (Unit::Tokens, _) => {
-                (1, recipe.seq_len.unwrap_or(1).checked_mul(self.batch).ok_or(Reason::TooLarge)?)
+            (unit, _) => {
+                let (n, d) = self.samples_in(unit).unwrap_or((self.recipe.effective_batch, 1));
+                (n, d.checked_mul(self.batch).ok_or(Reason::TooLarge)?)
             }
-            (Unit::Samples, _) => (1, self.batch),
-            (Unit::Steps | Unit::Percent, _) => (recipe.effective_batch, self.batch),
         };
         every.round_of(n, d).map(|steps| as_column(steps.max(1))).ok_or(Reason::TooLarge)
     }
@@ -79,24 +114,14 @@ impl<'a> Clock<'a> {
     /// The steps that a length takes; `None` for a share of a run without an end.
     #[inline]
     fn steps(&self, length: Length, total: Option<u64>, floor: bool) -> Result<Option<u64>, Reason> {
-        let recipe = self.recipe;
-        // The length in samples is `length × n / d`.
-        let (n, d) = match length.unit {
-            Unit::Percent => {
-                let share = |total| {
-                    if floor { length.floor_of(total, 100) } else { length.share_in_floats(total) }
-                };
-                return total.map(|total| share(total).ok_or(Reason::TooLarge)).transpose();
-            }
-            Unit::Epochs => match self.epoch {
-                Some(epoch) if self.stages.is_empty() => {
-                    return length.ceil_of(epoch.steps, 1).ok_or(Reason::TooLarge).map(Some);
-                }
-                _ => (recipe.dataset_size.unwrap_or(0), 1),
-            },
-            Unit::Steps => (recipe.effective_batch, 1),
-            Unit::Samples => (1, 1),
-            Unit::Tokens => (1, recipe.seq_len.unwrap_or(1)),
+        let epoch = self.epoch.filter(|_| length.unit == Unit::Epochs && self.stages.is_empty());
+        if let Some(epoch) = epoch {
+            return length.ceil_of(epoch.steps, 1).ok_or(Reason::TooLarge).map(Some);
+        }
+        let Some((n, d)) = self.samples_in(length.unit) else {
+            let share =
+                |total| if floor { length.floor_of(total, 100) } else { length.share_in_floats(total) };
+            return total.map(|total| share(total).ok_or(Reason::TooLarge)).transpose();
         };
         let round = |d: u64| if floor { length.floor_of(n, d) } else { length.ceil_of(n, d) };
         let steps = if self.stages.is_empty() {
@@ -108,12 +133,6 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// The Trainer's `math.ceil(steps * warmup_ratio)`, in the floats that it takes it in: 7 % of 100 steps are 8.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positive and bounded by its callers"
-)]
 /// The steps of the warmup at the tuned batch; `None` for a share of a run without an end.
 pub(crate) fn tuned_warmup(recipe: &Recipe) -> Result<Option<u64>, Reason> {
     let clock = Clock::tuned(recipe)?;
@@ -150,13 +169,16 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
     }
     // Those that hold the loss, not the samples.
     let holds_loss = row.rule.holds_loss() || input.settings.policy == Policy::Goodput;
-    // A quotient that is whole must not become one more by its rounding.
+    // A quotient that is whole must not become another number by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]
-    let stretched = |steps: Option<u64>| {
-        steps.map(|steps| (steps as f64 / gain * (1.0 - 4.0 * f64::EPSILON)).ceil() as u64)
+    let stretched = |steps: Option<u64>, floor: bool| {
+        let close = if floor { 1.0 + 4.0 * f64::EPSILON } else { 1.0 - 4.0 * f64::EPSILON };
+        let exact = |steps: u64| steps as f64 / gain * close;
+        steps.map(|steps| if floor { exact(steps).floor() } else { exact(steps).ceil() } as u64)
     };
 
-    let total = if holds_loss { stretched(Clock::tuned(recipe)?.run()?) } else { clock.run()? };
+    let floors = recipe.convention == Convention::Megatron;
+    let total = if holds_loss { stretched(Clock::tuned(recipe)?.run()?, floors) } else { clock.run()? };
     if total == Some(0) {
         return Err(Reason::RunBelowStep);
     }
@@ -164,12 +186,22 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
         Some(0)
     } else if recipe.optimizer.layer_wise() || holds_loss {
         let steps = tuned_warmup(recipe)?;
-        if recipe.optimizer.layer_wise() { steps } else { stretched(steps) }
+        if recipe.optimizer.layer_wise() {
+            steps
+        } else {
+            stretched(steps, floors && recipe.convention.floors_warmup(recipe.warmup.unit))
+        }
     } else {
         clock.warmup(total)?
     };
     if total.max(warmup).is_some_and(|steps| steps > MAX_COUNT) {
         return Err(Reason::TooLarge);
+    }
+    // The schedule of a run under way is that of its start.
+    if let (Some(total), Some(warmup), 0) = (total, warmup, input.consumed)
+        && !clock.has_room(total, warmup, holds_loss)
+    {
+        return Err(Reason::ScheduleUnmet);
     }
     let interval = |every: Option<Length>| every.map_or(Ok(UNKNOWN), |every| clock.interval(every));
     row.eval_steps = interval(recipe.eval_every)?;

@@ -8,7 +8,7 @@ use super::arithmetic::{BLOCK, flag, set, whole};
 use super::length::LaneLength;
 use super::recipe::{LaneRecipe, RecipePerLane, ScalarRecipe};
 use crate::input::{Field, Input, Policy, Recipe, Settings};
-use crate::lengths::{Convention, DropLast, Length, Unit};
+use crate::lengths::{Convention, Curve, DropLast, Length, Unit};
 use crate::plan::tuned_warmup;
 use crate::reason::Reason;
 use crate::rules::{Decay, Optimizer, Rule};
@@ -21,7 +21,8 @@ impl ScalarRecipe {
         let divides =
             recipe.tuned_replicas().is_none_or(|tuned| recipe.effective_batch.is_multiple_of(tuned));
         let usual = (settings.policy != Policy::Grow || divides)
-            && (settings.policy == Policy::Keep || recipe.ema_decay.is_nan());
+            && (settings.policy == Policy::Keep || recipe.ema_decay.is_nan())
+            && recipe.knows_units();
         if !usual || input.invalid().is_some() {
             return None;
         }
@@ -184,7 +185,7 @@ fn one(
         save_every,
         log_every,
         parameters: _, // No plan depends on it, nor on what is only checked.
-        schedule: _,
+        schedule,
         precision: _,
         clip_norm: _,
         bucket_cap_mb: _,
@@ -202,12 +203,13 @@ fn one(
     let (linear, root) = (asked.rule == Rule::Linear, asked.rule == Rule::Sqrt);
     let epochs = convention != Convention::Megatron;
     let transformers = convention == Convention::Transformers;
+    let curve = schedule.unwrap_or(Curve::ANY);
+    let most_warmup = curve.most_warmup()?;
     let counted = |unit| duration.is_some_and(|d| d.unit == unit) || warmup.unit == unit;
     let known = |n: Option<u64>| n.map_or(f64::NAN, |n| n as f64);
     let impossible = [
         (!batch_norm, Reason::BatchNormMoved),
-        (!root, Reason::SqrtScaleDown),
-        (!root, Reason::SqrtScaleUp),
+        (!root, Reason::SqrtScaleRange),
         (!linear, Reason::RuleRange),
         (!(linear && optimizer == Optimizer::Sgd), Reason::SgdScaleUp),
         (keep || warmup_steps.is_none(), Reason::NoWarmup),
@@ -252,8 +254,9 @@ fn one(
         },
         ends: flag(total.is_some()),
         warms: flag(warmup_steps.is_some()),
-        in_epochs: flag(counted(Unit::Epochs)),
-        in_tokens: flag(counted(Unit::Tokens)),
+        in_epochs: flag(counted(Unit::Epochs) || curve.epochs),
+        most_warmup,
+        in_tokens: flag(counted(Unit::Tokens) || curve.tokens),
         unused: 0.0,
         second_moment_steps: if optimizer.adam_like() { 1.0 / (1.0 - moments.beta2) } else { f64::NAN },
         total: total.unwrap_or(LaneLength::NONE),

@@ -91,6 +91,8 @@ recipe! {
     ends warms
     /// Whether a length is counted in these.
     in_epochs in_tokens
+    /// The share of the run that a warmup may take less a step, so that the schedule certainly has room.
+    most_warmup
     second_moment_steps
     /// By the recipe, else by the optimizer.
     eps;

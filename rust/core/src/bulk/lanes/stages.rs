@@ -160,10 +160,14 @@ stages! {
         let mut found = Reasons::default();
         found.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
         found.insert_if(known(tuned) & (micro_batch != tuned), Reason::BatchNormMoved);
+        let open = !known(tuned) & !known(recipe.max_micro_batch) & known(recipe.gpus);
+        let passes = if known(recipe.accumulation) { recipe.accumulation } else { 1.0 };
+        let (here, there) = (micro_batch * passes * recipe.gpus, recipe.tuned_batch * recipe.model_parallel);
+        found.insert_if(open & (here > there), Reason::MicroBatchOpen);
+        lanes.left[i] |= u64::from(open & ((here >= LIMIT) | (there >= LIMIT)));
         found.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
         found.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
-        found.insert_if(by_rule & (k < 0.125), Reason::SqrtScaleDown);
-        found.insert_if(by_rule & (k > 4.0), Reason::SqrtScaleUp);
+        found.insert_if(by_rule & !(0.125..=4.0).contains(&k), Reason::SqrtScaleRange);
         found.insert_if(lanes.lr_scale[i] > 2.0, Reason::SgdScaleUp);
         found.insert_if(by_rule & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
         found.insert_if((warmup == 0.0) & (k > 1.0), Reason::NoWarmup);
@@ -192,7 +196,8 @@ stages! {
         let finite = (lr < f64::INFINITY) & (lanes.weight_decay[i] < f64::INFINITY);
         let legal = (micro_batch <= most) & (accumulation <= most) & (lr > 0.0) & finite;
         let exact = ((total > 0.0) | ((recipe.ends == 0.0) & (total == 0.0))) & (warmup >= 0.0);
-        let ready = !divides | (legal & (above | exact));
+        let roomy = (recipe.ends == 0.0) | (warmup < total * recipe.most_warmup - 1.0);
+        let ready = !divides | (legal & (above | (exact & roomy)));
         lanes.left[i] |= u64::from(!ready);
 
         let failure = if divides { Reason::BatchAboveDataset.alone() } else { Reason::NotDivisible.alone() };

@@ -45,7 +45,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::Warmup => {
             texts(&["", "5ep", "1.25ep", "100st", "10%", "28.43%", "2000sp", "1e6tok", "0st", "fast"])
         }
-        Field::Schedule => texts(&["", "cosine"]),
+        Field::Schedule => texts(&["", "wsd", "wsd(2ep)", "cosine(until=50%)", "vaswani"]),
         Field::MinLr => reals(&[f64::NAN, 0.0, 1e-6, 1e-3, -1.0]),
         Field::SeqLen => ints(&[MISSING, 2048, 1, 1 << 40]),
         Field::DropLast => texts(&["false", "true", "sampler", "loader"]),

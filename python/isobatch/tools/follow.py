@@ -1,0 +1,347 @@
+"""Follows a Python script without executing it: names, sums of numbers, tables, functions where they are called, and the defaults of
+argparse and dataclasses. What it looks for are calls of the classes that configure a training.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from isobatch.errors import InputError
+from isobatch.tools.literals import Scope
+from isobatch.tools.page import Unknown
+
+TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
+TRL = (
+    "SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "RewardConfig", "PRMConfig",
+    "GKDConfig", "OnlineDPOConfig", "XPOConfig", "NashMDConfig", "IterativeSFTConfig",
+)  # fmt: skip
+OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
+_SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
+_MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
+_FIRST = {
+    "DataLoader": ("dataset", "batch_size"),
+    **dict.fromkeys(TRAINER, ("output_dir",)),
+    **dict.fromkeys(OPTIMIZERS, ("params", "lr")),
+}
+_OPEN = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
+    "warmup_steps", "weight_decay", "optim", "max_grad_norm",
+)  # fmt: skip
+"""What an unknown table behind `**` may hold, and a plan depends on."""
+_MOST_CALLS = 2_000
+_DEEPEST = 20
+
+
+class Made(NamedTuple):
+    """A call in the script.
+
+    Attributes:
+        name: of the class.
+        settings: its arguments; what the script changes in them later is in here too.
+        when: the condition under which it is made; empty for none.
+    """
+
+    line: int
+    name: str
+    settings: dict[str, Any]
+    when: str
+
+
+class Defaults(dict[str, Any]):
+    """Arguments that a parser or a dataclass gives defaults. One without is asked for."""
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 - as a dict's
+        """Of an argument."""
+        return self[key] if key in self else Unknown()
+
+
+class _Returned(Exception):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Script(Scope):
+    """Follows a script, and its functions where they are called.
+
+    Attributes:
+        made: calls of the classes that are looked for, in their order.
+        defaults: the arguments whose default was taken, with their values.
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        super().__init__({})
+        self.made: dict[int, Made] = {}
+        self.defaults: dict[str, Any] = {}
+        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self.classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        self.called: set[str] = set()
+        self.when: list[str] = []
+        self.origin: dict[str, str] = {}
+        self.calls = self.depth = 0
+        self._follow(tree.body)
+        for name, node in self.functions.items():
+            if name not in self.called:
+                self._enter(node, {})
+
+    def statement(self, node: ast.stmt) -> None:
+        """Follows a statement."""
+        self.calls += 1
+        if self.calls > _MOST_CALLS:
+            raise InputError(f"line {node.lineno}: more than {_MOST_CALLS:,} statements to follow")
+        match node:
+            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
+                return
+            case ast.If():
+                self._choose(node)
+            case ast.With() | ast.Try():
+                self._look(getattr(node, "items", ()))
+                self._follow(node.body)
+            case ast.For() | ast.While():
+                self._maybe(
+                    node, node.body, f"{ast.unparse(node.iter if isinstance(node, ast.For) else node.test)}"
+                )
+            case ast.Return():
+                raise _Returned(None if node.value is None else self.value(node.value))
+            case ast.Import() | ast.ImportFrom():
+                self._import(node)
+            case _:
+                self._look([node])
+                super().statement(node)
+
+    def _follow(self, body: Iterable[ast.stmt]) -> None:
+        for node in body:
+            self.statement(node)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
+            self.origin[alias.asname or alias.name.partition(".")[0]] = module.partition(".")[0]
+            self.known[alias.asname or alias.name.partition(".")[0]] = Unknown(alias.name)
+
+    def _look(self, nodes: Iterable[ast.AST]) -> None:
+        """Finds the calls in expressions that nothing else evaluates: arguments of another call."""
+        for node in nodes:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Call):
+                    self.value(inner)
+
+    def _choose(self, node: ast.If) -> None:
+        test = ast.unparse(node.test)
+        answer = True if "__name__" in test else self.value(node.test)
+        if isinstance(answer, bool | int | float | str | None):
+            self._follow(node.body if answer else node.orelse)
+            return
+        self._maybe(node, node.body, test)
+        self._maybe(node, node.orelse, f"not {test}")
+
+    def _maybe(self, node: ast.stmt, body: list[ast.stmt], test: str) -> None:
+        """Statements that run under a condition: what they set is not known behind them."""
+        why = f"{test} (line {node.lineno})"
+        held = self.known
+        self.known = copy.deepcopy(held)
+        self.when.append(why)
+        with suppress(_Returned):
+            self._follow(body)
+        self.when.pop()
+        self.known = held
+        for inner in (it for part in body for it in ast.walk(part)):
+            if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
+                inner.ctx, ast.Store
+            ):
+                self.assign(inner, Unknown(why=f"depends on {why}"))
+
+    def value(self, node: ast.expr) -> Any:
+        """Of an expression."""
+        if isinstance(node, ast.IfExp) and isinstance(
+            test := self.value(node.test), bool | int | float | str | None
+        ):
+            return self.value(node.body if test else node.orelse)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inside = self.value(node.operand)
+            return not inside if isinstance(inside, bool | int) else Unknown()
+        if isinstance(node, ast.Attribute):
+            if ast.unparse(node.value).rpartition(".")[2] in _MEMBERS:
+                return node.attr.lower()
+            holder = self.value(node.value)
+            if isinstance(holder, Defaults) and node.attr in holder:
+                self.defaults[node.attr] = holder[node.attr]
+        if isinstance(node, ast.Dict):
+            return self._table(node)
+        return super().value(node)
+
+    def _table(self, node: ast.Dict) -> Any:
+        out: dict[str, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            name, found = None if key is None else self.value(key), self.value(value)
+            if key is None and isinstance(found, dict):
+                out.update(found)
+            elif isinstance(name, str):
+                out[name] = found
+            else:
+                return Unknown()
+        return out
+
+    def _call_value(self, node: ast.Call) -> Any:
+        name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+        last = name.rpartition(".")[2]
+        if self._is_looked_for(name):
+            if id(node) not in self.made or self.depth:
+                self._make(node, last)
+            return self.made[id(node)].settings
+        if last == "add_argument":
+            self._add_argument(node)
+            return Unknown()
+        if last in ("parse_args", "parse_known_args") and isinstance(node.func, ast.Attribute):
+            holder = self.known.get(f"{ast.unparse(node.func.value)}.")
+            return copy.deepcopy(holder) if isinstance(holder, Defaults) else Unknown()
+        if last in self.classes and self._is_dataclass(self.classes[last]):
+            return self._dataclass(last, node)
+        if last in ("HfArgumentParser", "TrlParser") and node.args:
+            first = node.args[0]
+            names = first.elts if isinstance(first, ast.Tuple | ast.List) else [first]
+            return {"_classes": [self._of_class(ast.unparse(it)) for it in names]}
+        if last.startswith("parse_") and isinstance(node.func, ast.Attribute):
+            holder = self.value(node.func.value)
+            return holder["_classes"] if isinstance(holder, dict) and "_classes" in holder else Unknown()
+        if name in self.functions:
+            return self._enter(self.functions[name], self._bound(self.functions[name], node))
+        if name == "dict" and not node.args:
+            return self._keywords(node)
+        return Unknown()
+
+    def assign(self, target: ast.expr, value: Any) -> None:
+        """Also `a, b = parser.parse_args_into_dataclasses()`."""
+        if (
+            isinstance(target, ast.Tuple | ast.List)
+            and isinstance(value, list)
+            and len(value) >= len(target.elts)
+        ):
+            for item, each in zip(target.elts, value, strict=False):
+                self.assign(item, each)
+            return
+        super().assign(target, value)
+
+    def _is_looked_for(self, name: str) -> bool:
+        last = name.rpartition(".")[2]
+        if last == "Trainer":
+            return self.origin.get(name.partition(".")[0], "") in ("lightning", "pytorch_lightning")
+        if last in OPTIMIZERS:
+            return self.origin.get(name.partition(".")[0], "torch") in (
+                "torch",
+                "lion_pytorch",
+                "transformers",
+                "bitsandbytes",
+            )
+        return last in (*TRAINER, *TRL, "Accelerator", "DataLoader") or any(it in name for it in _SCHEDULERS)
+
+    def _make(self, node: ast.Call, name: str) -> None:
+        settings = {key: self._said(item) for key, item in zip(_FIRST.get(name, ()), node.args, strict=False)}
+        settings |= self._keywords(node)
+        self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self.when))
+
+    def _keywords(self, node: ast.Call) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for word in node.keywords:
+            if word.arg is not None:
+                out[word.arg] = self._said(word.value)
+                continue
+            found = self.value(word.value)
+            if isinstance(found, dict):
+                out.update(found)
+            else:
+                why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which has no literal value"
+                out = {**{key: Unknown(why=why) for key in _OPEN}, **out}
+        return out
+
+    def _said(self, node: ast.expr) -> Any:
+        """A value; where it is not known, why."""
+        found = self.value(node)
+        if isinstance(found, Unknown) and not found.name:
+            inside = found.why or "has no literal value"
+            return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {inside}")
+        return found
+
+    def _add_argument(self, node: ast.Call) -> None:
+        """`parser.add_argument("--lr", default=2e-5)`."""
+        holder = self.known.setdefault(f"{ast.unparse(node.func).rpartition('.')[0]}.", Defaults())
+        given = {word.arg: word.value for word in node.keywords if word.arg}
+        names = [
+            item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ]
+        if not names or not isinstance(holder, Defaults):
+            return
+        long = next((name for name in names if name.startswith("--")), names[0])
+        key = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
+        action = _constant(given.get("action"))
+        if "default" in given:
+            holder[key] = self.value(given["default"])
+        elif action in ("store_true", "store_false"):
+            holder[key] = action == "store_false"
+        else:
+            holder[key] = Unknown(why=f"has no default: --{key} is given on the command line")
+
+    def _is_dataclass(self, node: ast.ClassDef) -> bool:
+        return any("dataclass" in ast.unparse(it) for it in node.decorator_list)
+
+    def _of_class(self, name: str) -> Any:
+        return self._dataclass(name, None) if name in self.classes else Unknown()
+
+    def _dataclass(self, name: str, call: ast.Call | None) -> Defaults:
+        """The defaults of a dataclass, with what a call of it gives."""
+        out = Defaults()
+        for item in self.classes[name].body:
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and item.value is not None
+            ):
+                value = item.value
+                if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
+                    value = next((word.value for word in value.keywords if word.arg == "default"), value)
+                out[item.target.id] = self.value(value)
+        if call is not None:
+            given = self._keywords(call)
+            names = list(out)
+            given |= {key: self.value(item) for key, item in zip(names, call.args, strict=False)}
+            return Defaults({**out, **given})
+        return out
+
+    def _bound(self, function: ast.FunctionDef, node: ast.Call) -> dict[str, Any]:
+        names = [it.arg for it in (*function.args.posonlyargs, *function.args.args)]
+        given = {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
+        return {**given, **{word.arg: self.value(word.value) for word in node.keywords if word.arg}}
+
+    def _enter(self, function: ast.FunctionDef, given: dict[str, Any]) -> Any:
+        """Follows a function to its return."""
+        if self.depth >= _DEEPEST:
+            return Unknown()
+        self.called.add(function.name)
+        self.depth += 1
+        held, arguments = self.known, function.args
+        self.known = dict(held)
+        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        defaults = [
+            *[None] * (len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)),
+            *arguments.defaults,
+        ]
+        for name, default in zip(names, [*defaults, *arguments.kw_defaults], strict=True):
+            fallback = (
+                Unknown(why=f"is an argument of {function.name}") if default is None else self.value(default)
+            )
+            self.known[name.arg] = given.get(name.arg, fallback)
+        found: Any = None
+        try:
+            self._follow(function.body)
+        except _Returned as returned:
+            found = returned.value
+        self.known = held
+        self.depth -= 1
+        return found
+
+
+def _constant(node: ast.expr | None) -> Any:
+    return node.value if isinstance(node, ast.Constant) else None

@@ -1,0 +1,125 @@
+"""Python training scripts: the literals of `TrainingArguments(…)`, `SFTConfig(…)`, Lightning's `Trainer(…)` and their like, as the file
+of their tool would have them. What is computed is said, with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.tools.follow import OPTIMIZERS, TRAINER, TRL, Made, Script
+from isobatch.tools.page import Unknown
+from isobatch.words import few
+
+
+def is_script(text: str) -> bool:
+    """Whether a Python file may make what is looked for; a configuration of mmengine does not."""
+    return any(f"{name}(" in text for name in (*TRAINER, *TRL, "Trainer", "Accelerator", "HfArgumentParser"))
+
+
+def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Reads the settings of a script, as the file of its tool would have them.
+
+    Args:
+        name: the line of the call, where there are several.
+        notes: filled with what was taken for granted.
+
+    Returns:
+        The settings, and the tool; an empty text where the script makes nothing that is known.
+
+    Raises:
+        InputError: there are several configurations; the message has their lines.
+
+    >>> script_settings("B = 4\\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2)", "t.py", "", [])
+    ({'output_dir': 'out', 'per_device_train_batch_size': 8}, 'transformers')
+    """
+    script = Script(ast.parse(text, file))
+    made = list(script.made.values())
+    found = [it for it in made if it.name in (*TRAINER, *TRL)]
+    tool = "transformers"
+    if not found:
+        found, tool = [it for it in made if it.name == "Trainer"], "lightning"
+    if not found:
+        _refuse_command_line(text, file)
+        return _loop(made), ""
+    one = _chosen(found, file, name)
+    if script.defaults:
+        taken = [f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)]
+        notes.append(f"the script's own defaults, where its command line gives no other: {few(taken)}")
+    if one.when:
+        notes.append(f"line {one.line}: {one.name} is made only if {one.when}")
+    if tool == "lightning":
+        return _lightning(one, made), tool
+    return _explained(one.settings), "trl" if one.name in TRL else tool
+
+
+def _chosen(found: list[Made], file: str, name: str) -> Made:
+    lines = {it.line: it for it in found}
+    listed = ", ".join(
+        f"line {it.line} ({it.name}{', if ' + it.when if it.when else ''})" for it in lines.values()
+    )
+    if name and int(name) not in lines:
+        raise InputError(f"has no configuration in line {name}: {listed}", file=file)
+    if not name and len(lines) > 1:
+        raise InputError(
+            f"has {len(lines)} configurations: {listed}. Name one by its line, as in {file}:{min(lines)}",
+            file=file,
+        )
+    return lines[int(name)] if name else found[-1]
+
+
+def _explained(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that a condition changed later say so."""
+    return {
+        key: Unknown(why="is computed, and nothing here is executed")
+        if isinstance(value, Unknown) and not (value.why or value.name)
+        else value
+        for key, value in settings.items()
+    }
+
+
+def _lightning(trainer: Made, made: list[Made]) -> dict[str, Any]:
+    """The settings as LightningCLI's file has them: the Trainer's, the loader's and the optimizer's."""
+    settings: dict[str, Any] = {"trainer": _explained(trainer.settings)}
+    loader = _loader(made)
+    if loader:
+        settings["data"] = loader
+    optimizers = [it for it in made if it.name in OPTIMIZERS]
+    if len(optimizers) == 1:
+        arguments = {
+            key: value for key, value in _explained(optimizers[0].settings).items() if key != "params"
+        }
+        settings["optimizer"] = {"class_path": f"torch.optim.{optimizers[0].name}", "init_args": arguments}
+    schedulers = [it for it in made if it.name not in (*OPTIMIZERS, "DataLoader", "Trainer", "Accelerator")]
+    if schedulers:
+        why = f"is {schedulers[0].name} (line {schedulers[0].line}), whose steps the script decides"
+        settings["lr_scheduler"] = {"class_path": Unknown(why=why)}
+    return settings
+
+
+def _loader(made: list[Made]) -> dict[str, Any]:
+    """The batch of the loader that shuffles; of one that does not where none does."""
+    loaders = [it for it in made if it.name == "DataLoader"]
+    loaders = [it for it in loaders if it.settings.get("shuffle") is True] or loaders
+    sizes = {repr(it.settings.get("batch_size", 1)): it for it in loaders}
+    if len(sizes) > 1:
+        lines = ", ".join(f"line {it.line}" for it in sizes.values())
+        return {"batch_size": Unknown(why=f"has another value in each DataLoader: {lines}")}
+    return {"batch_size": loaders[0].settings.get("batch_size", 1)} if loaders else {}
+
+
+def _loop(made: list[Made]) -> dict[str, Any]:
+    """A training loop of one's own: its settings as they would be offered for a recipe."""
+    settings = {it.name: dict(it.settings) for it in made if it.name in ("Accelerator", *OPTIMIZERS)}
+    loader = _loader(made)
+    return {"DataLoader": loader, **settings} if loader else settings
+
+
+def _refuse_command_line(text: str, file: str) -> None:
+    if "HfArgumentParser(" in text or "TrlParser(" in text:
+        raise InputError(
+            "takes its arguments from the command line: name the shell script, or the configuration, that it is started with",
+            file=file,
+        )

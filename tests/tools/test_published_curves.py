@@ -1,0 +1,217 @@
+"""What a tool computes from its file, and the plan's own: schedules with ends of their own, parallelism that divides the replicas, batches
+that count otherwise. The numbers are the tools' own, by their classes at the versions of docs/tools.md."""
+
+import math
+
+import pytest
+
+import isobatch as ib
+from isobatch.tools.read import read_file
+
+
+def fields(settings, tool, **names):
+    found = read_file(settings, tool)
+    assert not found.faults, found.faults
+    return {name: found.fields.get(name) for name in names} == names or found.fields
+
+
+def refused(settings, tool, field):
+    return any(to == field for to, _ in read_file(settings, tool).faults)
+
+
+LIGHTNING = {
+    "trainer": {"max_epochs": 100, "devices": 8},
+    "data": {"batch_size": 8},
+    "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-4}},
+}
+
+
+def scheduled(name, **arguments):
+    return {
+        **LIGHTNING,
+        "lr_scheduler": {"class_path": f"torch.optim.lr_scheduler.{name}", "init_args": arguments},
+    }
+
+
+def test_a_cosine_of_another_length_than_lightnings_run_is_refused():
+    """torch's CosineAnnealingLR rises again behind T_max; ConstantLR is a level at `factor` and then a jump."""
+    assert fields(scheduled("CosineAnnealingLR", T_max=100), "lightning", schedule="cosine") is True
+    for given in (
+        scheduled("CosineAnnealingLR", T_max=20),
+        scheduled("ConstantLR"),
+        scheduled("ConstantLR", factor=0.5),
+    ):
+        assert refused(given, "lightning", "schedule")
+    assert fields(scheduled("ConstantLR", factor=1), "lightning", schedule="constant") is True
+    assert refused(
+        {**LIGHTNING, "trainer": {"max_epochs": 9, "limit_train_batches": 0.5}}, "lightning", "duration"
+    )
+
+
+def d2(**solver):
+    return {"SOLVER": {"IMS_PER_BATCH": 16, "BASE_LR": 1e-4, "MAX_ITER": 9000, "STEPS": [], **solver}}
+
+
+def test_detectron2s_optimizer_and_warmup_are_the_files():
+    assert fields(d2(OPTIMIZER="ADAMW"), "detectron2", optimizer="adamw", momentum=None) is True
+    assert fields(d2(), "detectron2", optimizer="sgd", momentum=0.9) is True
+    assert "warmup" not in read_file(d2(WARMUP_FACTOR=1.0), "detectron2").fields
+    assert any(
+        "WARMUP_FACTOR 0.25 of" in note for note in read_file(d2(WARMUP_FACTOR=0.25), "detectron2").notes
+    )
+    whole = {"ENABLED": True, "CLIP_TYPE": "full_model", "CLIP_VALUE": 0.01}
+    assert fields(d2(CLIP_GRADIENTS=whole), "detectron2", clip_norm=0.01) is True
+    assert (
+        "clip_norm" not in read_file(d2(CLIP_GRADIENTS={**whole, "CLIP_TYPE": "norm"}), "detectron2").fields
+    )
+    poly = d2(LR_SCHEDULER_NAME="WarmupPolyLR", WARMUP_ITERS=0)
+    assert fields(poly, "detectron2", schedule="polynomial(power=0.9)") is True
+
+
+def mm(*parts, epochs=300):
+    optimizer = {"type": "SGD", "lr": 1.0}
+    return {
+        "optim_wrapper": {"optimizer": optimizer},
+        "train_cfg": {"max_epochs": epochs},
+        "param_scheduler": list(parts),
+    }
+
+
+RISE = {"type": "LinearLR", "start_factor": 0.001, "begin": 0, "end": 10}
+COSINE = {"type": "CosineAnnealingLR", "T_max": 290, "begin": 10, "end": 300}
+
+
+@pytest.mark.parametrize(
+    ("settings", "schedule"),
+    [
+        (mm(RISE, COSINE), "cosine"),
+        (mm(RISE, COSINE, epochs=310), "cosine(until=300ep)"),
+        (
+            mm(RISE, {**COSINE, "begin": 150, "T_max": 150, "convert_to_iter_based": True}),
+            "wsd(decay=150ep, shape=cosine)",
+        ),
+        (
+            mm({"type": "MultiStepLR", "begin": 10, "end": 300, "milestones": [20, 30]}),
+            "multistep(30ep, 40ep, gamma=0.1)",
+        ),
+        (mm({"type": "MultiStepLR", "end": 100, "milestones": [20, 130]}), "multistep(20ep, gamma=0.1)"),
+        (mm(RISE, COSINE, {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay"}), "cosine"),
+        (mm(RISE), "constant"),
+    ],
+)
+def test_mmengines_schedulers_begin_and_end_where_they_say(settings, schedule):
+    assert fields(settings, "mmengine", schedule=schedule) is True
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        mm(RISE, COSINE, {"type": "ConstantLR", "factor": 0.1, "begin": 300, "end": 310}, epochs=310),
+        mm({"type": "ConstantLR", "factor": 0.1}),
+        mm(RISE, {**COSINE, "T_max": 100}),
+        mm({**RISE, "end_factor": 0.5}, COSINE),
+    ],
+)
+def test_what_mmengine_combines_and_no_schedule_says_is_refused(settings):
+    assert refused(settings, "mmengine", "schedule")
+
+
+AXOLOTL = {
+    "base_model": "x",
+    "micro_batch_size": 4,
+    "learning_rate": 1e-4,
+    "max_steps": 1001,
+    "warmup_steps": 5,
+}
+
+
+def test_axolotls_cosines_and_its_batch_without_an_accumulation():
+    ends = {"lr_scheduler": "cosine", "cosine_min_lr_ratio": 0.1}
+    assert fields({**AXOLOTL, **ends}, "axolotl", schedule="cosine", min_lr=1e-5) is True
+    level = {**AXOLOTL, **ends, "cosine_constant_lr_ratio": 0.8}
+    assert fields(level, "axolotl", schedule="cosine(until=800st)", min_lr=1e-5) is True
+    assert fields({**AXOLOTL, "batch_size": 32}, "axolotl", accumulation=8, batch_per_gpu=4) is True
+    assert fields({**AXOLOTL, "warmup_steps": None}, "axolotl", warmup="30st") is True
+
+
+HF = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps": 10}
+STRATEGY = {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "settings", "parallel"),
+    [
+        ("axolotl", {**AXOLOTL, "sequence_parallel_degree": 2}, 2),
+        ("axolotl", {**AXOLOTL, "context_parallel_size": 2, "tensor_parallel_size": 2}, 4),
+        ("transformers", {**HF, "parallelism_config": {"tp_size": 2, "cp_size": 2, "dp_shard_size": 2}}, 4),
+        ("transformers", {**HF, "deepspeed": {"tensor_parallel": {"autotp_size": 4}}}, 4),
+        ("accelerate", {"num_processes": 8, "parallelism_config": {"parallelism_config_tp_size": 4}}, 4),
+        ("accelerate", {"num_processes": 8, "megatron_lm_config": {"megatron_lm_tp_degree": 2, "megatron_lm_pp_degree": 2}}, 4),
+        ("deepspeed", {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}}, 2),
+        ("lightning", {**LIGHTNING, "trainer": {"max_epochs": 1, "devices": 8, "strategy": STRATEGY}}, 8),
+        ("lightning", {**LIGHTNING, "trainer": {"max_epochs": 1, "strategy": {**STRATEGY, "init_args": {"tensor_parallel_size": 4}}}}, 4),
+        ("llama_factory", {**HF, "cutoff_len": 9, "sequence_parallel_size": 2}, 2),
+    ],
+)  # fmt: skip
+def test_parallelism_divides_the_replicas(tool, settings, parallel):
+    assert fields(settings, tool, model_parallel=parallel) is True
+
+
+def test_accelerates_micro_batches_and_other_switches_of_the_optimizer():
+    megatron = {"num_processes": 8, "megatron_lm_config": {"megatron_lm_num_micro_batches": 4}}
+    assert fields(megatron, "accelerate", accumulation=4) is True
+    assert fields({**HF, "adafactor": True}, "transformers", optimizer="adafactor") is True
+    assert fields({**HF, "cutoff_len": 9, "use_muon": True}, "llama_factory", optimizer="muon") is True
+
+
+GRPO = {
+    **HF,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 8,
+    "max_completion_length": 64,
+    "beta": 0.1,
+}
+
+
+def test_completions_of_a_prompt_stay_together(tmp_path, capsys):
+    """TRL divides micro-batch × replicas × accumulation by num_generations, and stops where a rest is left."""
+    import json
+
+    from isobatch.cli import main
+
+    found = read_file(GRPO)
+    assert (found.tool, found.multiple) == ("trl", 8) and any(
+        "num_generations 8" in note for note in found.notes
+    )
+    file = tmp_path / "grpo.json"
+    file.write_text(json.dumps(GRPO))
+    command = [
+        "plan",
+        "--from",
+        str(file),
+        "--set",
+        "gpus=8",
+        "--batch-tolerance",
+        "0.2",
+        "--to",
+        "trl",
+        "--gpus",
+    ]
+    written = 0
+    for gpus in range(1, 65):
+        if main([*command, str(gpus)]) == 0:
+            out = read_file(_yaml(tmp_path, capsys.readouterr().out), "trl").fields
+            assert out["batch_per_gpu"] * out["accumulation"] * gpus % 8 == 0, gpus
+            written += 1
+        capsys.readouterr()
+    assert written > 16
+    recipe = ib.Recipe.read(GRPO, gpus=8)
+    assert ib.plan(recipe, 7, batch_tolerance=0.2, batch_multiple=8).effective_batch == 112
+    assert math.gcd(recipe.effective_batch, 8) == 8
+
+
+def _yaml(folder, text):
+    """The file in what a plan prints, behind its last empty line."""
+    file = folder / "out.yaml"
+    file.write_text(text[text.index("\n# isobatch:") :])
+    return file

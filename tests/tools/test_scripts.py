@@ -1,0 +1,290 @@
+"""Python training scripts as data: the same as the real class, or as the same values in a file; nothing is executed."""
+
+import json
+import textwrap
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.errors import InputError
+
+HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
+FIELDS = (
+    "effective_batch",
+    "lr",
+    "duration",
+    "warmup",
+    "schedule",
+    "weight_decay",
+    "optimizer",
+    "clip_norm",
+    "betas",
+    "save_every",
+    "precision",
+)
+VALUES = {
+    "output_dir": "out",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 8,
+    "learning_rate": 2e-5,
+    "max_steps": 1000,
+    "warmup_steps": 100,
+    "lr_scheduler_type": "cosine",
+    "weight_decay": 0.01,
+    "save_steps": 500,
+}
+
+
+def arguments(values):
+    return ", ".join(f"{key}={value!r}" for key, value in values.items())
+
+
+SCRIPTS = {
+    "literals": f"args = TrainingArguments({arguments(VALUES)})",
+    "names and sums": """
+        BATCH, STEPS = 32, 10 ** 3
+        STEPS = 1000
+        LR = 2e-5
+        args = Seq2SeqTrainingArguments("out", per_device_train_batch_size=BATCH // 8, gradient_accumulation_steps=2 * 4, learning_rate=LR,
+            max_steps=STEPS, warmup_steps=STEPS // 10, lr_scheduler_type="cosine", weight_decay=1 / 100, save_steps=500)
+    """,
+    "a table": """
+        COMMON = dict(gradient_accumulation_steps=8, learning_rate=2e-5)
+        def main():
+            config = {**COMMON, "max_steps": 1000, "warmup_steps": 100, "lr_scheduler_type": "cosine"}
+            return TrainingArguments(output_dir="out", per_device_train_batch_size=4, weight_decay=0.01, save_steps=500, **config)
+        if __name__ == "__main__":
+            main()
+    """,
+    "set afterwards": """
+        from transformers import SchedulerType, Trainer
+        def train():
+            args = TrainingArguments(output_dir="out", max_steps=1000, lr_scheduler_type=SchedulerType.COSINE)
+            args.per_device_train_batch_size, args.x = 4, 1
+            args.per_device_train_batch_size = 4
+            args.gradient_accumulation_steps = 8
+            args.learning_rate = 2e-5
+            args.warmup_steps = 100
+            args.weight_decay = 0.01
+            args.save_steps = 500
+            Trainer(model=model, args=args).train()
+        train()
+    """,
+    "argparse": """
+        import argparse
+        def parse():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--batch-size", "-b", type=int, default=4)
+            parser.add_argument("--lr", type=float, default=2e-5)
+            parser.add_argument("--out", required=True)
+            return parser.parse_args()
+        def main(args):
+            training = TrainingArguments(output_dir=args.out, per_device_train_batch_size=args.batch_size, gradient_accumulation_steps=8,
+                learning_rate=args.lr, max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
+        if __name__ == "__main__":
+            main(parse())
+    """,
+    "a dataclass": """
+        from dataclasses import dataclass, field
+        from transformers import HfArgumentParser
+        @dataclass
+        class Script:
+            lr: float = 2e-5
+            batch: int = field(default=4, metadata={"help": "of a GPU"})
+        parser = HfArgumentParser(Script)
+        script, = parser.parse_args_into_dataclasses()
+        args = TrainingArguments("out", per_device_train_batch_size=script.batch, gradient_accumulation_steps=8, learning_rate=script.lr,
+            max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
+    """,
+    "a dead branch": """
+        SMALL = False
+        BATCH = 64 if SMALL else 4
+        if SMALL:
+            STEPS = 10
+        else:
+            STEPS = 1000
+        args = TrainingArguments("out", per_device_train_batch_size=BATCH, gradient_accumulation_steps=8, learning_rate=2e-5, max_steps=STEPS,
+            warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
+    """,
+}
+
+
+def script(tmp_path, text, name="train.py"):
+    file = tmp_path / name
+    file.write_text(HEAD + textwrap.dedent(text))
+    return file
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_the_same_values_in_a_file(tmp_path, name):
+    beside = tmp_path / "args.json"
+    beside.write_text(json.dumps(VALUES))
+    assert ib.Recipe.read(script(tmp_path, SCRIPTS[name]), gpus=2) == ib.Recipe.read(beside, gpus=2)
+
+
+def test_a_script_is_what_the_real_class_has(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    given = VALUES | {
+        "output_dir": str(tmp_path),
+        "adam_beta2": 0.95,
+        "max_grad_norm": 0.5,
+        "report_to": "none",
+        "use_cpu": True,
+    }
+    text = f"args = TrainingArguments({arguments(given)})"
+    read, real = (
+        ib.Recipe.read(it, gpus=2) for it in (script(tmp_path, text), transformers.TrainingArguments(**given))
+    )
+    assert {name: getattr(read, name) for name in FIELDS} == {name: getattr(real, name) for name in FIELDS}
+
+
+def test_trl_is_read_as_trl(tmp_path, capsys):
+    text = "args = GRPOConfig(output_dir='o', per_device_train_batch_size=8, num_generations=4, learning_rate=1e-6, max_steps=9)"
+    values = {"per_device_train_batch_size": 8, "num_generations": 4, "learning_rate": 1e-6, "max_steps": 9}
+    file, beside = script(tmp_path, text), tmp_path / "grpo.json"
+    beside.write_text(json.dumps(values))
+    assert ib.Recipe.read(file, gpus=2) == ib.Recipe.read(beside, tool="trl", gpus=2)
+    assert main(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]) == 0
+    assert "read as TRL" in capsys.readouterr().err
+
+
+def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
+    text = """
+        import os
+        args = SFTConfig(output_dir="o", per_device_train_batch_size=int(os.environ.get("BS", 4)),
+            learning_rate=get_lr(), max_steps=100)
+    """
+    with pytest.raises(InputError) as caught:
+        ib.Recipe.read(script(tmp_path, text), gpus=1)
+    said = str(caught.value)
+    assert (
+        "per_device_train_batch_size is int(os.environ.get('BS', 4)) (line 5), which has no literal value: give batch_per_gpu"
+        in said
+    )
+    assert "learning_rate is get_lr() (line 6), which has no literal value: give lr a value" in said
+    assert ib.Recipe.read(script(tmp_path, text), gpus=1, batch_per_gpu=4, lr=1e-4).effective_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            "if debug: args.learning_rate = 1e-3",
+            r"learning_rate depends on debug \(line 5\): give lr a value",
+        ),
+        ("for rate in rates: args.learning_rate = rate", "learning_rate depends on rates"),
+        ("args.learning_rate = rate()", "learning_rate is computed, and nothing here is executed: give lr"),
+    ],
+)
+def test_a_later_change_counts(tmp_path, change, says):
+    text = f"args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n\n{change}\n"
+    with pytest.raises(InputError, match=says):
+        ib.Recipe.read(script(tmp_path, text), gpus=1)
+
+
+def test_an_unknown_table_may_hold_anything(tmp_path):
+    text = "args = TrainingArguments('o', learning_rate=2e-5, max_steps=9, **load('a.yaml'))"
+    with pytest.raises(
+        InputError, match=r"per_device_train_batch_size may be in \*\*load\('a.yaml'\) \(line 3\)"
+    ):
+        ib.Recipe.read(script(tmp_path, text), gpus=1)
+
+
+def test_several_configurations_are_listed_and_one_is_chosen(tmp_path):
+    text = """
+        first = SFTConfig("a", per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)
+        second = TrainingArguments("b", per_device_train_batch_size=8, learning_rate=2e-5, max_steps=9)
+    """
+    file = script(tmp_path, text)
+    with pytest.raises(
+        InputError, match=r"has 2 configurations: line 4 \(SFTConfig\), line 5 \(TrainingArguments\)"
+    ):
+        ib.Recipe.read(file, gpus=1)
+    assert ib.Recipe.read(f"{file}:5", gpus=1).effective_batch == 8
+    with pytest.raises(InputError, match="no configuration in line 7"):
+        ib.Recipe.read(f"{file}:7", gpus=1)
+
+
+LIGHTNING = """
+import lightning as L
+import torch
+from torch.utils.data import DataLoader
+
+class Model(L.LightningModule):
+    def __init__(self, lr=1e-3):
+        self.lr = lr
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+def main():
+    train, valid = DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, 64)
+    trainer = L.Trainer(max_steps=500, devices=4, accumulate_grad_batches=2, precision="bf16-mixed", gradient_clip_val=1.0)
+    trainer.fit(Model(), train)
+
+main()
+"""
+
+
+def test_lightnings_trainer_is_the_same_in_its_own_file(tmp_path):
+    file, beside = tmp_path / "run.py", tmp_path / "run.yaml"
+    file.write_text(LIGHTNING)
+    trainer = {
+        "max_steps": 500,
+        "devices": 4,
+        "accumulate_grad_batches": 2,
+        "precision": "bf16-mixed",
+        "gradient_clip_val": 1.0,
+    }
+    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
+    beside.write_text(json.dumps({"trainer": trainer, "optimizer": optimizer, "data": {"batch_size": 16}}))
+    read = ib.Recipe.read(file)
+    assert read == ib.Recipe.read(beside) and read.effective_batch == 128 and read.momentum == 0.9
+
+
+def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
+    file = tmp_path / "run.py"
+    optimizer = "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)"
+    file.write_text(
+        LIGHTNING.replace(optimizer, f"torch.optim.lr_scheduler.OneCycleLR(o, 0.1)\n        {optimizer}")
+    )
+    with pytest.raises(
+        InputError, match=r"lr_scheduler.class_path is OneCycleLR \(line 10\).*give schedule a value"
+    ):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(file, schedule="cosine").schedule == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "says"),
+    [
+        (
+            "from transformers import Trainer\nTrainer(model=m)",
+            "transformers",
+            "makes nothing that transformers TrainingArguments is configured by",
+        ),
+        ("BATCH = 4", "axolotl", "makes nothing that axolotl is configured by"),
+        (LIGHTNING, "transformers", "configures Lightning, not transformers"),
+        (
+            "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()",
+            None,
+            "takes its arguments from the command line",
+        ),
+        (
+            "accelerator = Accelerator(gradient_accumulation_steps=4)\nloader = DataLoader(data, batch_size=16)\nAdamW(p, lr=1e-3)",
+            None,
+            r"effective_batch=N\s+DataLoader.batch_size 16 × Accelerator.gradient_accumulation_steps 4.*\n\s+--set lr=0.001",
+        ),
+        ("def f(): return f()\nTrainingArguments(learning_rate=f())", None, r"learning_rate is f\(\)"),
+    ],
+)
+def test_what_is_not_in_the_script_is_no_default(tmp_path, text, tool, says):
+    with pytest.raises(InputError, match=says):
+        ib.Recipe.read(script(tmp_path, text), tool=tool, gpus=1)
+
+
+def test_nothing_is_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "open('hacked', 'w')\n" + SCRIPTS["literals"] + "\nopen('hacked', 'w')\n"
+    assert ib.Recipe.read(script(tmp_path, text), gpus=2).effective_batch == 64
+    assert not (tmp_path / "hacked").exists()
