@@ -47,7 +47,7 @@ class Chaos:
         return [
             name
             for name, process in self.ranks.processes.items()
-            if process.poll() is None and name not in self.dead
+            if process.exitcode is None and name not in self.dead
         ]
 
     def members(self) -> list[str]:
@@ -61,7 +61,7 @@ class Chaos:
         """Does one thing."""
         for name, until in [*self.paused.items()]:
             if time.monotonic() > until:
-                self.ranks.processes[name].send_signal(signal.SIGCONT)
+                self.ranks.signal(name, signal.SIGCONT)
                 del self.paused[name]
         members = self.members()
         what = self.draw.random()
@@ -74,7 +74,7 @@ class Chaos:
                 time.sleep(self.draw.choice((0.0, 0.0, 0.05, 0.2)))
         elif what < 0.6 and len(members) > 1 and not self.paused:
             name = self.draw.choice(members)
-            self.ranks.processes[name].send_signal(signal.SIGSTOP)
+            self.ranks.signal(name, signal.SIGSTOP)
             self.paused[name] = time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self.pauses += 1
         if len(self.alive()) < self.draw.choice((2, 3, 4, 5)):
@@ -102,7 +102,7 @@ def one(folder: Path, seed: int, limit: float, alone: tuple[dict, dict]) -> tupl
             if any("at" in line for line in lines(folder)):
                 chaos.event()
         for name in chaos.paused:
-            ranks.processes[name].send_signal(signal.SIGCONT)
+            ranks.signal(name, signal.SIGCONT)
         codes = ranks.wait(60)
         wrong = [f"{name} hangs" for name, code in codes.items() if code is None]
         wrong += [

@@ -72,6 +72,8 @@ class InputError(ValueError):
 _PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
 """Names that count the samples of one GPU with some tools, of all with others: no nearest name may decide which."""
 
+_MAX_TYPED = 100
+"""Characters of a number that somebody typed."""
 _MAX_BEGUN_NAMES = 4
 """Names that begin with an unknown one, and are offered for it."""
 
@@ -100,7 +102,7 @@ def together(errors: Sequence[InputError]) -> InputError:
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """Describes an unusable value; where its kind is wrong, `got` is its type.
+    """Describes an unusable value; where its kind is wrong, `got` is its type. A number in another form has the right one beside it.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -110,6 +112,8 @@ def must_be(
     "optimizer must be sgd, adam or adamw, got 'adma': did you mean 'adam'?"
     >>> str(must_be("0, 1, 2 or 3", "3", field="zero_stage"))
     "zero_stage must be 0, 1, 2 or 3, got the text '3'"
+    >>> str(must_be("a whole number", "50.000", field="dataset_size"))
+    "dataset_size must be a whole number, got the text '50.000': write 50000 or 50"
     """
     legal, _, note = expected.partition("; ")
     what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
@@ -118,9 +122,25 @@ def must_be(
         if "number" in legal or got in names:
             what = f"the text {what}"
         close = None if todo or got in names else nearest(got, names)
-        todo = f"did you mean {close!r}?" if close else todo
+        todo = f"did you mean {close!r}?" if close else todo or right_form(field, got)
     message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
+
+
+def right_form(field: str, got: str) -> str:
+    """Says what to write for a text that a field of the core does not read; nothing where nothing is likely.
+
+    >>> right_form("lr", "0,1"), right_form("memory_gib", "80 GB"), right_form("lr", "fast")
+    ('write 0.1', 'write 74.5058 or 80 (a GiB is 2^30 bytes, a GB 10^9)', '')
+    """
+    from isobatch import _core
+
+    form = _core.right_form(field, got) if len(got) < _MAX_TYPED else None
+    if form is None:
+        return ""
+    return f"write {form}" + (
+        " (a GiB is 2^30 bytes, a GB 10^9)" if field == "memory_gib" and " or " in form else ""
+    )
 
 
 def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:

@@ -72,7 +72,7 @@ class Reason(StrEnum):
     FORECAST_ESTIMATED = "forecast_estimated"
     OTHER_HARDWARE = "other_hardware"
     UNEVEN = "uneven"
-    ALL_REDUCE_FITTED = "all_reduce_fitted"
+    LIMIT_LIKELY = "limit_likely"
     ACCUMULATION_UNMET = "accumulation_unmet"
     RAMP_RULE = "ramp_rule"
     MICRO_BATCH_UNMET = "micro_batch_unmet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _MAX_VALUE_CHARACTERS = 80
@@ -48,8 +48,8 @@ def printable(text: str, most: int = 400) -> str:
 
 
 _SECRETS = (
-    # All before the last @ of a URL that has a password, else before the @ of its host.
-    (re.compile(r"(?<=://)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), "…@"),
+    # All before the last @ of a URL that has a password, else before the @ of its host. A path loses one of its slashes.
+    (re.compile(r"(?<=\w\w:/)(/?)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), r"\1…@"),
     (
         re.compile(
             r"([?&][^=\s&]*(?:key|secret|token|password|credential|sig)[^=\s&]*=)[^&\s'\"]+", re.IGNORECASE
@@ -64,6 +64,8 @@ def redacted(text: str) -> str:
 
     >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
     's3://…@bucket/jobs?access_key=…&region=eu'
+    >>> redacted("s3:/KEY:SECRET@bucket/jobs"), redacted("C:/me@home: gone")
+    ('s3:/…@bucket/jobs', 'C:/me@home: gone')
     """
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
@@ -111,6 +113,18 @@ def figure(number: float | None, digits: int = 3) -> str:
     if 10**digits <= abs(rounded) < 1e9:
         return f"{rounded:,.0f}"
     return _exponent(f"{rounded:.{digits}g}")
+
+
+def ranged(value: float, error: float | None, write: Callable[[float], str] = figure) -> str:
+    """Writes a forecast with its range; without one where half its width is not known.
+
+    >>> ranged(69, 17.25), ranged(69, None), ranged(69, 80, lambda hours: duration(hours * 3600))
+    ('69 (51.8 to 86.2)', '69', '2 d 21 h (up to 6 d 5 h)')
+    """
+    if not error or error != error:
+        return write(value)
+    low = f"{write(value - error)} to" if error < value else "up to"
+    return f"{write(value)} ({low} {write(value + error)})"
 
 
 def real(number: float) -> str:
@@ -241,10 +255,13 @@ OURS = {
     "gradient_accumulation_steps": "accumulation",
     "gradient_clip_val": "clip_norm",
     "grad_clip": "clip_norm",
+    "hf": "transformers",
     "hosts": "nodes",
+    "huggingface": "transformers",
     "iterations": "total_steps",
     "learning_rate": "lr",
     "local_batch_size": "micro_batch",
+    "k8s": "kubeflow",
     "lr_scheduler": "schedule",
     "lr_scheduler_type": "schedule",
     "max_duration": "duration",
@@ -265,11 +282,15 @@ OURS = {
     "num_warmup_steps": "warmup",
     "optim": "optimizer",
     "peak_lr": "lr",
+    "pytorch_lightning": "lightning",
+    "ray": "ray-train",
     "per_device_batch_size": "batch_per_gpu",
     "per_device_train_batch_size": "batch_per_gpu",
     "per_gpu_train_batch_size": "batch_per_gpu",
     "scaling_rule": "rule",
     "sequence_length": "seq_len",
+    "square_root": "sqrt",
+    "squareroot": "sqrt",
     "max_seq_length": "seq_len",
     "step_size": "duration",
     "tensor_model_parallel_size": "model_parallel",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,8 +16,19 @@ import torch
 
 from ddp import surviving
 
-TESTS = Path(__file__).parents[1]
 CLOSE = 1e-12
+
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "ddp.surviving"])  # It imports torch once for all.
+
+
+def _serve(store: str, folder: Path, name: str, options: dict) -> None:
+    with (folder / f"out-{name}").open("a") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    os.setsid()
+    surviving.main(store, folder, name, options)
 
 
 class Ranks:
@@ -27,40 +39,39 @@ class Ranks:
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self):
-        self.environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
-        self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
+        self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.store.stdout.readline().split()[-1])
         return self
 
     def __exit__(self, *_):
-        for process in [self.store, *self.processes.values()]:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
+        for process in self.processes.values():
+            if process.exitcode is None:
+                os.kill(process.pid, signal.SIGCONT)
                 process.kill()
-            process.wait()
+            process.join()
+        self.store.kill()
+        self.store.wait()
         self.store.stdout.close()
 
-    def start(self, name: str, **options) -> subprocess.Popen:
+    def start(self, name: str, **options):
         """Starts a rank."""
-        asked = json.dumps({**self.options, **options})
-        with (self.folder / f"out-{name}").open("a") as out:
-            process = self.processes[name] = subprocess.Popen(
-                [sys.executable, surviving.__file__, f"127.0.0.1:{self.port}", self.folder, name, asked],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                start_new_session=True,
-            )
+        asked = {**self.options, **options}
+        args = f"127.0.0.1:{self.port}", self.folder, name, asked
+        process = self.processes[name] = CONTEXT.Process(target=_serve, args=args)
+        process.start()
         return process
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a rank a signal."""
+        os.kill(self.processes[name].pid, number)
 
     def wait(self, seconds: float) -> dict[str, int | None]:
         """Waits until all have ended; each one's exit code, None where it hangs."""
         until = time.monotonic() + seconds
         for process in self.processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, until - time.monotonic()))
-        return {name: process.poll() for name, process in self.processes.items()}
+            process.join(max(0.1, until - time.monotonic()))
+        return {name: process.exitcode for name, process in self.processes.items()}
 
     def wait_for(self, what, seconds: float = 60.0) -> None:
         """Waits until a log's line is there."""
@@ -87,7 +98,7 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     """What differs from the undisturbed run, and how far the weights are apart, over each tensor's largest value."""
     steps, weights = alone
     log = lines(folder)
-    found, applied = [], {}
+    found, applied, twice = [], {}, []
     for line in log:
         if "done" in line:
             applied.setdefault(line["done"], set()).add(line["crew"])
@@ -95,13 +106,15 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
         found.append(f"steps {missing} were not done")
     for step, crews in applied.items():
         if len(crews) > 1:
-            found.append(f"step {step} was done by crews {sorted(crews)}")
+            twice.append(f"{step} by {sorted(crews)}")
         for crew in crews:
             took = [line for line in log if line.get("take") == step and line["crew"] == crew]
             if sorted(index for line in took for index in line["ids"]) != steps[step][0]:
                 found.append(f"step {step} has other samples in crew {crew}")
             if {line["lr"] for line in took} != {steps[step][1]}:
                 found.append(f"step {step} has another learning rate")
+    if twice:
+        found.append(f"{len(twice)} steps were done twice: {twice[0]} …")
     apart = 0.0
     finals = [torch.load(path) for path in folder.glob("final-*.pt")]
     if not finals:

@@ -111,13 +111,14 @@ def train(
         if (
             sharded
         ):  # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
-            run.scheduler(optimizer)
+            scheduler = run.scheduler(optimizer)
             both = {"model_state_dict": checkpoint["model"], "optim_state_dict": checkpoint["optimizer"]}
             whole.set_state_dict(net, optimizer, **both, options=WHOLE)
         else:
             net.load_state_dict(checkpoint["model"])
             optimizer.load_state_dict(checkpoint["optimizer"])
-    scheduler = run.scheduler(optimizer)
+    if checkpoint is None or not sharded:
+        scheduler = run.scheduler(optimizer)
     seen = []
     tokens = (lambda batch: batch[3].sum()) if by_tokens else None
     rows = Rows(recipe.dataset_size) if stream is None else Flowing(stream)

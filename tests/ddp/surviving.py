@@ -143,12 +143,17 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     say(ended=True)
 
 
-if __name__ == "__main__":
+def main(store: str, folder: Path, name: str, options: dict) -> None:
+    """Trains, and ends with 3 where the run refuses to go on, and with 4 where it went on without this rank."""
     try:
-        train(sys.argv[1], Path(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))
+        train(store, folder, name, options)
     except ib.InputError as error:
         print(f"InputError: {error}", flush=True)
         sys.exit(3)
     except LeftOut as error:
         print(f"LeftOut: {error}", flush=True)
         sys.exit(4)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))

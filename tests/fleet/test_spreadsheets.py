@@ -238,3 +238,37 @@ def test_reasons_are_read_from_the_column_of_any_table():
         assert ib.Reason.of(column) == expected
     with pytest.raises(ib.InputError, match="must be names of reasons, .*got 'hot'"):
         ib.Reason.of([["hot"]])
+
+
+GERMAN = [
+    "job;effective_batch;lr;duration;dataset_size",
+    "a;2.000;0,1;10.000st;1.281.167",
+    "b;256;1,5e-4;2,5 ep;1\u202f281\u202f167",
+]
+
+
+def test_decimal_commas_and_points_between_thousands_are_read_where_they_are_said(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text("\n".join([*GERMAN, ""]), encoding="utf-8")
+    columns = "job,status,effective_batch,lr,total_steps,dataset_size"
+    words = ["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--columns", columns]
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("infeasible") == 2
+    assert main([*words, "--decimal", ","]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        '"a","ok",2000,0.1,10000,1281167',
+        '"b","ok",256,0.00015,12513,1281167',
+    ]
+
+
+def test_a_point_that_is_no_thousands_is_refused_beside_decimal_commas(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text("job;effective_batch;lr\na;256;0.001\n")
+    assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--decimal", ","]) == 0
+    out, err = capsys.readouterr()
+    assert "infeasible" in out and "0.001 where the decimal sign is ','" in err
+
+
+def test_points_are_decimal_where_that_is_said(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256.000,0.100\n")
+    words = ["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--columns", "status,effective_batch"]
+    assert main(words) == 0 and "infeasible" in capsys.readouterr().out
+    assert main([*words, "--decimal", "."]) == 0 and '"ok",256' in capsys.readouterr().out

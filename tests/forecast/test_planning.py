@@ -103,11 +103,11 @@ def test_an_all_reduce_outside_the_table_is_said():
     row = known.forecast(gpus=16, micro_batch=plan.micro_batch, accumulation=plan.accumulation)
     assert plan.step_seconds == row["step_seconds"][0]
     assert row["sync_seconds"][0] == pytest.approx(0.02 + 0.28 * 9 / 19)
-    assert ib.plan(RECIPE, 8, profile=known).reasons == (Reason.ALL_REDUCE_FITTED,)
+    assert ib.plan(RECIPE, 8, profile=known).reasons == (Reason.OUTSIDE_MEASURED,)
     assert ib.plan(RECIPE, 1, profile=known).status == ib.plan(RECIPE, 8, profile=profile()).status == "ok"
     columns = ib.plan_fleet([RECIPE], [NODE, 8], profile=known, columns=["step_seconds", "reasons"])
     assert columns["step_seconds"][0] == plan.step_seconds
-    assert [ib.Reason.of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.ALL_REDUCE_FITTED,)]
+    assert [ib.Reason.of(int(bits)) for bits in columns["reasons"]] == [(), (Reason.OUTSIDE_MEASURED,)]
 
 
 def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():
@@ -371,7 +371,7 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
     assert main([*job, *late]) == 0
     shown = capsys.readouterr()
     # What is not known is not late, and ends no range.
-    assert [line.split()[-1] == "late" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
+    assert [line.split()[-1] == "missed" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
     assert "met at none of the counts with known hours" in shown.err
     assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err

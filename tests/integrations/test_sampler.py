@@ -259,7 +259,34 @@ def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
     found = [sorted(itertools.chain(*step)) for step in zip(*taken, strict=True)]
     begun = 0
     for step, samples in enumerate(found):
-        expected = min(plan.batch_at(step), 500 - begun)
-        assert samples == [*range(begun, begun + expected)], step
-        begun += expected
-    assert begun == 500
+        after = begun + plan.batch_at(step)
+        assert samples == sorted(place % 500 for place in range(begun, after)), step
+        begun = after
+    assert len(found) == plan.total_steps
+    assert begun == 520
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("begin", [0, 14, 15, 24])
+def test_under_a_ramp_an_epoch_s_end_ends_no_step_and_the_place_is_the_plan_s(replicas, begin):
+    recipe = ib.Recipe(effective_batch=12, lr=0.1, dataset_size=100, ramp="4 4 60", duration="5ep")
+    plan = ib.plan(recipe, replicas, max_micro_batch=4, split="uneven").require()
+    _, _, epoch, offset = plan.position(begin)
+    steps = [[] for _ in range(plan.total_steps)]
+    for rank in range(replicas):
+        sampler, at = PlanSampler(range(100), plan, rank=rank, seed=3), begin
+        sampler.load_state_dict(
+            {"epoch": epoch, "offset": offset, "into_step": 0, "seed": 3, "shuffle": True}
+        )
+        for _ in range(epoch, 5):
+            for batch, (factor, last) in zip(sampler, sampler.weights(), strict=True):
+                steps[at] += batch if factor else []
+                at += last
+                if last and at < plan.total_steps:
+                    place = sampler.state_dict()
+                    assert (place["epoch"], place["offset"]) == plan.position(at)[2:]
+        assert at == plan.total_steps
+    orders = (torch.randperm(100, generator=torch.Generator().manual_seed(3 + epoch)) for epoch in range(6))
+    stream = itertools.chain.from_iterable(order.tolist() for order in orders)
+    expected = [sorted(itertools.islice(stream, plan.batch_at(step))) for step in range(plan.total_steps)]
+    assert [sorted(step) for step in steps[begin:]] == expected[begin:]

@@ -8,6 +8,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.planning.refusal import spent_of, time_of
 from isobatch.words import duration, figure
 from reference.profile import PROFILE
 
@@ -182,7 +183,7 @@ def test_the_fewest_gpus_that_meet_a_deadline():
     said = missed.explain()
     assert f"--gpus {met[0]}" in said and "without --deadline-hours" in said
     assert (
-        f"the run takes {duration(here.hours * 3600)}, over the deadline of {duration(limit * 3600)} (deadline_hours)"
+        f"the run takes {time_of(here)}, over the deadline of {duration(limit * 3600)} (deadline_hours)"
         in said
     )
     never = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=1e-9)
@@ -194,6 +195,7 @@ def test_the_fewest_gpus_that_meet_a_deadline():
 def test_how_far_a_run_is_above_its_budget():
     recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
     node = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
-    cost = ib.plan(recipe, node, profile=PROFILE).cost
+    here = ib.plan(recipe, node, profile=PROFILE)
+    cost = here.cost
     said = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
-    assert f"the run costs {figure(cost)}, above the budget of {figure(cost / 2)}" in said
+    assert f"the run costs {spent_of(here, cost)}, above the budget of {figure(cost / 2)}" in said

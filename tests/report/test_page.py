@@ -3,6 +3,7 @@
 import json
 import re
 
+import msgspec
 import pytest
 
 import isobatch as ib
@@ -123,13 +124,16 @@ def test_a_page_says_that_times_are_estimates_and_how_wide():
     import numpy as np
 
     guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    stated, guess = guess, msgspec.structs.replace(guess, scatter=0.25)
     recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="100st")
     table = ib.plan_fleet([recipe], [8, 7], profile=guess, max_micro_batch=32)
     share = np.nanmax(table["step_error"] / table["step_seconds"])
     _, parsed = shown(table)
     assert f"Hours and cost are estimates, not measured: up to ±{figure(share * 100)} %" in parsed.text()
     _, parsed = shown(ib.sweep(recipe, [4, 8], profile=guess, max_micro_batch=32))
-    assert "Hours and cost are estimates, not measured." in parsed.text()
+    assert "Hours and cost are estimates, not measured: up to ±25 % (95 % interval)." in parsed.text()
+    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=stated, max_micro_batch=32))
+    assert "Hours and cost are estimates, not measured: no range is known." in parsed.text()
     _, parsed = shown(ib.sweep(recipe, [4, 8], profile=timed_profile()))
     assert "estimates" not in parsed.text()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options import count, path
+from isobatch.cli.options import add_decimal, count, path
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
 from isobatch.cli.tables import show_table
@@ -48,6 +48,7 @@ def add(command: Parser) -> None:
         type=path,
     )
     option(command, "--clusters FILE", "their clusters likewise (needs --jobs)", type=path)
+    add_decimal(command)
     option(command, "--illegal", "list every job whose values are illegal, a line each (needs --jobs)")
     option(command, "--rules", "list the scaling rules with their formulas, ranges and sources")
     option(command, "--json", "print the rules as JSON")
@@ -102,7 +103,7 @@ def _explained(args: argparse.Namespace) -> int:
         if value and args.jobs is None:
             raise InputError(f"{name} needs --jobs FILE, the jobs that were planned")
     table = read_table(args.plans)
-    given = None if args.jobs is None else Inputs(args.jobs, args.clusters)
+    given = None if args.jobs is None else Inputs(args.jobs, args.clusters, decimal=args.decimal)
     asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
     rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
     if args.illegal and given is not None:

@@ -59,6 +59,7 @@ def add(command: Parser) -> None:
     option(
         command, "--columns A,B,…", "compute and write only these columns of the result", type=options.names
     )
+    options.add_decimal(command)
     where = command.add_argument_group("target cluster, with --gpus")
     option(where, "--gpus-per-node N", "GPUs per node (default: each count is one node)", type=options.count)
     options.add_hardware(where)
@@ -146,7 +147,12 @@ def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
     asked = query(
-        _clusters(args), columns=args.columns, select=args.select, top=args.top, **options.settings(args)
+        _clusters(args),
+        columns=args.columns,
+        select=args.select,
+        top=args.top,
+        decimal=args.decimal,
+        **options.settings(args),
     )
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from isobatch import _core
 from isobatch.cli.parser import option
-from isobatch.errors import InputError, missing
+from isobatch.errors import InputError, missing, right_form
 from isobatch.planning.settings import Settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.words import shown
@@ -26,7 +28,7 @@ def count(text: str) -> int:
     try:
         number = int(_ungrouped(text))
     except ValueError:
-        raise _must_be("a whole number, at least 1", text) from None
+        raise _must_be("a whole number, at least 1", text, "gpus") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
@@ -53,16 +55,12 @@ def _ungrouped(text: str) -> str:
 def size(text: str) -> int:
     """A large whole number, such as of parameters or tokens.
 
-    >>> size("7e9") == size("7,000,000,000") == 7_000_000_000
+    >>> size("7e9") == size("7,000,000,000") == size("7B") == 7_000_000_000
     True
     """
-    try:
-        number = float(_ungrouped(text))
-        whole = int(number)
-    except (ValueError, OverflowError):
-        whole = 0
-    if whole < 1 or whole != number or whole > 2**53:
-        raise _must_be("a whole number from 1, such as 7e9", text)
+    whole = _core.number("parameters", _ungrouped(text))
+    if type(whole) is not int or not 1 <= whole <= 2**53:
+        raise _must_be("a whole number from 1, such as 7e9", text, "parameters")
     return whole
 
 
@@ -121,8 +119,46 @@ def numbers(text: str) -> list[float]:
         raise _must_be("a list such as 2,4,6", text) from None
 
 
-def _must_be(expected: str, text: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"must be {expected}, got {shown(text)}")
+def _must_be(expected: str, text: str, field: str = "") -> argparse.ArgumentTypeError:
+    form = right_form(field, text)
+    return argparse.ArgumentTypeError(
+        f"must be {expected}, got {shown(text)}" + (f": {form}" if form else "")
+    )
+
+
+def number(field: str) -> Callable[[str], Any]:
+    """Makes the reader of a number as its field in a table has it.
+
+    >>> number("batch_tolerance")("2 %"), number("memory_gib")("80 GiB")
+    (0.02, 80)
+    """
+
+    is_whole = any(name == field and legal.startswith("a whole number") for name, _, legal in _core.fields())
+
+    def read(text: str) -> Any:
+        found = _core.number(field, _ungrouped(text) if is_whole else text)
+        if found is None or (is_whole and type(found) is not int):
+            raise _must_be("a whole number" if is_whole else "a number", text, field)
+        return found
+
+    return read
+
+
+def _decimal(text: str) -> str:
+    if text not in (".", ","):
+        raise _must_be("a point or a comma", text)
+    return text
+
+
+def add_decimal(command: Any) -> None:
+    """Adds the decimal sign of tables."""
+    option(
+        command,
+        "--decimal SIGN",
+        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
+        "them; . reads 256.000 as 256, which is refused without it",
+        type=_decimal,
+    )
 
 
 # ---- the cluster ----
@@ -144,8 +180,13 @@ def add_hardware(where: Any) -> None:
     """Adds the options of a cluster beside its GPU count."""
     option(where, "--model-parallel N", "GPUs per model replica (default: as the recipe)", type=count)
     option(where, "--gpu NAME", "GPU type; selects one of several profiles")
-    option(where, "--memory-gib GIB", "memory of one GPU", type=float)
-    option(where, "--price-per-gpu-hour PRICE", "price of a GPU-hour, for the cost", type=float)
+    option(where, "--memory-gib GIB", "memory of one GPU", type=number("memory_gib"))
+    option(
+        where,
+        "--price-per-gpu-hour PRICE",
+        "price of a GPU-hour, for the cost",
+        type=number("price_per_gpu_hour"),
+    )
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
@@ -159,6 +200,8 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
     if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
         return None
+    if args.gpu is not None and args.gpu.isdecimal():
+        raise missing("cluster", f"--gpu is the type of GPU: did you mean --gpus {args.gpu}?")
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 
 
@@ -205,8 +248,8 @@ def _policy(text: str) -> str | int:
 
 def _micro_batch(text: str) -> int:
     """Reads a number, or the finding in a report of the validator."""
-    if text.isdecimal():
-        return int(text)
+    if text[:1].isdecimal() and not Path(text).exists():
+        return int(number("max_micro_batch")(text))
     from isobatch.validate import Report
 
     try:
@@ -237,8 +280,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
                 "N|REPORT",
                 f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
             )
-        number = next((it for it in (kind, *get_args(kind)) if it in (int, float)), str)
-        option(group, f"{usage} {called}", what, type=_READ.get(name, number))
+        is_number = {int, float} & {
+            kind,
+            *get_args(kind),
+        }  # the core refuses a fraction where it must be whole
+        option(group, f"{usage} {called}", what, type=_READ.get(name, number(name) if is_number else str))
     option(
         group,
         "--profile FILE",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from isobatch.errors import InputError, missing, needs_extra, unknown
-from isobatch.words import printable
+from isobatch.words import OURS, nearest, printable
 
 _KINDS = {"int": "a whole number", "float": "a number"}
 
@@ -151,13 +151,35 @@ class Parser(argparse.ArgumentParser):
     def _left_over(self, word: str) -> InputError:
         if not word.startswith("-"):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
-        from isobatch.planning.settings import EARLIER
+        from isobatch.recipes.names import earlier
 
-        earlier = EARLIER.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
-        if earlier is not None:
-            return InputError(f"unknown option {word.partition('=')[0]!r}: {earlier}")
+        name = word.partition("=")[0]
+        plain = name.lstrip("-").replace("-", "_")
+        went = earlier(plain, as_options=True)
+        if went is not None:
+            return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
-        return unknown("option", word.partition("=")[0], options)
+        if "--set" in options and (field := _recipe_field(plain)) is not None:
+            close = nearest(name, options)
+            hint = f"did you mean {close!r}? R" if close else "r"
+            return InputError(f"unknown option {name!r}: {hint}ecipe fields go with --set {field}=VALUE")
+        if (begun := _GPUS.get(name)) in options:
+            return InputError(f"unknown option {name!r}: did you mean {begun!r}?")
+        if nearest(name, options) is None:
+            return InputError(f"unknown option {name!r}: {self.prog} --help all lists every option")
+        return unknown("option", name, options)
+
+
+_GPUS = {"-g": "--gpus", "-n": "--nodes"}
+"""Short forms that others have."""
+
+
+def _recipe_field(name: str) -> str | None:
+    """Finds the field of a recipe that an option was typed for."""
+    from isobatch._core import fields
+
+    known = [field for field, record, _ in fields() if record == "recipe"]
+    return name if name in known else ours if (ours := OURS.get(name)) in known else None
 
 
 def option(where: Any, usage: str, help: str, **more: Any) -> None:

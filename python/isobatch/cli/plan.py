@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Settings, settings_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import count, counted, printable
+from isobatch.words import count, counted, exact, printable, ranged
 
 DESCRIPTION = (
     "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
@@ -89,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
         write_json(made.to_json())
     else:
         show_plan(made.explain(), made.status)
+    for line in _by_noise(made, how):
+        say(line)
     if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
         say(note)
     if written is not None:
@@ -97,6 +99,27 @@ def run(args: argparse.Namespace) -> int:
         say_weighted(tool, made)
         return 1
     return 0
+
+
+def _by_noise(made: Plan, how: Mapping[str, Any]) -> Iterator[str]:
+    """Says which noise scale decided the batch of policy goodput, and the batches at the ends of its interval."""
+    if made.settings.policy != "goodput" or made.status == "infeasible":
+        return
+    profiles = [it for it in how["profile"] if it.gpu in (None, made.cluster.gpu) or len(how["profile"]) == 1]
+    known = profiles[0].noise_scale if made.recipe.noise_scale is None and profiles else None
+    if known is None or not known.error or profiles[0].noise_by_progress:
+        yield "the batch is goodput's for a noise scale whose range is not known"
+        return
+    ends = [max(known.value - known.error, 1.0), known.value + known.error]
+    found = [
+        plan(msgspec.structs.replace(made.recipe, noise_scale=end), made.cluster, **how).effective_batch
+        for end in ends
+    ]
+    if None not in found:
+        yield (
+            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the ends of that range it would be "
+            f"{exact(found[0])} and {exact(found[1])}"
+        )
 
 
 def _write_saved(args: argparse.Namespace) -> int:

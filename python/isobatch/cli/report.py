@@ -12,6 +12,7 @@ from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
+from isobatch.words import counted
 
 DESCRIPTION = (
     "Writes one HTML page that needs no network: the figures, the charts, the reasons, and the"
@@ -114,5 +115,5 @@ def _write_files(args: argparse.Namespace) -> int:
         force=args.force,
         source=args.source,
     )
-    say("; ".join((f"{written.jobs:,} jobs written to {args.output}", *written.skipped)))
+    say("; ".join((f"{counted(written.jobs, 'job')} written to {args.output}", *written.skipped)))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -104,7 +105,8 @@ def _table(schedule: Schedule, steps: int | None) -> None:
 
 def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
     if args.plot == "-":
-        drawn = characters(schedule, args.total_steps)
+        width = min(72, shutil.get_terminal_size().columns - 14)
+        drawn = characters(schedule, args.total_steps, width=max(width, 24))
         print(drawn, file=sys.stderr if args.json else sys.stdout)
         return
     from isobatch.report.pages import plot

@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from isobatch import _core
 from isobatch.cli.parser import option
 from isobatch.cli.terminal import called, say
-from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
+from isobatch.recipes.cluster import no_field
+from isobatch.recipes.names import earlier
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
-from isobatch.words import number_of
 
 
 def add_from(command: argparse.ArgumentParser) -> None:
@@ -64,12 +66,22 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         name, equals, text = entry.partition("=")
         if not equals:
             raise must_be("FIELD=VALUE", entry, field="--set")
-        try:
-            value = number_of(text)
-            changes[name] = json.loads(text) if value is None else value
-        except ValueError:
-            changes[name] = text
+        if (went := earlier(name, as_options=True)) is not None:
+            raise InputError(f"unknown field {name!r}: {went}", field=f"--set {name}")
+        changes[name] = _value(name, text)
     return changes
+
+
+def _value(name: str, text: str) -> Any:
+    """Reads a value as its field does in a table; one that the field cannot read stays a text, and is refused as it was typed."""
+    value = _core.number("micro_batch" if name == "batch_per_gpu" else name, text)
+    if value is not None:
+        return value
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if type(value) in (int, float) else value
 
 
 def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
@@ -80,7 +92,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
     for name in given:
         if name not in legal:
-            raise unknown("field", name, legal, field=f"--set {name}")
+            raise no_field(name, legal).at(field=f"--set {name}")
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
     try:
@@ -114,14 +126,12 @@ def recipe(args: argparse.Namespace) -> Any:
             raise InputError("--from goes without a recipe file: give one or the other")
         return read(args)[0]
     changes = fields(args)
-    if args.recipe is None:
-        if not changes:
-            raise missing("recipe", "pass a file, or fields with --set")
-        return Recipe.of(changes)
+    if args.recipe is None and not changes:
+        raise missing("recipe", "pass a file, or fields with --set")
     try:
-        return Recipe.load(args.recipe, changes)
+        return Recipe.of(changes) if args.recipe is None else Recipe.load(args.recipe, changes)
     except InputError as error:
-        if error.field in changes:
+        if error.field in changes and not error.causes:
             raise error.without_file().at(field=f"--set {error.field}") from None
         raise
 

@@ -6,13 +6,14 @@ import argparse
 import math
 from typing import Any
 
-from isobatch import words
+from isobatch import _core, words
 from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, recipe
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be
+from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 
@@ -24,6 +25,7 @@ _TIMES = (
     "effective_batch",
     "efficiency",
     "hours",
+    "range",
     "gpu_hours",
     "cost",
 )
@@ -92,42 +94,61 @@ def run(args: argparse.Namespace) -> int:
     without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
     hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
     say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan{hint}")
-    for line in _refused(rows):
+    for line in _refused(rows, bool(profiles)):
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
+    if not profiles and args.price_per_gpu_hour is not None:
+        say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(found, rows, args.currency, deadline):
         say(line)
     return 0 if feasible else 1
 
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
-    """The table; with a deadline its last column says where it is met."""
+    """The table, with the range of hours, GPU-hours and cost where one is known; with a deadline its last column says where it is met."""
+    if not any(map(_share, rows)):
+        names = tuple(name for name in names if name != "range")
     headers = [*names, *(["deadline"] if deadline is not None else [])]
     cells = []
     for row in rows:
-        line = [_cell(name, row[name]) for name in names]
+        share = _share(row)
+        ranges = {"range": f"± {words.percent(share)}" if share else ""}
+        line = [ranges[name] if name in ranges else _cell(name, row[name]) for name in names]
         if "cost" in names and line[names.index("cost")]:
             line[names.index("cost")] = words.price(row["cost"], currency)
         if deadline is not None:
-            line.append(_against(row["hours"], deadline))
+            line.append(_verdict(row, deadline) or "")
         cells.append(line)
     show_table(headers, cells, spare=("efficiency", "accumulation", "micro_batch"))
 
 
-def _refused(rows: list[dict[str, Any]]) -> list[str]:
+def _share(row: dict[str, Any]) -> float | None:
+    """Returns half the width of the range of a row's hours and cost, as a share of them; None where it is not known."""
+    return row["hours_error"] / row["hours"] if row["hours_error"] > 0 and row["hours"] > 0 else None
+
+
+def _refused(rows: list[dict[str, Any]], profiled: bool) -> list[str]:
     """The counts without a plan, a line for each reason."""
     counts: dict[Any, list[str]] = {}
     for row in rows:
         for reason in Reason.of(row["reasons"]) if row["status"] == "infeasible" else ():
             if reason.severity == "infeasible":
                 counts.setdefault(reason, []).append(words.count(row["gpus"]))
-    return [f"no plan on {words.few(gpus, 6)} GPUs: {reason.text}" for reason, gpus in counts.items()]
+    mute = {Reason.NEEDS_PROFILE: LINK_UNKNOWN} if profiled and not _other_hardware(rows) else {}
+    return [
+        f"no plan on {words.few(gpus, 6)} GPUs: {mute.get(reason, reason.text)}"
+        for reason, gpus in counts.items()
+    ]
 
 
-def _against(hours: float, deadline: float) -> str:
-    """Compares a run's hours with the deadline; nothing where they are not known."""
-    return "" if hours != hours else "met" if hours <= deadline else "late"
+def _other_hardware(rows: list[dict[str, Any]]) -> bool:
+    return any(Reason.OTHER_HARDWARE in Reason.of(row["reasons"]) for row in rows)
+
+
+def _verdict(row: dict[str, Any], deadline: float) -> str | None:
+    """Judges a run's hours by the deadline; None where they are not known."""
+    return _core.verdict(row["hours"], row["hours_error"], deadline)
 
 
 def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
@@ -145,40 +166,67 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
-    """Names the fastest, the cheapest and the knee, beside the deadline and the ends of the range."""
-    feasible = [row for row in rows if row["status"] != "infeasible"]
-    at = {int(row["gpus"]): row for row in feasible}
-    # A count beyond which the budget ends, or the forecast, is no end of the range that was asked.
-    tried = [*at, *(int(row["gpus"]) for row in rows if int(row["reasons"]) >> Reason.ABOVE_BUDGET.bit & 1)]
-    lines = []
+    """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
+    from isobatch.fleet.sweep import end_of, grows_here
+
+    columns, lines = found.columns, []
     for what in ("fastest", "cheapest", "knee"):
         gpus = getattr(found, what)
         if gpus is None:
             continue
-        row, ends = at[gpus], {min(tried): "fewer", max(tried): "more"}
-        cost = "" if row["cost"] != row["cost"] else f", {words.price(row['cost'], currency)}"
-        known = gpus in ends and len(tried) > 1
-        beyond = f" (an end of the range: {ends[gpus]} GPUs may be better)" if known else ""
-        lines.append(
-            f"{what}: {words.counted(gpus, 'GPU')}, {words.duration(row['hours'] * 3600)}{cost}{beyond}"
-        )
+        at = columns["gpus"].tolist().index(gpus)
+        end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
+        text = f"{what}: {words.counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
+        lines.append(text + (f" ({end})" if end else ""))
+    known = [row for row in rows if row["hours"] == row["hours"]]
+    if known and grows_here(columns):
+        lines.append(_of_loss(found))
+    if known and not any(map(_share, known)):
+        lines.append("no range known of hours and cost: the profile has no errors")
     if deadline is not None:
-        lines.append(_deadline(feasible, deadline))
+        lines.append(_deadline(rows, deadline, currency))
     if found.critical_batch is not None:
         lines.append(f"critical batch: {words.figure(found.critical_batch)} samples, {found.definition}")
     return lines
 
 
-def _deadline(feasible: list[dict[str, Any]], deadline: float) -> str:
+def _spent(row: dict[str, Any], currency: str) -> str:
+    """Writes a run's time and cost, with their ranges."""
+    error, share = row["hours_error"], _share(row)
+    took = words.ranged(row["hours"], error, lambda hours: words.duration(hours * 3600))
+    if row["cost"] != row["cost"]:
+        return took
+    paid = words.ranged(row["cost"], share and row["cost"] * share, lambda cost: words.price(cost, currency))
+    return f"{took}, {paid}"
+
+
+def _of_loss(found: Any) -> str:
+    """Says to which loss the hours of batches that grow are."""
+    same = "the batch grows over the same samples, so that hours and cost are not to the same loss"
+    if found.critical_batch is None:
+        return f"{same}, and no knee is known: it needs a noise scale (--set noise_scale=N, or the profile's)"
+    return f"{same}; the knee counts that, by the critical batch (samples_over_least)"
+
+
+def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str:
+    """Says where the deadline is met and where only likely, and the fewest GPU-hours for it."""
     text = f"deadline {words.duration(deadline * 3600)}:"
-    met = [row for row in feasible if row["hours"] <= deadline]
-    if not met:
-        unknown = any(row["hours"] != row["hours"] for row in feasible)
-        return f"{text} met at none of {'the counts with known hours' if unknown else 'these counts'}"
-    least = min(met, key=lambda row: row["gpu_hours"])
+    kept: dict[str | None, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] != "infeasible":
+            kept.setdefault(_verdict(row, deadline), []).append(row)
+    good = {name: kept[name] for name in ("met", "likely") if name in kept}
+    if not good:
+        return f"{text} met at none of {'the counts with known hours' if None in kept else 'these counts'}"
+    counts = [
+        f"{name} at {words.counted(len(some), 'count')}, from {words.counted(int(some[0]['gpus']), 'GPU')}"
+        for name, some in good.items()
+    ]
+    surely = "" if "met" in good else "surely met at none, "
+    least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
     return (
-        f"{text} met at {words.counted(len(met), 'count')}, from {words.counted(int(met[0]['gpus']), 'GPU')}; with the fewest "
-        f"GPU-hours on {words.counted(int(least['gpus']), 'GPU')}"
+        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on {words.counted(int(least['gpus']), 'GPU')}, "
+        f"{_spent(least, currency)}"
     )
 
 

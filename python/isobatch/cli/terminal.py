@@ -91,7 +91,8 @@ _STYLES = {
     "inconclusive": "35",
     "infeasible": "1;31",
     "fail": "1;31",
-    "late": "1;31",
+    "likely": "33",
+    "missed": "1;31",
     "unchecked": "2",
     "heading": "1",
 }
@@ -117,13 +118,18 @@ def paint(text: str, style: str) -> str:
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """A line over as many as it needs to fit a terminal, cut between words; a line of columns stays.
+    """A line over as many as it needs to fit a terminal, cut between words; of a line of columns the options at its end get a line.
 
     >>> fitted("  - one two three", 12), fitted("  one   two   three", 12)
     (['  - one two', '    three'], ['  one   two   three'])
+    >>> fitted("  480 GPUs   68 × 1 × 15     --gpus 480", 30)
+    ['  480 GPUs   68 × 1 × 15', '      --gpus 480']
     """
-    if len(line) <= room or "   " in line.strip():
+    if len(line) <= room:
         return [line]
+    if "   " in line.strip():
+        columns, gap, options = line.partition("   --")
+        return [columns.rstrip(), f"      --{options}"] if gap else [line]
     after = " " * (len(line) - len(line.lstrip(" -")))
     return textwrap.wrap(line, room, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
 

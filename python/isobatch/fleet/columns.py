@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -294,6 +296,51 @@ def _of_dictionary(encoded: pa.DictionaryArray) -> Codes:
         codes = codes.fill_null(len(texts))
         texts.append(None)
     return codes.to_numpy(), texts
+
+
+# Decimal commas
+
+DECIMALS = (".", ",")
+"""The signs before a fraction."""
+_NUMBERS = frozenset(
+    name
+    for name, _, legal in _core.fields()
+    if name == "policy" or legal.startswith(("a whole number", "a finite number", "a number", "a fraction"))
+)
+_BETWEEN_THOUSANDS = " '\u2019\xa0\u2009\u202f"
+
+
+@cache
+def _decimal_number(decimal: str) -> re.Pattern[str]:
+    signs = re.escape(_BETWEEN_THOUSANDS + (DECIMALS[0] if decimal == DECIMALS[1] else DECIMALS[1]))
+    whole = rf"[1-9]\d{{0,2}}(?P<sign>[{signs}])\d{{3}}(?:(?P=sign)\d{{3}})*|\d+"
+    return re.compile(
+        rf"\s*(?P<whole>{whole})(?:{re.escape(decimal)}(?P<part>\d+))?(?P<rest>[^\d.,].*)?", re.DOTALL
+    )
+
+
+def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
+    """Reads the numbers of a column of texts with this sign before their fractions; None: as they are, with a point.
+
+    >>> with_decimal("dataset_size", (np.zeros(1, np.uint32), ["1.281.167,0"]), ",")[1]
+    ['1281167']
+    """
+    if decimal is None or not isinstance(data, tuple) or name not in _NUMBERS:
+        return data
+    return data[0], [text and _plain_number(text, decimal) for text in data[1]]
+
+
+def _plain_number(text: str, decimal: str) -> str:
+    found = _decimal_number(decimal).fullmatch(text)
+    if found is not None:
+        part = (found["part"] or "").rstrip("0")
+        return (
+            "".join(filter(str.isdigit, found["whole"]))
+            + (f".{part}" if part else "")
+            + (found["rest"] or "")
+        )
+    # 0.1 has no thousands: nothing says what it is here.
+    return f"{text} where the decimal sign is {decimal!r}" if {*text} & {*DECIMALS} else text
 
 
 def fill_missing(data: Data, value: Any) -> Data:

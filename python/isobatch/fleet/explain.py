@@ -15,7 +15,7 @@ from isobatch.fleet.rows import Fleet
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
-from isobatch.words import count, counted, duration, figure, percent, printable, real
+from isobatch.words import count, counted, duration, figure, percent, printable, ranged, real
 
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
@@ -231,9 +231,15 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
         warmup = f", {count(row['warmup_steps'])} of them warmup" if row.get("warmup_steps") else ""
         yield f"The run: {count(row['total_steps'])} steps{warmup}."
     if row.get("hours") is not None:
-        cost = f", cost {figure(row['cost'])}" if row.get("cost") is not None else ""
-        work = f", {figure(row['gpu_hours'])} GPU-hours" if row.get("gpu_hours") is not None else ""
-        yield f"It takes {duration(row['hours'] * 3600)}{work}{cost}."
+        error = row.get("hours_error")
+        share = error / row["hours"] if error and row["hours"] else None
+        work, cost = (
+            ranged(row[name], share and row[name] * share) if row.get(name) is not None else ""
+            for name in ("gpu_hours", "cost")
+        )
+        took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
+        sure = "no range known" if share is None else f"± {percent(share)}"
+        yield f"It takes {took}{work and f', {work} GPU-hours'}{cost and f', cost {cost}'}; {sure}."
     if row.get("memory_gib") is not None:
         yield f"Memory: {figure(row['memory_gib'])} GiB per GPU."
 
@@ -247,20 +253,21 @@ class Inputs:
     Args:
         jobs: a path or URL, or a table, as in `plan_fleet`.
         clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
+        decimal: the sign before the fractions of numbers that are texts.
 
     Raises:
         InputError: a table cannot be read or used.
     """
 
-    def __init__(self, jobs: Any, clusters: Any = None) -> None:
-        self._jobs = input_table("job", jobs)
+    def __init__(self, jobs: Any, clusters: Any = None, *, decimal: str | None = None) -> None:
+        self._jobs = input_table("job", jobs, decimal=decimal)
         self._own = clusters is None and bool({"nodes", "gpus_per_node"} & self._jobs.extra.keys())
         self._known = clusters is not None or self._own
         if self._own:
-            self._jobs, self._clusters = own_clusters(self._jobs)
+            self._jobs, self._clusters = own_clusters(self._jobs, decimal)
         else:
             # Any legal cluster shows what is wrong with a job.
-            self._clusters = input_table("cluster", [1] if clusters is None else clusters)
+            self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
         """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, must_be, together
 from isobatch.fleet.columns import naming_column
 from isobatch.words import shown
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Hashes = NDArray[np.int64]
 
+_MAX_NAMED = 100
+"""Duplicates that one error has."""
 MAX_HASHED_IDS = 1 << 27
 """Ids of a fleet in blocks that are compared: a GiB of hashes."""
 
@@ -70,6 +72,7 @@ def refuse_duplicates(
     if ids is None or _are_unique(present_ids(ids, missing)):
         return
     first: dict[Any, int] = {}
+    faults: list[InputError] = []
     for row, name in enumerate(ids.to_pylist() if hasattr(ids, "to_pylist") else ids.tolist()):
         if missing is not None and missing[row]:
             continue
@@ -79,7 +82,11 @@ def refuse_duplicates(
         except TypeError:
             raise must_be("a text or a number", name, field=kind, file=file, row=here) from None
         if before != here:
-            raise duplicate_id(kind, name, file, here, f"row {before:,}")
+            faults.append(duplicate_id(kind, name, file, here, f"row {before:,}"))
+        if len(faults) == _MAX_NAMED:
+            break
+    if faults:
+        raise together(faults)
 
 
 def present_ids(ids: Any, missing: NDArray[np.bool_] | None) -> Any:

@@ -45,6 +45,7 @@ class Query:
     profiles: tuple[Profile, ...] = ()
     select: str = "all"
     top: int = 1
+    decimal: str | None = None
 
     @property
     def rows_per_job(self) -> int:
@@ -118,6 +119,7 @@ class Query:
             row_offset=row_offset,
             first_id=first_id,
             unique=self.clusters is not None,
+            decimal=self.decimal,
         )
         file = jobs.file
         jobs, clusters, rows = self._with_clusters(jobs, pairs)
@@ -149,7 +151,7 @@ class Query:
             return jobs, self.clusters, None if pairs is None else read_pairs(pairs, jobs, self.clusters)
         if pairs is not None:
             raise InputError("pairs needs clusters: without any, each row has its own", field="pairs")
-        jobs, clusters = own_clusters(jobs)
+        jobs, clusters = own_clusters(jobs, self.decimal)
         each = np.arange(jobs.rows, dtype=np.uint32)
         return jobs, clusters, (each, each)
 
@@ -169,9 +171,10 @@ def query(
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
     top: int | None = None,
+    decimal: str | None = None,
     **settings: Any,
 ) -> Query:
-    """Reads and checks a question; the arguments are those of `plan_fleet`."""
+    """Reads and checks a question; the arguments are those of `plan_fleet`, and the sign before fractions in texts."""
     shared = settings_of(settings)._asdict()
     # Refused here, once, rather than in every row.
     faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(shared)]
@@ -179,13 +182,13 @@ def query(
         raise together(faults)
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
-    table = None if clusters is None else input_table("cluster", clusters)
+    table = None if clusters is None else input_table("cluster", clusters, decimal=decimal)
     if select == "cheapest" and table is not None and not table.has("price_per_gpu_hour"):
         raise InputError(
             "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
             field="select",
         )
-    query = Query(table, shared, _column_names(columns), profiles, select, 1 if top is None else top)
+    query = Query(table, shared, _column_names(columns), profiles, select, 1 if top is None else top, decimal)
     _ = query._workloads  # two profiles for one GPU type are refused here
     return query
 
@@ -221,7 +224,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def own_clusters(rows: InputTable) -> tuple[InputTable, InputTable]:
+def own_clusters(rows: InputTable, decimal: str | None = None) -> tuple[InputTable, InputTable]:
     """Divides a table with a job and a cluster in each row.
 
     Raises:
@@ -239,7 +242,9 @@ def own_clusters(rows: InputTable) -> tuple[InputTable, InputTable]:
         import pyarrow as pa
 
         source = pa.table(own)
-    clusters = input_table("cluster", source, file=rows.file, row_offset=rows.row_offset, unique=False)
+    clusters = input_table(
+        "cluster", source, file=rows.file, row_offset=rows.row_offset, unique=False, decimal=decimal
+    )
     extra = {name: column for name, column in rows.extra.items() if name not in own}
     return replace(rows, extra=extra), clusters
 

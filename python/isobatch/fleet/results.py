@@ -68,7 +68,7 @@ def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
     data = fields.get(ECHOED[name])
     if name == "schedule":
         return _schedules(data, fields.get("ramp"), jobs.rows, arrow=arrow)
-    whole = np.full(jobs.rows, -1) if data is None else _whole(data)
+    whole = np.full(jobs.rows, -1) if data is None else _whole(ECHOED[name], data)
     if not arrow:
         return whole
     import pyarrow as pa
@@ -90,20 +90,18 @@ def _schedules(data: Data | None, ramp: Data | None, rows: int, *, arrow: bool) 
     return pa.array([text or None for text in named], pa.string()).take(pa.array(codes))
 
 
-def _whole(data: Data) -> NDArray[np.int64]:
+def _whole(field: str, data: Data) -> NDArray[np.int64]:
     if isinstance(data, tuple):
-        return np.array([_count(text) for text in data[1]], np.int64)[data[0]]
+        return np.array([_count(field, text) for text in data[1]], np.int64)[data[0]]
     if data.dtype.kind == "i":
         return np.where(data == MISSING, -1, data)
     return np.where((data > 0) & (data < 2**53), data, -1).astype(np.int64)
 
 
-def _count(text: str | None) -> int:
-    try:
-        number = float(text or "nan")
-    except ValueError:
-        return -1
-    return int(number) if 0 < number < 2**53 else -1
+def _count(field: str, text: str | None) -> int:
+    """Reads a text as the plan does."""
+    number = None if text is None else _core.number(field, text)
+    return number if type(number) is int and 0 < number < 2**53 else -1
 
 
 # How a file of plans was made: written beside its columns, read where they are shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.limits import real
+from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
@@ -30,6 +31,7 @@ _COLUMNS = (
     "samples_per_second",
     "efficiency",
     "hours",
+    "hours_error",
     "gpu_hours",
     "cost",
     "memory_gib",
@@ -45,8 +47,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
     ``samples_over_least`` (1 + B/Bcrit) and ``steps_over_least`` (1 + Bcrit/B). ``fastest`` and ``cheapest`` are counts.
     ``knee`` is the count with the least hours × GPU-hours: past it, one percent less time costs more than one percent
-    more GPU-hours. Each is ``None`` where no row has the figure. ``critical_batch`` is in samples, ``definition`` says
-    what it means.
+    more GPU-hours. Each is ``None`` where no row has the figure. Where the same samples are trained in batches that differ, the hours
+    of the knee are to the same loss, by the critical batch; it is ``None`` where that is not known. ``critical_batch`` is in
+    samples, ``definition`` says what it means, and its range.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -141,28 +144,95 @@ def sweep(
         columns=columns,
         fastest=least(columns["hours"]),
         cheapest=least(columns["cost"]),
-        knee=least(_product(columns["hours"], columns["gpu_hours"])),
+        knee=least(compared(columns)),
         critical_batch=limit,
         definition=definition,
     )
 
 
-def _product(hours: NDArray[np.float64], gpu_hours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiplies them up to a common factor, without overflow and without 0 everywhere."""
-    scales = [np.nanmax(column, initial=0.0) or 1.0 for column in (hours, gpu_hours)]
-    return (hours / scales[0]) * (gpu_hours / scales[1])
+def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Returns hours × GPU-hours of a job's rows, to the same loss, up to a common factor; NaN where they cannot be compared."""
+    # The factors keep the product from overflow, and from 0 everywhere.
+    hours, work = (
+        columns[name] / (np.nanmax(columns[name], initial=0.0) or 1.0) for name in ("hours", "gpu_hours")
+    )
+    product: NDArray[np.float64] = hours * work
+    if not grows_here(columns):
+        return product
+    product *= columns.get("samples_over_least", np.full(len(hours), np.nan)) ** 2
+    return product
+
+
+def grows_here(columns: Mapping[str, NDArray[Any]]) -> bool:
+    """Tells of one job's rows with hours what `grows` does."""
+    known = ~np.isnan(columns["hours"])
+    batch, steps = (columns[name][known].astype(float) for name in ("effective_batch", "total_steps"))
+    return bool(known.any() and grows(batch, steps, np.zeros(1, np.int64))[0])
+
+
+def grows(
+    batch: NDArray[np.float64], steps: NDArray[np.float64], starts: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Tells of each job, by the row where it starts, whether its rows train the same samples in batches that differ, as under policy
+    grow: to different losses, unless the rule holds the loss by more steps."""
+    high, low = (
+        [ends.reduceat(values, starts) for values in (batch, batch * steps)]
+        for ends in (np.maximum, np.minimum)
+    )
+    return (high[0] > 1.5 * low[0]) & (high[1] < 1.05 * low[1])
+
+
+_INFEASIBLE = sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible")
+
+
+def end_of(gpus: NDArray[Any], hours: NDArray[np.float64], reasons: NDArray[np.uint64], best: int) -> str:
+    """Says why a job's best row may not be the best: what is beyond it, where no count with hours is; else empty."""
+    known, said = ~np.isnan(hours), []
+    for side, beyond in (("fewer", gpus < gpus[best]), ("more", gpus > gpus[best])):
+        if (beyond & known).any() or (side == "fewer" and gpus[best] == 1):
+            continue
+        said.append(_beyond(side, reasons[beyond]))
+    return "; ".join(said) if len(gpus) > 1 else ""
+
+
+def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
+    """Says why no count on one side has hours, by the reasons of those that were asked."""
+
+    def has(*any_of: Reason) -> bool:
+        return bool((reasons & np.uint64(sum(1 << reason.bit for reason in any_of))).any())
+
+    if not len(reasons):
+        return f"an end of the range: {side} GPUs may be better"
+    if has(Reason.NEEDS_PROFILE) or not (reasons & np.uint64(_INFEASIBLE)).all():
+        return f"the hours of {side} GPUs are not known"
+    if has(Reason.ABOVE_BUDGET, Reason.MISSES_DEADLINE):
+        return f"{side} GPUs are beyond the limits asked for"
+    if side == "more" and has(Reason.NOT_DIVISIBLE):
+        return "the most that can split the batch"
+    return f"{side} GPUs have no plan"
 
 
 def _critical(
     recipe: Recipe, profile: Profile | None, given: CriticalBatch | float | None
 ) -> tuple[float | None, str]:
     if isinstance(given, CriticalBatch):
-        return given.critical_batch, "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
+        what = "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
+        return given.critical_batch, f"{what}; {_sure(given.interval)}"
     if given is not None:
         return real(given, "critical_batch", "a number of samples above 0", lambda x: x > 0), "as given"
-    noise = recipe.noise_scale
+    noise, ends = recipe.noise_scale, None
     if noise is None and profile is not None:
         noise = profile.noise_scale_over_run(recipe.effective_batch)
+        one = None if profile.noise_by_progress else profile.noise_scale
+        ends = (one.value - one.error, one.value + one.error) if one is not None and one.error else None
     if noise is None:
         return None, "not known"
-    return noise, "the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162)"
+    return noise, f"the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162); {_sure(ends)}"
+
+
+def _sure(ends: tuple[float, float] | None) -> str:
+    """Writes the 95 % interval of a critical batch."""
+    if ends is None:
+        return "no range known"
+    low, high = max(0.0, ends[0]), ends[1]
+    return f"{figure(low)} {f'to {figure(high)}' if np.isfinite(high) else 'or more'} (95 % interval)"

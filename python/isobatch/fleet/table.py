@@ -25,11 +25,12 @@ from isobatch.fleet.columns import (
     known_text,
     of_arrow,
     of_numpy,
+    with_decimal,
     without_views,
 )
 from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refuse_unreadable
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.names import how_to_multiply
+from isobatch.recipes.names import earlier, how_to_multiply
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import OURS, few, nearest, printable, redacted
 
@@ -167,8 +168,10 @@ def input_table(
     row_offset: int = 0,
     first_id: int = 0,
     unique: bool = True,
+    decimal: str | None = None,
 ) -> InputTable:
     """Reads a job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
+    `decimal` is the sign before the fractions of numbers that are texts.
 
     Jobs without an id get a reason, since others can be planned without them; on a cluster without one each job would be planned.
 
@@ -202,7 +205,8 @@ def input_table(
             f"{_RECORD[kind]}, got a {type(source).__name__}",
             field=kind,
         )
-    table = replace(table, file=file, row_offset=row_offset, first_id=first_id)
+    fields = [(name, with_decimal(name, data, decimal)) for name, data in table.fields]
+    table = replace(table, fields=fields, file=file, row_offset=row_offset, first_id=first_id)
     if not unique:
         return table
     nameless = missing_ids(table.ids)
@@ -266,7 +270,7 @@ def _of_columns(
     kind: str, columns: Mapping[str, Any], rows: int, file: str | None, *, arrow: bool
 ) -> InputTable:
     known = field_names(kind)
-    _refuse_missing_columns(kind, list(columns), file)
+    _refuse_names(kind, list(columns), file)
     read = of_arrow if arrow else of_numpy
     return InputTable(
         kind,
@@ -278,9 +282,14 @@ def _of_columns(
     )
 
 
-def _refuse_missing_columns(kind: str, names: Sequence[str], file: str | None) -> None:
+def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
     needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
     faults = [
+        InputError(f"unknown column {name!r}: {went}", file=file, field=name)
+        for name in names
+        if (went := earlier(name)) is not None
+    ]
+    faults += [
         missing(name, _hint(kind, name, names, needed, file), file=file)
         for name in needed
         if name not in names
@@ -321,7 +330,9 @@ def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
 def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArray]:
     names = table.column_names
     if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"the column {doubled[0]!r} is in the header twice", file=file, field=doubled[0])
+        listed = ", ".join(map(repr, doubled))
+        what = f"the column {listed} is" if len(doubled) == 1 else f"the columns {listed} are"
+        raise InputError(f"{what} in the header twice", file=file, field=doubled[0])
     return {name: without_views(column) for name, column in zip(names, table.columns, strict=True)}
 
 

@@ -479,6 +479,7 @@ OF_COURSE: dict[str, Callable[[Course], float | None]] = {
 """Columns that are worked out of all legs: those that the core's list of columns marks `course`."""
 EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
     "hours": _hours,
+    "hours_error": lambda leg: (leg.step_error or nan) / 3600,
     "gpu_hours": lambda leg: _hours(leg) * leg.world_size,
     "cost": lambda leg: (
         _hours(leg)

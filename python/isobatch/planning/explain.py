@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 from isobatch import _core
 from isobatch.planning.record import Handover, PlanRecord
-from isobatch.planning.refusal import CAPS, asked_batch, menu, refusal
+from isobatch.planning.refusal import (
+    CAPS,
+    LINK_UNKNOWN,
+    asked_batch,
+    error_share,
+    menu,
+    refusal,
+    spent_of,
+    time_of,
+)
 from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
+from isobatch.reason import Reason
 from isobatch.words import cited, count, counted, duration, exact, figure, percent
 
 if TYPE_CHECKING:
@@ -50,20 +60,55 @@ def explain(
         lines = [*refusal(plan, options), *menu(plan, options)]
     else:
         lines = [
+            *_verdicts(plan),
             *_split(plan),
             *_changes(plan, moved=bool(moves)),
             *_steps(plan),
             *stage_lines(plan, stages),
             *_moves(moves, legs),
             *_outlook(plan),
+            *_unknown(plan),
         ]
     cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
     if cautions:
-        lines += ["Warnings:", *(f"  - {cited(reason.text, reason.source)}" for reason in cautions)]
+        lines += [
+            "Warnings:",
+            *(f"  - {cited(_warning(plan, reason), reason.source)}" for reason in cautions),
+        ]
     return "\n".join(lines)
 
 
+def _warning(plan: PlanRecord, reason: Reason) -> str:
+    """Says a caution, with the figures that decide it."""
+    if reason is Reason.ABOVE_CRITICAL_BATCH and plan.recipe.noise_scale is not None:
+        noise = f"noise_scale {figure(plan.recipe.noise_scale)} of the recipe, whose range is not known"
+        return (
+            reason.text.replace("the batch", f"the batch of {exact(plan.layout.effective_batch)}", 1)
+            + f" ({noise})"
+        )
+    return reason.text
+
+
 # ---- a plan that can be ----
+
+
+def _verdicts(plan: PlanRecord) -> Iterator[str]:
+    """Says of the deadline and the budget how surely they are met."""
+    deadline, budget = plan.settings.deadline_hours, plan.settings.budget
+    if deadline is not None and plan.hours is not None:
+        yield f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes {time_of(plan)}."
+    if budget is not None and plan.cost is not None:
+        yield f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs {spent_of(plan, plan.cost)}."
+
+
+def _kept(plan: PlanRecord, value: float, limit: float) -> str:
+    share = error_share(plan)
+    found = _core.verdict(value, math.nan if share is None else value * share, limit)
+    return (
+        "likely met, not surely"
+        if found == "likely"
+        else f"{found}{'' if share else ', but no range is known'}"
+    )
 
 
 def _split(plan: PlanRecord) -> Iterator[str]:
@@ -236,10 +281,25 @@ def _outlook(plan: PlanRecord) -> Iterator[str]:
         f"efficiency {figure(plan.efficiency)}."
     )
     if plan.hours is not None:
-        cost = "" if plan.cost is None else f", cost {figure(plan.cost)}"
-        yield f"The run takes {duration(plan.hours * 3600)}, {figure(plan.gpu_hours)} GPU-hours{cost}."
+        cost = "" if plan.cost is None else f", cost {spent_of(plan, plan.cost)}"
+        share = error_share(plan)
+        sure = "no range known: the profile has no errors" if share is None else f"± {percent(share)}"
+        yield f"The run takes {time_of(plan)}, {spent_of(plan, plan.gpu_hours)} GPU-hours{cost}; {sure}."
     if plan.memory_gib is not None:
         yield f"Memory: {figure(plan.memory_gib)} GiB per GPU."
+
+
+def _unknown(plan: PlanRecord) -> Iterator[str]:
+    """Names what is not known of time, money and memory, where a profile or a price was given."""
+    if plan.step_seconds is not None:
+        if plan.hours is None:
+            yield "Time and cost of the run are not known: the recipe has no duration."
+        if plan.memory_gib is None:
+            yield "Memory is not known: the profile has none."
+    elif plan.memory_gib is not None:
+        yield f"Time and cost are not known: {LINK_UNKNOWN}."
+    elif plan.cluster.price_per_gpu_hour is not None:
+        yield "Cost is not known: beside the price it needs a profile of these GPUs and links (isobatch estimate, isobatch calibrate)."
 
 
 # ---- a batch that grows ----

@@ -80,6 +80,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
     samples_per_second: float | None = None
     efficiency: float | None = None
     hours: float | None = None
+    hours_error: float | None = None
     gpu_hours: float | None = None
     cost: float | None = None
     memory_gib: float | None = None

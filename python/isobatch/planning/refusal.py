@@ -14,7 +14,7 @@ from isobatch.planning.record import PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
-from isobatch.words import cited, count, counted, duration, exact, figure, percent
+from isobatch.words import cited, count, counted, duration, exact, figure, percent, ranged
 
 MAX_NODES_AWAY = 64
 """How far other node counts are looked for, in each direction."""
@@ -190,7 +190,12 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
     for reason in plan.reasons:
         if reason.severity == "infeasible":
             text = _WHY.get(reason)
-            why = (text and text(plan)) or _over(plan, reason, options) or reason.text
+            why = (
+                (text and text(plan))
+                or _over(plan, reason, options)
+                or _mute(plan, reason, options)
+                or reason.text
+            )
             yield f"  - {cited(why, reason.source)}"
 
 
@@ -206,8 +211,19 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
         return None
     if reason is Reason.MISSES_DEADLINE:
         most = (plan.settings.deadline_hours or 0.0) * 3600
-        return f"the run takes {duration((here.hours or 0.0) * 3600)}, over the deadline of {duration(most)} (deadline_hours)"
-    return f"the run costs {figure(here.cost)}, above the budget of {figure(plan.settings.budget)}"
+        return f"the run takes {time_of(here)}, over the deadline of {duration(most)} (deadline_hours)"
+    return f"the run costs {spent_of(here, here.cost)}, above the budget of {figure(plan.settings.budget)}"
+
+
+LINK_UNKNOWN = "the profile lacks a link that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
+
+
+def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
+    """Names the link that a profile lacks: where something else would work, and it has hours there, there is one."""
+    timed = any(option.hours is not None for option in options)
+    if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
+        return None
+    return f"{LINK_UNKNOWN}, so that nobody can check deadline_hours and budget"
 
 
 def asked_batch(plan: PlanRecord) -> int | None:
@@ -323,7 +339,27 @@ def _how(plan: PlanRecord) -> str:
 def _price(plan: PlanRecord) -> str:
     if plan.hours is None:
         return ""
-    return duration(plan.hours * 3600) + ("" if plan.cost is None else f", cost {figure(plan.cost)}")
+    share = error_share(plan)
+    sure = "" if share is None else f" ± {percent(share)}"
+    return f"{duration(plan.hours * 3600)}{sure}" + (
+        "" if plan.cost is None else f", cost {figure(plan.cost)}"
+    )
+
+
+def error_share(plan: PlanRecord) -> float | None:
+    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is not known."""
+    return plan.hours_error / plan.hours if plan.hours_error and plan.hours else None
+
+
+def time_of(plan: PlanRecord) -> str:
+    """Writes how long the run takes, with its range."""
+    return ranged(plan.hours or 0.0, plan.hours_error, lambda hours: duration(hours * 3600))
+
+
+def spent_of(plan: PlanRecord, value: float | None) -> str:
+    """Writes GPU-hours or cost with their range, in percent that of the hours."""
+    share = error_share(plan)
+    return "unknown" if value is None else ranged(value, share and value * share)
 
 
 def _flags(asked: PlanRecord, plan: PlanRecord) -> str:

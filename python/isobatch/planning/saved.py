@@ -42,7 +42,7 @@ _REASONS_OF_PROFILE = frozenset(
         Reason.OUTSIDE_MEASURED,
         Reason.FORECAST_ESTIMATED,
         Reason.OTHER_HARDWARE,
-        Reason.ALL_REDUCE_FITTED,
+        Reason.LIMIT_LIKELY,
     )
 )
 

@@ -21,6 +21,7 @@ from typing import (
 )
 
 from isobatch.errors import InputError, together, unknown
+from isobatch.recipes.names import earlier
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -168,20 +169,6 @@ class Keywords(TypedDict, total=False):
 DEFAULTS = Settings()
 HYPERPARAMETERS = ("beta2_rule", "duration_scale")
 """Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
-EARLIER = {
-    "ragged": "use split='ragged'",
-    "uneven": "use split='uneven'",
-    "decrease_batch": "use split='smaller'",
-    "fixed_micro_batch": "give min_micro_batch and max_micro_batch that number",
-    "require_multiple": "micro_batch_multiple always insists",
-    "min_accumulation": "use accumulation_multiple",
-    "beta_half_life": "use beta2_rule='half_life'",
-    "min_beta2": "use beta2_rule='auto:FLOOR' or 'half_life:FLOOR'",
-    "muon_decay": "give the Recipe decay='sqrt'",
-    "duration_ratio": "use duration_scale='RATIO'",
-    "duration_power": "use duration_scale='RATIO^POWER'",
-}
-"""Where names of settings that there were went."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 
@@ -226,8 +213,8 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
 
 def _no_setting(name: str) -> InputError:
     """Builds the error of a name that no setting has; what a recipe or a cluster says is a field there."""
-    if name in EARLIER:
-        return InputError(f"unknown setting {name!r}: {EARLIER[name]}", field=name)
+    if (went := earlier(name)) is not None:
+        return InputError(f"unknown setting {name!r}: {went}", field=name)
     from isobatch.recipes.cluster import Cluster
     from isobatch.recipes.recipe import Recipe
 

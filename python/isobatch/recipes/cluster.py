@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
+from isobatch import _core
 from isobatch.errors import InputError, missing, together, unknown
-from isobatch.recipes.names import product_of
+from isobatch.recipes.names import earlier, product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -68,7 +69,7 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
     errors = [
         InputError(f"{name} {cls.elsewhere[name]}", field=name)
         if name in cls.elsewhere
-        else unknown("field", name, known, field=str(name))
+        else no_field(name, known)
         for name in given
         if name not in cls.__struct_fields__
     ]
@@ -79,6 +80,15 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
     ]
     if errors:
         raise together(errors)
+
+
+def no_field(name: Any, known: Collection[str]) -> InputError:
+    """Returns the error of a name that no field has; a setting of an earlier version says where it went."""
+    if (went := earlier(str(name))) is not None:
+        return InputError(f"unknown field {name!r}: {went}", field=str(name))
+    if any(setting == name for setting, record, _ in _core.fields() if record == "settings"):
+        return InputError(f"unknown field {name!r}: it is a setting, and goes beside the recipe", field=name)
+    return unknown("field", name, known, field=str(name))
 
 
 def _how(given: Collection[str]) -> str:
@@ -109,7 +119,7 @@ def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **fields: P.kwargs) -> T:
         if len(args) == 1 and not fields.keys() >= set(required):
             known = (*signature.parameters, *getattr(args[0], "__struct_fields__", ()))
-            errors = [unknown("field", name, known, field=name) for name in fields if name not in known]
+            errors = [no_field(name, known) for name in fields if name not in known]
             errors += [
                 missing(name, f"{method.__name__} needs it") for name in required if name not in fields
             ]
@@ -155,6 +165,10 @@ class Cluster(
     >>> Cluster(nodes=8, gpus_per_node=8).world_size
     64
     """
+
+    elsewhere: ClassVar[dict[str, str]] = {
+        "gpus": "is nodes × gpus_per_node: Cluster(nodes=1, gpus_per_node=16) has 16; plan also takes the number itself"
+    }
 
     nodes: int = 1
     gpus_per_node: int = 8

@@ -41,6 +41,8 @@ Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | HasSettings
 """Another tool's settings: a file of them, or themselves."""
 
 _PAIRS = ("betas", "device_batches")
+_TYPED = ("optimizer", "duration", "warmup", "eval_every", "save_every", "log_every", "ramp")
+"""Fields of texts that have more than one form: they are kept in ours."""
 
 
 class Recipe(
@@ -139,6 +141,10 @@ class Recipe(
                 self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
         self._compile()
+        for name in _TYPED:
+            text = getattr(self, name)
+            if text is not None and (plain := _core.canonical(name, text)) not in (None, text):
+                msgspec.structs.force_setattr(self, name, plain)
 
     @property
     def core(self) -> _core.Recipe:

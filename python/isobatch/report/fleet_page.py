@@ -14,7 +14,17 @@ from isobatch.reason import Reason
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.report.times import how_sure, knee_of, time_section, times_known
+from isobatch.report.times import (
+    best_in_time,
+    cost_of,
+    duration_of,
+    end_at,
+    how_sure,
+    in_time,
+    knee_of,
+    time_section,
+    times_known,
+)
 from isobatch.words import count, counted, percent
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
@@ -74,6 +84,8 @@ def sweep_page(
         plans = plans_of(swept, file)
     good = int((plans.status != INFEASIBLE).sum())
     headlines = [Headline("GPU counts with a plan", count(good), f"of {count(plans.rows)}")]
+    if times_known(plans) and deadline is not None:
+        headlines.insert(0, _within(plans, deadline, currency))
     if times_known(plans):
         headlines += [*_best(plans, currency), *knee_of(plans)]
     if isinstance(swept, Sweep) and swept.critical_batch is not None:
@@ -99,11 +111,23 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         if np.isnan(values).all():
             continue
         row = int(np.nanargmin(values))
-        cost = plans.spent("cost")[row]
-        price = "" if np.isnan(cost) else f", {words.price(cost, currency)}"
-        took = words.duration(plans.spent("hours")[row] * 3600)
-        found.append(Headline(label, counted(plans.gpus[row], "GPU"), f"{took}{price}"))
+        end = end_at(plans, row)
+        took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
+        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
+
+
+def _within(plans: Plans, deadline: float, currency: str) -> Headline:
+    """Where a sweep keeps the deadline with the fewest GPU-hours, and how surely."""
+    work = plans.spent("gpu_hours")
+    row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
+    label = f"deadline {words.duration(deadline * 3600)}"
+    if row is None:
+        return Headline(label, "missed", "at all counts with known hours")
+    took = duration_of(plans, row) + cost_of(plans, row, currency)
+    return Headline(
+        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
+    )
 
 
 def _lead(plans: Plans) -> str:
@@ -148,9 +172,10 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     if plans.compares:
         found += knee_of(plans)
     if deadline is not None:
-        in_time = len(np.unique(plans.text("job")[1][plans.spent("hours") <= deadline]))
+        met, likely = in_time(plans, deadline)
         within = f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"
-        found.append(Headline("deadline met", count(in_time), within))
+        more = f"; likely, not surely, by {count(likely)} more" if likely else ""
+        found.append(Headline("deadline met", count(met), within + more))
     return found
 
 

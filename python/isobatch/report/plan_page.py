@@ -10,6 +10,7 @@ import numpy as np
 
 from isobatch import words
 from isobatch.planning.plan import Plan
+from isobatch.planning.refusal import error_share, time_of
 from isobatch.report.charts import over_run
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.schedules import Schedule, extent
@@ -33,6 +34,7 @@ _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("steps", "total_steps", count),
     ("steps per epoch", "steps_per_epoch", count),
     ("hours", "hours", words.figure),
+    ("± hours, 95 % interval", "hours_error", words.figure),
     ("GPU-hours", "gpu_hours", words.figure),
     ("cost", "cost", words.figure),
     ("memory, GiB per GPU", "memory_gib", words.figure),
@@ -118,10 +120,15 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
         warmup = f"{count(plan.warmup_steps or 0)} of them warmup"
         found.append(Headline("steps", count(plan.total_steps), warmup))
     if plan.hours is not None:
+        share = error_share(plan)
+        sure = "no range known" if share is None else f"± {percent(share)}"
         spent = f"{words.figure(plan.gpu_hours or 0)} GPU-hours"
-        found.append(Headline("time", words.duration(plan.hours * 3600), spent))
-    if plan.cost is not None:
-        found.append(Headline("cost", words.price(plan.cost, currency)))
+        found.append(Headline("time", time_of(plan), f"{spent}; {sure}"))
+        if plan.cost is not None:
+            paid = words.ranged(
+                plan.cost, share and plan.cost * share, lambda cost: words.price(cost, currency)
+            )
+            found.append(Headline("cost", paid, sure))
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import words
+from isobatch import _core, words
+from isobatch.fleet.sweep import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
@@ -28,18 +30,36 @@ def times_known(plans: Plans) -> bool:
 
 
 def how_sure(plans: Plans) -> str:
-    """Says where hours and cost are estimates, with their interval where the table has it; a sentence after a space."""
+    """Says how wide the range of hours and cost is, or that none is known, and where they are estimates; a sentence after a space."""
     known = ~np.isnan(plans.number("hours"))
-    estimated = known & plans.has(Reason.FORECAST_ESTIMATED)
-    many = int(estimated.sum())
-    if not many:
+    if not known.any():
         return ""
-    rows = "" if many == known.sum() else f" in {counted(many, 'row')} of {count(known.sum())}"
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = (plans.number("step_error") / plans.number("step_seconds"))[estimated]
+        share = (plans.number("hours_error") / plans.number("hours"))[known]
     share = share[np.isfinite(share)]
-    interval = f": up to ±{percent(float(share.max()))} (95 % interval)" if share.size else ""
-    return f" Hours and cost are estimates{rows}, not measured{interval}."
+    interval = f"up to ±{percent(float(share.max()))} (95 % interval)" if share.size else "no range is known"
+    many = int((known & plans.has(Reason.FORECAST_ESTIMATED)).sum())
+    rows = "" if many in (0, known.sum()) else f" in {counted(many, 'row')} of {count(known.sum())}"
+    return f" Hours and cost{f' are estimates{rows}, not measured' if many else ''}: {interval}."
+
+
+def written(plans: Plans, name: str, row: int, write: Callable[[float], str]) -> str:
+    """Writes a row's hours, GPU-hours or cost with their range."""
+    value, hours = (float(plans.spent(it)[row]) for it in (name, "hours"))
+    error = float(plans.number("hours_error")[row])
+    return words.ranged(value, value * error / hours if hours else None, write)
+
+
+def duration_of(plans: Plans, row: int) -> str:
+    """Writes how long a row's run takes, with its range."""
+    return written(plans, "hours", row, lambda hours: words.duration(hours * 3600))
+
+
+def cost_of(plans: Plans, row: int, currency: str) -> str:
+    """Writes what a row's run costs, with its range, after a comma; nothing where that is not known."""
+    if np.isnan(plans.spent("cost")[row]):
+        return ""
+    return f", {written(plans, 'cost', row, lambda cost: words.price(cost, currency))}"
 
 
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
@@ -61,13 +81,14 @@ def knees(plans: Plans) -> dict[int, int]:
     """Finds each job's row of the least hours × GPU-hours: past it, 1 % less time costs more than 1 % more GPU-hours.
 
     A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU types, since an hour of
-    one is no hour of another.
+    one is no hour of another; nor has one whose batch grows, and with it the samples to the same loss, which only a sweep knows.
     """
     if len(plans.gpu_types()[0]) > 1:
         return {}
     _, job = plans.text("job")
+    is_sweep = "gpus" in plans.numbers
     with np.errstate(over="ignore"):
-        product = plans.spent("hours") * plans.spent("gpu_hours")
+        product = compared(_figures(plans)) if is_sweep else plans.spent("hours") * plans.spent("gpu_hours")
     rows = np.flatnonzero(~np.isnan(product))
     rows = rows[np.lexsort((product[rows], job[rows]))]
     if not len(rows):
@@ -75,16 +96,62 @@ def knees(plans: Plans) -> dict[int, int]:
     _, first = np.unique(job[rows], return_index=True)
     gpus = plans.gpus[rows]
     several = np.minimum.reduceat(gpus, first) < np.maximum.reduceat(gpus, first)
+    if not is_sweep:
+        several &= ~grows(plans.number("effective_batch")[rows], plans.number("total_steps")[rows], first)
     return {int(job[row]): int(row) for row in rows[first[several]].tolist()}
+
+
+def _figures(plans: Plans) -> dict[str, NDArray[np.float64]]:
+    """Returns what a job's rows are compared by."""
+    names = ("effective_batch", "total_steps", "samples_over_least")
+    spent = {name: plans.spent(name) for name in ("hours", "gpu_hours")}
+    return spent | {name: plans.number(name) for name in names}
 
 
 def knee_of(plans: Plans) -> list[Headline]:
     """Names the knee of a single job, or of the middle one of several."""
-    counts = sorted(float(plans.gpus[row]) for row in knees(plans).values())
-    if not counts:
+    rows = sorted(knees(plans).values(), key=lambda row: float(plans.gpus[row]))
+    if not rows:
         return []
-    note = "past it, more GPUs cost more than they save" + ("; the middle job" if len(counts) > 1 else "")
-    return [Headline("knee", counted(counts[len(counts) // 2], "GPU"), note)]
+    row = rows[len(rows) // 2]
+    note = end_at(plans, row) or "past it, more GPUs cost more than they save"
+    return [
+        Headline(
+            "knee", counted(plans.gpus[row], "GPU"), note + ("; the middle job" if len(rows) > 1 else "")
+        )
+    ]
+
+
+def end_at(plans: Plans, row: int) -> str:
+    """Says why a row that is the best of its job may not be: what is beyond it, where no row with hours is."""
+    _, job = plans.text("job")
+    own = np.flatnonzero(job == job[row])
+    at = int(np.flatnonzero(own == row)[0])
+    return end_of(plans.gpus[own], plans.spent("hours")[own], plans.reasons[own], at)
+
+
+def best_in_time(
+    plans: Plans, rows: NDArray[np.int64], by: NDArray[np.float64], deadline: float
+) -> tuple[int | None, str]:
+    """Finds the row with the least `by` that meets the deadline, else one that likely does, and says so; None where none does."""
+    hours, error = plans.spent("hours"), plans.number("hours_error")
+    kept = [_core.verdict(hours[row], error[row], deadline) for row in rows.tolist()]
+    for verdict, note in (("met", ""), ("likely", " (likely, not surely)")):
+        good = rows[[each == verdict for each in kept]]
+        if len(good):
+            return _least(by, good), note
+    return None, ""
+
+
+def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
+    """Counts the jobs that meet a deadline, and those that only likely do."""
+    _, job = plans.text("job")
+    spent = (plans.spent("hours").tolist(), plans.number("hours_error").tolist())
+    verdicts = np.array(
+        [_core.verdict(hours, error, deadline) or "" for hours, error in zip(*spent, strict=True)]
+    )
+    met, likely = (set(job[verdicts == name].tolist()) for name in ("met", "likely"))
+    return len(met), len(likely - met)
 
 
 # ---- the charts ----
@@ -185,8 +252,7 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
     def cell(row: int) -> str:
-        price = "" if np.isnan(cost[row]) else f", {words.price(cost[row], currency)}"
-        return f"{_where(plans, row)}, {words.duration(hours[row] * 3600)}{price}"
+        return f"{_where(plans, row)}, {duration_of(plans, row)}{cost_of(plans, row, currency)}"
 
     jobs, marks = _jobs(plans), knees(plans)
     rows = []
@@ -197,8 +263,8 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
         if marks:
             line.append(cell(marks[at]) if at in marks else "")
         if deadline is not None:
-            in_time = own[(hours[own] <= deadline) & ~np.isnan(priced[own])]
-            line.append(cell(_least(priced, in_time)) if len(in_time) else "none of these")
+            row, note = best_in_time(plans, own[~np.isnan(priced[own])], priced, deadline)
+            line.append("none of these" if row is None else cell(row) + note)
         rows.append(line)
     is_priced = not np.isnan(cost).all()
     least = "cheapest" if is_priced else "fewest GPU-hours"

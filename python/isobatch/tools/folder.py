@@ -172,9 +172,14 @@ def _fill_row(
             values[name] = None
         elif isinstance(values.get(name), str):
             try:
-                values[name] = kind(values[name])
+                read: Any = _core.number(name, values[name])  # as the plan has read it
+                values[name] = kind(values[name] if read is None else read)
             except ValueError:
                 raise must_be("a number", values[name], field=name) from None
+    if isinstance(values.get("optimizer"), str):
+        values["optimizer"] = _core.canonical("optimizer", values["optimizer"]) or values["optimizer"]
+    if str(row.get("job")) in jobs and not values.get("schedule") and not values.get("ramp"):
+        values["schedule"] = "cosine"  # a recipe's own
     for name in ("drop_last", "even_batches"):
         values[name] = _FLAGS.get(str(values.get(name)).lower(), values.get(name))
     if values.get("nodes") is None:

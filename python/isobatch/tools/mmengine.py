@@ -54,7 +54,7 @@ _HARMLESS = """
 _COSINES, _POWERS = ("CosineAnnealingLR", "CosineAnnealing"), ("PolyLR", "PolynomialLR")
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """One of the schedulers: it acts from `begin` to `end`, both in epochs (ep) or steps (st); `end` is None for that of the run."""
 
     kind: str
@@ -110,7 +110,7 @@ def _schedule(page: SettingsPage) -> None:
     return _decay(page, decays[0], warmups[0] if warmups else None)
 
 
-def _part(page: SettingsPage, given: Any) -> Part | None:
+def _part(page: SettingsPage, given: Any) -> Stretch | None:
     if not isinstance(given, Mapping):
         return None
     unit = "ep" if given.get("by_epoch", True) else "st"
@@ -121,15 +121,15 @@ def _part(page: SettingsPage, given: Any) -> Part | None:
         return None
     if end is not None and length(end, unit) == page.reading.fields.get("duration"):
         end = None
-    return Part(getattr(kind, "name", kind) or "", unit, begin, end, given)
+    return Stretch(getattr(kind, "name", kind) or "", unit, begin, end, given)
 
 
-def _moves_lr(part: Part) -> bool:
+def _moves_lr(part: Stretch) -> bool:
     """Others move the momentum, the weight decay, or what `param_name` says."""
     return part.kind.endswith(("LR", "Annealing")) or part.given.get("param_name") == "lr"
 
 
-def _warmup(page: SettingsPage, part: Part) -> None:
+def _warmup(page: SettingsPage, part: Stretch) -> None:
     first, last = part.given.get("start_factor", 1.0 / 3), part.given.get("end_factor", 1.0)
     if last != 1 or not isinstance(first, int | float) or first >= 1:
         return page.unsupported("param_scheduler", "a LinearLR that does not end at the learning rate")
@@ -137,7 +137,7 @@ def _warmup(page: SettingsPage, part: Part) -> None:
     return page.note(f"the warmup starts at {first} of the learning rate, the plan's at 0")
 
 
-def _decay(page: SettingsPage, part: Part, warmup: Part | None) -> None:
+def _decay(page: SettingsPage, part: Stretch, warmup: Stretch | None) -> None:
     if part.kind in ("MultiStepLR", "StepLR"):
         return _drops(page, part)
     if part.kind not in _COSINES + _POWERS:
@@ -165,7 +165,7 @@ def _decay(page: SettingsPage, part: Part, warmup: Part | None) -> None:
     return page.give("schedule", f"wsd(decay={length(span, part.unit)}, shape={plain})", "param_scheduler")
 
 
-def _shape(part: Part) -> str:
+def _shape(part: Stretch) -> str:
     return "cosine" if part.kind in _COSINES else f"polynomial(power={float(part.given.get('power', 1.0))})"
 
 
@@ -175,7 +175,7 @@ def _call(shape: str, argument: str) -> str:
     return f"{shape[:-1]}, {argument})" if shape.endswith(")") else f"{shape}({argument})"
 
 
-def _bottom(page: SettingsPage, part: Part) -> None:
+def _bottom(page: SettingsPage, part: Stretch) -> None:
     end, ratio = part.given.get("eta_min"), part.given.get("eta_min_ratio")
     if type(end) in (int, float):
         page.give("min_lr", end, "param_scheduler")
@@ -183,7 +183,7 @@ def _bottom(page: SettingsPage, part: Part) -> None:
         page.times_lr("min_lr", ratio, "param_scheduler")
 
 
-def _drops(page: SettingsPage, part: Part) -> None:
+def _drops(page: SettingsPage, part: Stretch) -> None:
     """Milestones count from the scheduler's begin; what lies behind its end is never reached."""
     gamma, points, every = (part.given.get(key) for key in ("gamma", "milestones", "step_size"))
     gamma = 0.1 if gamma is None else gamma

@@ -25,8 +25,9 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     )
     sheet.settings = {"name": name, **sheet.settings}
     if plan.hours is not None:
-        # A tenth more than the forecast, in whole minutes.
-        sheet.settings["minutes"] = math.ceil(plan.hours * 60 * 1.1)
+        # The upper end of the forecast's range, and at least a tenth more than the forecast: Slurm ends what takes longer.
+        hours = plan.hours + max(plan.hours_error or 0.0, plan.hours / 10)
+        sheet.settings["minutes"] = math.ceil(hours * 60)
     return sheet
 
 

@@ -94,7 +94,7 @@ reasons! {
     RampNotDivisible "ramp_not_divisible" Infeasible
         "a batch of the ramp cannot be split into whole micro-batches over the replicas" ""
     NeedsProfile "needs_profile" Infeasible
-        "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type (see isobatch calibrate)" ""
+        "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type (isobatch calibrate), with the links that the run uses (else inter_gb_s, intra_gb_s of the cluster)" ""
     MissesDeadline "misses_deadline" Infeasible
         "the run takes longer than deadline_hours" ""
     AboveBudget "above_budget" Infeasible
@@ -142,15 +142,15 @@ reasons! {
     MemoryEstimated "memory_estimated" Caution
         "memory was estimated from parameters, optimizer and precision, not measured" ""
     OutsideMeasured "outside_measured" Caution
-        "the forecast is outside the range that the profile measured" ""
+        "the forecast, or its all-reduce, is outside what the profile measured: its range may be too narrow" ""
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
         "no profile was measured on this cluster's GPU type, so nothing is forecast" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
-    AllReduceFitted "all_reduce_fitted" Caution
-        "the all-reduce is outside the profile's table of measured ones; its time comes from the fitted latency and bandwidth" ""
+    LimitLikely "limit_likely" Caution
+        "deadline_hours or budget lies below the upper end of the forecast's range: likely met, not surely" ""
     AccumulationUnmet "accumulation_unmet" Infeasible
         "no split has an accumulation that is a multiple of accumulation_multiple" ""
     RampRule "ramp_rule" Caution

@@ -32,9 +32,14 @@ pub fn schedule_error(py: Python<'_>, error: &ScheduleError, row: Option<usize>)
     self::error(py, row, error.field, &error.to_string())
 }
 
-/// The Python exception of a field that has an illegal value; without the value where it is not at hand.
-pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>) -> PyErr {
-    let (name, legal) = (field.name(), field.legal());
+/// What a field must be, and behind a semicolon why it is not.
+pub fn expected(field: Field, why: Option<String>) -> String {
+    why.map_or_else(|| field.legal().to_owned(), |why| format!("{}; {why}", field.legal()))
+}
+
+/// The Python exception of a field that has an illegal value, and why it is; without the value where it is not at hand.
+pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>, why: Option<String>) -> PyErr {
+    let (name, legal) = (field.name(), &expected(field, why));
     let Some(value) = value else {
         return input_error(py, name, &format!("{name} must be {legal}"));
     };

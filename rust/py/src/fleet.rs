@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::arrays;
-use crate::errors::input_error;
+use crate::errors::{expected, input_error};
 use crate::outlook::{Workloads, list_of};
 use crate::pool;
 use crate::value::set_all;
@@ -189,7 +189,8 @@ pub fn fleet_fault<'py>(
     shared: &Bound<'py, PyDict>,
     pairs: GivenPairs<'py>,
     row: usize,
-) -> PyResult<Option<(&'static str, &'static str)>> {
+) -> PyResult<Option<(&'static str, String)>> {
     let fleet = fleet(py, &jobs, &clusters, shared, &pairs, &[])?;
-    Ok(fleet.input(row).invalid().map(|field| (field.name(), field.legal())))
+    let input = fleet.input(row);
+    Ok(input.invalid().map(|field| (field.name(), expected(field, input.why(field)))))
 }

@@ -182,6 +182,12 @@ pub fn noise_over_run(noise: Vec<(f64, f64)>, tuned_batch: f64) -> f64 {
     forecast::noise_over_run(&noise, tuned_batch)
 }
 
+/// How a forecast with half the width of its range (NaN: none is known) keeps a limit; `None` where it is not known.
+#[pyfunction]
+pub fn verdict(value: f64, error: f64, limit: f64) -> Option<&'static str> {
+    forecast::Verdict::of(value, error, limit).map(forecast::Verdict::name)
+}
+
 /// The largest micro-batch up to `most` that fits into each number of bytes; −1 where not even one sample does.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.

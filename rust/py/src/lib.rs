@@ -30,7 +30,9 @@ mod _core {
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
-    use crate::forecast::{all_reduce_rows, forecast_rows, micro_batch_rows, noise_over_run, step_rows};
+    use crate::forecast::{
+        all_reduce_rows, forecast_rows, micro_batch_rows, noise_over_run, step_rows, verdict,
+    };
     #[pymodule_export]
     use crate::goodput::goodput_rows;
     #[pymodule_export]
@@ -44,7 +46,10 @@ mod _core {
     #[pymodule_export]
     use crate::settings::check_settings;
     #[pymodule_export]
-    use crate::tables::{fields, optimizers, precisions, reasons, results, results_over_legs, rules};
+    use crate::tables::{
+        canonical, fields, number, optimizers, precisions, reasons, results, results_over_legs, right_form,
+        rules,
+    };
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

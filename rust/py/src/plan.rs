@@ -29,7 +29,10 @@ impl Recipe {
         set_all(&mut input, fields, &[Record::Recipe])?;
         match input.invalid() {
             None => Ok(Recipe { input }),
-            Some(field) => Err(illegal(fields.py(), field, fields.get_item(field.name())?.as_ref())),
+            Some(field) => {
+                let value = fields.get_item(field.name())?;
+                Err(illegal(fields.py(), field, value.as_ref(), input.why(field)))
+            }
         }
     }
 
@@ -197,7 +200,7 @@ impl Planner {
         faults.raise(py)?;
         let mut row = Row::unknown();
         if let Some(field) = plan(&input, list_of(workloads), &mut row) {
-            return Err(illegal(py, field, None));
+            return Err(illegal(py, field, None, None));
         }
         let cells = row.cells();
         let value = |&place: &usize| match place.checked_sub(COLUMNS.len()) {

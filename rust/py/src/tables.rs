@@ -1,9 +1,11 @@
 //! What the core knows by name: Python's enumerations and documents are held against it.
 
 use isobatch_core::bulk::{ElementType, ResultColumn};
-use isobatch_core::input::{Field, Precision, Record};
+use isobatch_core::input::{Field, FieldKind, Precision, Record, Value};
+use isobatch_core::lengths::MAX_COUNT;
 use isobatch_core::reason::{Reason, Severity};
 use isobatch_core::rules::{Optimizer, Rule};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
@@ -32,6 +34,46 @@ pub fn fields() -> Vec<(&'static str, &'static str, &'static str)> {
         Record::Settings => "settings",
     };
     Field::ALL.iter().map(|f| (f.name(), record(f), f.legal())).collect()
+}
+
+/// The field of this name in any record.
+fn named(name: &str) -> Option<Field> {
+    Field::named(name, &[Record::Recipe, Record::Cluster, Record::Settings])
+}
+
+/// What to write for a text that is no value of a field but may mean some; `None` where nothing is likely.
+#[pyfunction]
+pub fn right_form(name: &str, text: &str) -> Option<String> {
+    named(name)?.right_form(text)
+}
+
+/// A text of a field as this tool writes it itself; `None` where it is as good as any.
+#[pyfunction]
+pub fn canonical(name: &str, text: &str) -> Option<String> {
+    named(name)?.canonical(text)
+}
+
+/// A text as the number that a field of numbers reads in it; `None` of another field, and of a text that it does not read.
+#[pyfunction]
+pub fn number<'py>(py: Python<'py>, name: &str, text: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(field) =
+        named(name).filter(|field| matches!(field.kind(), FieldKind::Count(_) | FieldKind::Real(..)))
+    else {
+        return Ok(None);
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "whole and at most 2^53")]
+    match field.read(text) {
+        Value::Int(n) => n.into_bound_py_any(py).map(Some),
+        Value::Real(x)
+            if matches!(field.kind(), FieldKind::Count(_))
+                && x.fract() == 0.0
+                && x.abs() <= MAX_COUNT as f64 =>
+        {
+            (x as i64).into_bound_py_any(py).map(Some)
+        }
+        Value::Real(x) => x.into_bound_py_any(py).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// (name, `NumPy` type, text, whether only a profile says it) of every result column.

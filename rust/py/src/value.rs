@@ -51,7 +51,7 @@ impl Faults {
     pub fn set(&mut self, input: &mut Input, field: Field, value: &Bound<'_, PyAny>) {
         input.set(field, &value_of(field, value));
         if input.fault.take().is_some() {
-            self.0.push(illegal(value.py(), field, Some(value)));
+            self.0.push(illegal(value.py(), field, Some(value), None));
         }
     }
 

@@ -141,6 +141,7 @@ def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
         "columns": query.columns,
         "select": query.select,
         "top": query.top,
+        **({} if query.decimal is None else {"decimal": query.decimal}),
         "partition_by": partition_by,
         "clusters": None
         if clusters is None

@@ -70,7 +70,7 @@ class PlanLR(LRScheduler):
         me = _SCHEDULERS[optimizer] = ref(self)
 
         def count(*_: Any) -> None:
-            if (scheduler := me()) is not None:
+            if (scheduler := me()) is not None and not scheduler._is_blank():
                 scheduler._steps_taken += 1
 
         def reset(*_: Any) -> None:
@@ -115,6 +115,15 @@ class PlanLR(LRScheduler):
             self._position += 1
         self._started = True  # LRScheduler's own first call sets the first learning rate.
         self._set()
+
+    def _is_blank(self) -> bool:
+        """Returns whether the step just taken is none of the training's: torch's `set_state_dict` takes one with learning rate 0 and
+        without gradients, to make the optimizer's state."""
+        groups = self.optimizer.param_groups
+        rates = [
+            group["lr"] for group in groups if not isinstance(group["lr"], torch.Tensor) or group["lr"].is_cpu
+        ]
+        return len(rates) == len(groups) and not any(rates) and any(self._last_lr)
 
     def _set(self) -> None:
         """Writes the learning rates of the current position into the optimizer."""

@@ -39,7 +39,9 @@ class PlanSampler(Sampler[list[int]]):
     The samples of an epoch are in one order for all replicas, and each round of micro-batches takes the next of them, dealt
     out like cards. So what was consumed is always the order's beginning, and a run resumes on any number of GPUs from two
     numbers, epoch and offset. For a plain plan the micro-batches are those of torch's DistributedSampler, seed for seed.
-    The end of an epoch is padded or dropped as the plan says (`samples_per_epoch`, `padded_samples`, `dropped_samples`).
+    The end of an epoch is padded or dropped as the plan says (`samples_per_epoch`, `padded_samples`, `dropped_samples`). In a plan with a
+    batch ramp, which counts through the epochs, it ends no step: the epoch's last step takes the rest from the next one, which begins
+    behind that.
 
     After an epoch the sampler is at the start of the next one: `set_epoch` is only needed to go elsewhere. With DataLoader
     workers the sampler runs ahead of the training by what they prefetch: save its state through torchdata's
@@ -79,6 +81,7 @@ class PlanSampler(Sampler[list[int]]):
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
         self._uneven = Reason.UNEVEN in plan.reasons
+        self._streams = len(plan.course.legs[-1].stages) > 1
         self._alike: dict[tuple[int, bool], list[tuple[range, MicroBatch, int]]] = {}
         self._rank = _rank(replicas) if rank is None else rank
         if type(self._rank) is not int or not 0 <= self._rank < replicas:
@@ -133,13 +136,27 @@ class PlanSampler(Sampler[list[int]]):
 
     def _batches(self, start: _Place) -> Iterator[list[int]]:
         order = self._order(start.epoch)
+        after = _Place(start.epoch + 1, 0, 0)
         for part, _, then in self._passes(start):
             places = np.arange(part.start, part.stop, part.step)
+            self._at = then
+            if self._streams:
+                after = then
+            if part.stop > self._size and self._streams:
+                yield self._of_later_epochs(start.epoch, places)
+                continue
             if part.stop > self._size:  # Padding: from the epoch's beginning again.
                 places %= self._size
-            self._at = then
             yield (places if order is None else order[places]).tolist()
-        self._start = self._at = _Place(start.epoch + 1, 0, 0)
+        self._start = self._at = after
+
+    def _of_later_epochs(self, epoch: int, places: NDArray[np.int64]) -> list[int]:
+        """Returns the samples at places that go on in the next epochs' orders."""
+        found = []
+        for later, place in zip(*(part.tolist() for part in divmod(places, self._size)), strict=True):
+            order = self._order(epoch + later)
+            found.append(int(place if order is None else order[place]))
+        return found
 
     def weights(self) -> Iterator[MicroBatch]:
         """Yields a MicroBatch for each micro-batch of the last iterator: the factor of its mean loss, and when to step.
@@ -179,8 +196,9 @@ class PlanSampler(Sampler[list[int]]):
         epoch, offset, into = place
         if type(epoch) is not int or epoch < 0:
             raise must_be("a whole number of at least 0", epoch, field="epoch")
-        # An epoch that is padded ends past the dataset's size.
-        if type(offset) is not int or not 0 <= offset <= self._size + self._micro * self._replicas:
+        # An epoch that is padded ends past the dataset's size, and so does a step that goes on in the next one.
+        past = self._plan.layout.effective_batch if self._streams else self._micro * self._replicas
+        if type(offset) is not int or not 0 <= offset <= self._size + past:
             raise must_be(f"0 to {self._size}", offset, field="offset")
         if into and not any(
             then.offset == offset for *_, then in self._passes(_Place(epoch, offset - into, 0))
@@ -202,15 +220,25 @@ class PlanSampler(Sampler[list[int]]):
         """Yields the samples of this replica from a place to the end of the epoch, and where the run is after them."""
         epoch, offset, into = place
         start = offset - into
-        end = start + rest_of_epoch(self._plan, self._size, start).served
+        end = self._size if self._streams else start + rest_of_epoch(self._plan, self._size, start).served
         while start < end:
             full = self._plan.course.batch_at(epoch * self._size + start)
-            batch = min(full, end - start)
+            batch = full if self._streams else min(full, end - start)
             for places, micro_batch, after in self._step(batch, full=batch == full):
                 if start + after > offset:
                     part = range(start + places.start, start + places.stop, places.step)
-                    yield part, micro_batch, _Place(epoch, start + after, 0 if micro_batch.last else after)
+                    yield (
+                        part,
+                        micro_batch,
+                        self._after(epoch, start + after, 0 if micro_batch.last else after),
+                    )
             start += batch
+
+    def _after(self, epoch: int, offset: int, into: int) -> _Place:
+        if self._streams and not into:
+            later, offset = divmod(offset, self._size)
+            epoch += later
+        return _Place(epoch, offset, into)
 
     def _step(self, batch: int, *, full: bool) -> list[tuple[range, MicroBatch, int]]:
         """Returns the passes of a step from sample 0 on, computed once for all steps of a size."""

@@ -12,7 +12,7 @@ from isobatch.tools.shells import builtins
 from isobatch.tools.shells.expansion import Expansion
 from isobatch.tools.shells.pieces import ALWAYS_SET
 from isobatch.tools.shells.state import Launch, Marks, Outcome, Shell, is_known, merged
-from isobatch.tools.shells.tree import Block, Chain, Choice, Loop, Pipeline, Selection, Text
+from isobatch.tools.shells.tree import Block, Chain, Choice, Pipeline, Repetition, Selection, Text
 
 MAX_ROUNDS = 200
 
@@ -149,7 +149,7 @@ class Branches:
                     self.block(shell.copy(), body)
         return None, ""
 
-    def loop(self, shell: Shell, loop: Loop) -> Outcome:
+    def loop(self, shell: Shell, loop: Repetition) -> Outcome:
         """A loop: each round where their number is known, else what it sets is not."""
         first, launches, lost = shell.copy(), len(self.launches), self.loses_its_way
         self.loses_its_way = False
@@ -167,7 +167,7 @@ class Branches:
         self.loops -= 1
         return outcome
 
-    def _rounds(self, shell: Shell, loop: Loop) -> Outcome | None:
+    def _rounds(self, shell: Shell, loop: Repetition) -> Outcome | None:
         """Follows each round; None where their number is not known."""
         values = self._values(shell, loop)
         if values is None and loop.condition is None:
@@ -192,7 +192,7 @@ class Branches:
                 return status, flow
         return None
 
-    def _values(self, shell: Shell, loop: Loop) -> list[str] | None:
+    def _values(self, shell: Shell, loop: Repetition) -> list[str] | None:
         if loop.condition is not None:
             return None
         if loop.words is None:

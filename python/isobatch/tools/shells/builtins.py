@@ -10,7 +10,7 @@ from isobatch.tools.shells.conditions import tested
 from isobatch.tools.shells.expansion import Expansion
 from isobatch.tools.shells.pieces import ALWAYS_SET
 from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark
-from isobatch.tools.shells.tree import Assignment, Command, Function, Loop, Simple, Text
+from isobatch.tools.shells.tree import Assignment, Command, Function, Repetition, Simple, Text
 
 ANYTHING = "*"
 """In the place of names: what is set is not known."""
@@ -296,7 +296,7 @@ def assigned(node: Any, functions: Mapping[str, Command], seen: frozenset[str] =
             names.add(ANYTHING)
         if texts and texts[0] in functions and texts[0] not in seen:
             names |= assigned(functions[texts[0]], functions, seen | {texts[0]})
-    elif isinstance(node, Loop) and node.name:
+    elif isinstance(node, Repetition) and node.name:
         names.add(node.name)
     if isinstance(node, Function):
         return names | assigned(node.body, functions, seen)

@@ -26,10 +26,10 @@ from isobatch.tools.shells.tree import (
     Computed,
     Condition,
     Function,
-    Group,
-    Loop,
+    Grouping,
     Output,
     Pipeline,
+    Repetition,
     Selection,
     Simple,
     Text,
@@ -111,9 +111,9 @@ class Execution(Branches):
                 return self.choice(shell, command, 0)
             case Selection():
                 return self.selection(shell, command, 0)
-            case Loop():
+            case Repetition():
                 return self.loop(shell, command)
-            case Group():
+            case Grouping():
                 if not command.apart:
                     return self.block(shell, command.body)
                 return self.block(shell.copy(), command.body)[0], ""

@@ -18,7 +18,7 @@ _FIRST_MARK = 0xF0000
 _MOST_MARKS = 0xFFFD
 
 
-class Reason(NamedTuple):
+class Origin(NamedTuple):
     """Why something is not known.
 
     Attributes:
@@ -95,19 +95,19 @@ class Marks:
     """The marks of what is not known: each is a character that no script has."""
 
     def __init__(self) -> None:
-        self.reasons: list[Reason] = []
-        self.known: dict[Reason, str] = {}
+        self.reasons: list[Origin] = []
+        self.known: dict[Origin, str] = {}
 
     def mark(self, source: str, why: str) -> str:
         """Returns the mark of a reason."""
-        reason = Reason(self.shown(source), self.shown(why))
+        reason = Origin(self.shown(source), self.shown(why))
         if reason not in self.known:
             number = min(len(self.reasons), _MOST_MARKS)
             self.reasons.append(reason)
             self.known[reason] = chr(_FIRST_MARK + number)
         return self.known[reason]
 
-    def reason(self, text: str) -> Reason | None:
+    def reason(self, text: str) -> Origin | None:
         """The first reason in a text; None where all of it is known."""
         return next((self.reasons[ord(char) - _FIRST_MARK] for char in text if is_mark(char)), None)
 

@@ -19,9 +19,9 @@ from isobatch.tools.shells.tree import (
     Condition,
     Document,
     Function,
-    Group,
-    Loop,
+    Grouping,
     Pipeline,
+    Repetition,
     Selection,
     Text,
     Word,
@@ -157,7 +157,7 @@ class _Parser(CommandReader):
             self.at = first
         if self.char() == "(":
             self.step()
-            return Group(self._nonempty(self._closed(")")), True)
+            return Grouping(self._nonempty(self._closed(")")), True)
         if keyword in ("if", "case", "for", "while", "until", "function", "{", "[["):
             self.step(len(keyword))
         match keyword:
@@ -166,7 +166,7 @@ class _Parser(CommandReader):
             case "{":
                 body = self._block("}")
                 self._take("}")
-                return Group(body, False)
+                return Grouping(body, False)
             case "[[":
                 return Condition(line, self._test_words())
             case "if":
@@ -242,7 +242,7 @@ class _Parser(CommandReader):
             if char == ")":
                 return tuple(patterns)
 
-    def _loop(self, line: int, first: int, keyword: str) -> Loop:
+    def _loop(self, line: int, first: int, keyword: str) -> Repetition:
         name, words, condition = "", None, None
         if keyword == "for":
             name, words = self._for()
@@ -252,7 +252,7 @@ class _Parser(CommandReader):
         self._take("do")
         body = self._block("done")
         self._take("done")
-        return Loop(line, name, words, condition, keyword == "until", body, source)
+        return Repetition(line, name, words, condition, keyword == "until", body, source)
 
     def _for(self) -> tuple[str, tuple[Word, ...] | None]:
         self._blanks()

@@ -122,7 +122,7 @@ class Selection(NamedTuple):
     source: str
 
 
-class Loop(NamedTuple):
+class Repetition(NamedTuple):
     """`for` (a name and words; None: the script's own arguments), `while` or `until` (a condition)."""
 
     line: int
@@ -134,7 +134,7 @@ class Loop(NamedTuple):
     source: str
 
 
-class Group(NamedTuple):
+class Grouping(NamedTuple):
     """`{ … }`, or `( … )`, which changes no variable outside."""
 
     body: Block
@@ -148,5 +148,5 @@ class Function(NamedTuple):
     body: Command
 
 
-Command = Simple | Condition | Computed | Choice | Selection | Loop | Group | Function
+Command = Simple | Condition | Computed | Choice | Selection | Repetition | Grouping | Function
 Block = tuple[Chain, ...]

@@ -14,6 +14,6 @@ pub use allreduce::AllReduceTable;
 pub use constants::{Constant, Link};
 pub use goodput::{Best, Case, optimize};
 pub use model::{Forecast, Measured, Profile};
-pub use outlook::{ClusterProfile, Fitted, Outlook, within_limits};
+pub use outlook::{ClusterProfile, Fitted, Outlook, Verdict, within_limits};
 pub use shape::{Placement, Shape};
 pub use workload::{Workload, noise_over_run};

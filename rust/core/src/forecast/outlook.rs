@@ -27,7 +27,7 @@ macro_rules! outlook {
     };
 }
 
-outlook! { step_seconds step_error samples_per_second efficiency hours gpu_hours cost memory_gib }
+outlook! { step_seconds step_error samples_per_second efficiency hours hours_error gpu_hours cost memory_gib }
 
 /// The profile that fits a cluster's GPUs.
 #[derive(Clone, Copy, Debug)]
@@ -230,29 +230,70 @@ impl ClusterProfile<'_> {
         let Fitted { workload, profile, borrowed } = self.fitted;
         let shape = self.shape(micro_batch, accumulation);
         let forecast = profile.forecast(&shape, &workload.table);
+        let costs = self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds);
+        // One that no float holds is not known.
+        let known = |error: f64| if error.is_finite() { error } else { f64::NAN };
+        let relative = forecast.step_error / forecast.step_seconds;
         let outlook = Outlook {
-            // One that no float holds is not known.
-            step_error: Some(forecast.step_error).filter(|error| error.is_finite()).unwrap_or(f64::NAN),
+            step_error: known(forecast.step_error),
             efficiency: forecast.efficiency,
-            ..self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds)
+            // Constants without errors say nothing of how sure the time is.
+            hours_error: if relative > 0.0 { known(costs.hours * relative) } else { f64::NAN },
+            ..costs
         };
         let mut reasons = Reasons::default();
         let estimated = workload.estimated || *borrowed;
         reasons.insert_if(estimated, Reason::ForecastEstimated);
-        reasons.insert_if(!estimated && !forecast.inside, Reason::OutsideMeasured);
-        reasons.insert_if(!workload.table.is_empty() && !forecast.sync_measured, Reason::AllReduceFitted);
+        let fitted = !workload.table.is_empty() && !forecast.sync_measured;
+        reasons.insert_if(fitted || !estimated && !forecast.inside, Reason::OutsideMeasured);
         let memory = !forecast.memory_bytes.is_nan();
         reasons.insert_if(workload.memory_estimated && memory, Reason::MemoryEstimated);
         (outlook, reasons)
     }
 }
 
-/// Whether what a plan costs is a number, and keeps the deadline and the budget that were asked for.
+/// How a forecast keeps a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The upper end of its range does too; or it has no range.
+    Met,
+    /// The forecast does, the upper end of its range does not.
+    Likely,
+    /// The forecast does not.
+    Missed,
+}
+
+impl Verdict {
+    /// Of a figure with half the width of its range (NaN: none is known); `None` where it is not known, or has no limit.
+    #[must_use]
+    pub fn of(value: f64, error: f64, limit: f64) -> Option<Verdict> {
+        match () {
+            () if value.is_nan() || limit.is_nan() => None,
+            () if value > limit => Some(Verdict::Missed),
+            () if value + error > limit => Some(Verdict::Likely),
+            () => Some(Verdict::Met),
+        }
+    }
+
+    /// In a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Met => "met",
+            Verdict::Likely => "likely",
+            Verdict::Missed => "missed",
+        }
+    }
+}
+
+/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does surely.
 ///
 /// # Errors
-/// When it does not, or when nobody can say: no profile fits, the run has no end, the GPUs have no price.
-pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reason> {
-    let Outlook { step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib, .. } = *outlook;
+/// When it does not, when what it costs is no number, or when nobody can say: no profile fits, the run has no end, the GPUs have no
+/// price.
+pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Reasons, Reason> {
+    let Outlook { step_seconds, samples_per_second, hours, hours_error, gpu_hours, cost, memory_gib, .. } =
+        *outlook;
     let figures = [step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib];
     if figures.contains(&f64::INFINITY) {
         return Err(Reason::TooLarge);
@@ -260,14 +301,21 @@ pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<(), Reaso
     let (deadline, budget) =
         (settings.deadline_hours.unwrap_or(f64::NAN), settings.budget.unwrap_or(f64::NAN));
     if deadline.is_nan() && budget.is_nan() {
-        return Ok(());
+        return Ok(Reasons::default());
     }
+    let in_time = Verdict::of(hours, hours_error, deadline);
+    let paid = Verdict::of(cost, cost * (hours_error / hours), budget);
     let checks = [
         (step_seconds.is_nan(), Reason::NeedsProfile),
         (hours.is_nan(), Reason::NeedsDuration),
-        (hours > deadline, Reason::MissesDeadline),
+        (in_time == Some(Verdict::Missed), Reason::MissesDeadline),
         (!budget.is_nan() && cost.is_nan(), Reason::NeedsPrice),
-        (cost > budget, Reason::AboveBudget),
+        (paid == Some(Verdict::Missed), Reason::AboveBudget),
     ];
-    checks.into_iter().find_map(|(found, reason)| found.then_some(reason)).map_or(Ok(()), Err)
+    if let Some(&(_, reason)) = checks.iter().find(|(found, _)| *found) {
+        return Err(reason);
+    }
+    let mut reasons = Reasons::default();
+    reasons.insert_if([in_time, paid].contains(&Some(Verdict::Likely)), Reason::LimitLikely);
+    Ok(reasons)
 }

@@ -11,6 +11,19 @@ impl Input {
         self.fault.or_else(|| self.contradictions().next())
     }
 
+    /// What of the others an illegal field does not fit, in words; `None` where what it must be says that.
+    #[must_use]
+    pub fn why(&self, field: Field) -> Option<String> {
+        let recipe = &self.recipe;
+        let gpus = recipe.gpus.filter(|_| self.fault.is_none() && field == Field::Gpus)?;
+        Some(if gpus.is_multiple_of(recipe.model_parallel) {
+            let replicas = gpus / recipe.model_parallel;
+            format!("effective_batch {} is no multiple of {replicas} replicas", recipe.effective_batch)
+        } else {
+            format!("{gpus} is no multiple of model_parallel {}", recipe.model_parallel)
+        })
+    }
+
     /// The fields that are illegal beside the others.
     pub fn contradictions(&self) -> impl Iterator<Item = Field> + use<> {
         let Input { recipe, cluster, settings, consumed: _, fault: _ } = self;

@@ -6,8 +6,9 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::typed;
 use super::types::{Betas, Checked, FieldType};
-use super::value::{FieldKind, Value};
+use super::value::{FieldKind, Read, Value};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
@@ -113,7 +114,10 @@ macro_rules! fields {
                 if text.is_empty() {
                     return Value::Missing;
                 }
-                match self { $($(Field::$variant => <$type as FieldType>::read(text),)*)* }.unwrap_or(Value::Illegal)
+                let Some(text) = typed::plain(self.kind(), self.name(), text) else {
+                    return Value::Illegal;
+                };
+                match self { $($(Field::$variant => <$type as FieldType>::read(&text),)*)* }.unwrap_or(Value::Illegal)
             }
         }
 
@@ -224,6 +228,32 @@ impl Field {
     pub fn named(name: &str, records: &[Record]) -> Option<Field> {
         Field::ALL.iter().copied().find(|field| field.name() == name && records.contains(&field.record()))
     }
+
+    /// What to write for a text that is no value of it but may mean some: the legal ones, as "50000 or 50".
+    #[must_use]
+    pub fn right_form(self, text: &str) -> Option<String> {
+        let mut forms = typed::forms(self.kind(), self.name(), text.trim());
+        forms.retain(|form| {
+            let mut input = Input::default();
+            input.set(self, &self.read(form));
+            input.fault.is_none()
+        });
+        forms.dedup();
+        (!forms.is_empty()).then(|| forms.join(" or "))
+    }
+
+    /// A text as this tool itself writes it: "3ep" for "3 epochs", adamw for `AdamW`; `None` where there is no other way, or it is illegal.
+    #[must_use]
+    pub fn canonical(self, text: &str) -> Option<String> {
+        match self.read(text) {
+            Value::Read(Read::Length(length)) => Some(length.text()),
+            Value::Read(Read::Optimizer(optimizer)) => {
+                Optimizer::ALL.iter().find(|(_, it)| *it == optimizer).map(|(name, _)| (*name).into())
+            }
+            Value::Read(Read::Ramp(_)) => Some(text.replace('_', "")),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -282,6 +312,67 @@ mod tests {
             input.set(field, &Value::Illegal);
         }
         assert_eq!(input.fault, Some(Field::Lr));
+    }
+
+    #[test]
+    fn a_point_between_thousands_is_no_decimal_point() {
+        for (field, text, form) in [
+            (Field::DatasetSize, "50.000", Some("50000 or 50")),
+            (Field::EffectiveBatch, "2.000", Some("2000 or 2")),
+            (Field::DatasetSize, "1.281.167", Some("1281167")),
+            (Field::DatasetSize, "1,281,167", Some("1281167")),
+            (Field::DatasetSize, "1\u{202f}281\u{202f}167", Some("1281167")),
+            (Field::Duration, "10.000st", Some("10000st or 10st")),
+            (Field::Lr, "0,1", Some("0.1")),
+            (Field::SeqLen, "4k", Some("4000 or 4096")),
+            (Field::MemoryGib, "80GB", Some("74.5058 or 80")),
+            (Field::DeadlineHours, "3 days", Some("72")),
+            (Field::Momentum, "90 %", Some("0.9")),
+            (Field::Duration, "1T", Some("1Ttok")),
+            (Field::Lr, "fast", None),
+            (Field::Optimizer, "50.000", None),
+        ] {
+            assert_eq!(field.read(text), Value::Illegal, "{text}");
+            assert_eq!(field.right_form(text).as_deref(), form, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_field_makes_clear_is_read() {
+        for (field, text, value) in [
+            (Field::DatasetSize, "52k", Value::Real(52_000.0)),
+            (Field::Parameters, "7B", Value::Real(7e9)),
+            (Field::DatasetSize, "1_281_167", Value::Int(1_281_167)),
+            (Field::EffectiveBatch, "64.0", Value::Real(64.0)),
+            (Field::EffectiveBatch, "1e3", Value::Real(1000.0)),
+            (Field::EffectiveBatch, "1234.000", Value::Real(1234.0)),
+            (Field::MemoryGib, "80 GiB", Value::Int(80)),
+            (Field::MemoryGib, "81920MiB", Value::Int(80)),
+            (Field::BatchTolerance, "2 %", Value::Real(0.02)),
+            (Field::DeadlineHours, "72h", Value::Int(72)),
+            (Field::InterGbS, "25 GB/s", Value::Int(25)),
+        ] {
+            assert_eq!(field.read(text), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn optimizers_by_the_names_of_other_libraries() {
+        for (text, name) in [
+            ("AdamW", Some("adamw")),
+            ("torch.optim.SGD", Some("sgd")),
+            ("adamw_torch_fused", Some("adamw")),
+            ("paged_adamw_8bit", Some("adamw")),
+            ("PagedAdamW8bit", Some("adamw")),
+            ("lion_32bit", Some("lion")),
+            ("RMSprop", Some("rmsprop")),
+            ("galore_adamw", None),
+            ("nadamw", None),
+            ("FusedAdam", None),
+        ] {
+            assert_eq!(Field::Optimizer.canonical(text).as_deref(), name, "{text}");
+        }
+        assert_eq!(Field::Duration.canonical("3 epochs").as_deref(), Some("3ep"));
     }
 
     #[test]

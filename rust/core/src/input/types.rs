@@ -142,9 +142,10 @@ fn listed(names: &[&str]) -> String {
 /// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list, and
 /// what its own text has behind a semicolon.
 macro_rules! read_from_names {
-    ($($type:ident: $all:expr;)*) => {
+    ($($type:ident: $all:expr $(, $ours:path)?;)*) => {
         $(impl FieldType for $type {
             fn read(text: &str) -> Option<Value> {
+                $(let text = &*$ours(text);)?
                 $all.into_iter().find(|(name, _)| *name == text).map(|(_, value)| Value::Read(Read::$type(value)))
             }
 
@@ -167,7 +168,7 @@ macro_rules! read_from_names {
 }
 
 read_from_names! {
-    Optimizer: Optimizer::ALL;
+    Optimizer: Optimizer::ALL, Optimizer::plain_name;
     Decay: Decay::ALL;
     Convention: Convention::ALL;
     Precision: Precision::ALL;

@@ -1,5 +1,7 @@
 //! Lengths with a unit, as exact decimals.
 
+use super::separators::{is_grouped, readings, with_power, without_underscores};
+
 /// Counts of samples and tokens stop here: every integer up to it is exact as a real.
 pub const MAX_COUNT: u64 = 1 << 53;
 
@@ -27,6 +29,28 @@ impl Unit {
         ("%", Unit::Percent),
     ];
 
+    /// The units in words, as people write them.
+    const WORDS: [(&'static str, Unit); 9] = [
+        ("epochs", Unit::Epochs),
+        ("epoch", Unit::Epochs),
+        ("steps", Unit::Steps),
+        ("step", Unit::Steps),
+        ("samples", Unit::Samples),
+        ("sample", Unit::Samples),
+        ("tokens", Unit::Tokens),
+        ("token", Unit::Tokens),
+        ("percent", Unit::Percent),
+    ];
+
+    /// The number in front of a unit, and the unit.
+    fn split(text: &str) -> Option<(&str, Unit)> {
+        let text = text.trim();
+        Unit::WORDS.iter().chain(&Unit::SUFFIXES).find_map(|&(word, unit)| {
+            let at = text.len().checked_sub(word.len()).filter(|&at| text.is_char_boundary(at))?;
+            text[at..].eq_ignore_ascii_case(word).then(|| (text[..at].trim_end(), unit))
+        })
+    }
+
     /// As it is written.
     #[must_use]
     pub fn suffix(self) -> &'static str {
@@ -47,17 +71,49 @@ impl Length {
     /// No length at all, in optimizer steps.
     pub const ZERO: Length = Length { mantissa: 0, scale: 0, unit: Unit::Steps };
 
-    /// Reads a number and a unit, as in `90ep`, `2000st`, `375e6tok`, `28.43%`; `None` for anything else, for more than
-    /// 2^53, and for a fraction of a step, sample or token.
+    /// Reads a number and a unit, as in `90ep`, `3 epochs`, `10_000 steps`, `375e6tok`, `300B tokens`, `28.43%`; `None` for anything
+    /// else, for more than 2^53, for a fraction of a step, sample or token, and for `10.000st`, whose point may stand between thousands.
     #[must_use]
     pub fn parse(text: &str) -> Option<Length> {
-        let text = text.trim();
-        let (number, unit) = Unit::SUFFIXES
-            .iter()
-            .find_map(|&(suffix, unit)| Some((text.strip_suffix(suffix)?.trim_end(), unit)))?;
-        let (mantissa, scale) = decimal(number)?;
+        let (number, unit) = Unit::split(text)?;
+        // Nobody writes 1.5 epochs with zeros behind, and no share has thousands.
+        let grouped = match unit {
+            Unit::Percent => false,
+            Unit::Epochs => number.ends_with('0') && is_grouped(number, '.'),
+            _ => is_grouped(number, '.'),
+        };
+        if grouped {
+            return None;
+        }
+        let (mantissa, scale) = match with_power(number) {
+            Some(number) => decimal(&number),
+            None => decimal(&without_underscores(number)?),
+        }?;
         let whole = scale == 0 || matches!(unit, Unit::Epochs | Unit::Percent);
         whole.then_some(Length { mantissa, scale, unit })
+    }
+
+    /// What may be meant by a text that is no length; where it only lacks the unit of tokens, it with that.
+    pub(crate) fn forms(text: &str) -> Vec<String> {
+        match Unit::split(text) {
+            Some((number, unit)) => {
+                readings(number).iter().map(|form| format!("{form}{}", unit.suffix())).collect()
+            }
+            None => {
+                with_power(text).map(|_| format!("{text}{}", Unit::Tokens.suffix())).into_iter().collect()
+            }
+        }
+    }
+
+    /// As a plain decimal with its unit: "3ep" for "3 epochs".
+    #[must_use]
+    pub fn text(self) -> String {
+        let (mut digits, scale) = (self.mantissa.to_string(), usize::from(self.scale));
+        if scale > 0 {
+            digits = format!("{digits:0>width$}", width = scale + 1);
+            digits.insert(digits.len() - scale, '.');
+        }
+        format!("{digits}{}", self.unit.suffix())
     }
 
     /// Whether nothing is to be done.
@@ -182,13 +238,67 @@ mod tests {
     #[test]
     fn only_a_number_with_a_unit_is_a_length() {
         for bad in [
-            "", "90", "ep", "-1ep", "+1ep", "nanep", "infst", "1.5st", "5epochs", "3 days", "1e99tok",
-            "1e-20ep", ".ep",
+            "",
+            "90",
+            "ep",
+            "-1ep",
+            "+1ep",
+            "nanep",
+            "infst",
+            "1.5st",
+            "3 days",
+            "1e99tok",
+            "1e-20ep",
+            ".ep",
+            "10.000st",
+            "50.000 samples",
+            "90.000ep",
+            "1.281.167sp",
+            "10,000st",
+            "1_00st",
+            "1T",
+            "5 epoche",
         ] {
             assert_eq!(Length::parse(bad), None, "{bad}");
         }
         assert_eq!(Length::parse("375e6tok"), Length::parse("375000000 tok"));
         assert_eq!(Length::parse("1.5e3st"), Length::parse("1500st"));
         assert_eq!(Length::parse("0.0ep").map(Length::is_zero), Some(true));
+    }
+
+    #[test]
+    fn units_in_words_and_letters_for_powers_are_read() {
+        for (text, same) in [
+            ("3 epochs", "3ep"),
+            ("3Epochs", "3ep"),
+            ("1 epoch", "1ep"),
+            ("10000 steps", "10000st"),
+            ("10_000st", "10000st"),
+            ("10k steps", "10000st"),
+            ("300B tokens", "300e9tok"),
+            ("1.4Ttok", "1400e9tok"),
+            ("3 percent", "3%"),
+            ("3 %", "3%"),
+            ("1.125ep", "1.125ep"),
+            ("12.500%", "12.5%"),
+            ("0.500ep", "0.5ep"),
+        ] {
+            assert!(Length::parse(text).is_some(), "{text}");
+            assert_eq!(Length::parse(text), Length::parse(same), "{text}");
+        }
+        let text = |text| Length::parse(text).unwrap().text();
+        assert_eq!(
+            (text("3 epochs"), text("0.05ep"), text("28.43 %")),
+            ("3ep".into(), "0.05ep".into(), "28.43%".into())
+        );
+    }
+
+    #[test]
+    fn what_may_be_meant_is_named() {
+        assert_eq!(Length::forms("10.000st"), ["10000st", "10st"]);
+        assert_eq!(Length::forms("10,000 steps"), ["10000st", "10st"]);
+        assert_eq!(Length::forms("2,5ep"), ["2.5ep"]);
+        assert_eq!(Length::forms("1T"), ["1Ttok"]);
+        assert!(Length::forms("3 days").is_empty());
     }
 }

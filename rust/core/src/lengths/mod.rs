@@ -4,8 +4,10 @@ mod curve;
 mod epoch;
 mod length;
 mod ramp;
+mod separators;
 
 pub use curve::Curve;
 pub use epoch::{Convention, DropLast, Epoch, Layout};
 pub use length::{Length, MAX_COUNT, Unit};
 pub use ramp::{Ramp, Stage, samples, steps};
+pub(crate) use separators::{is_grouped, readings, with_power, without_underscores};

@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, true), 115_311);
         assert_eq!(steps(&stages("192 16 9765625"), 220_000_000, false), 115_312);
         assert_eq!(steps(&stages("16 16 9765625"), 220_000_000, true), 128_728);
+        assert_eq!(Ramp::parse("192 16 9_765_625"), Ramp::parse("192 16 9765625"));
     }
 
     #[test]

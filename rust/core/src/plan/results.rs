@@ -80,6 +80,8 @@ macro_rules! results {
             Efficiency efficiency F64 last = row.outlook.efficiency, f64::NAN;
             /// of the whole run
             Hours hours F64 sum = row.outlook.hours, f64::NAN;
+            /// half the width of their range, in hours ([the range](forecast.md#the-range)); in percent that of GPU-hours and cost
+            HoursError hours_error F64 sum = row.outlook.hours_error, f64::NAN;
             /// hours × GPUs
             GpuHours gpu_hours F64 sum = row.outlook.gpu_hours, f64::NAN;
             /// GPU-hours × `price_per_gpu_hour`

@@ -91,5 +91,6 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.outlook = Outlook::UNKNOWN;
         row.reasons.insert_if(!workloads.is_empty(), Reason::OtherHardware);
     }
-    within_limits(settings, &row.outlook)
+    row.reasons = row.reasons | within_limits(settings, &row.outlook)?;
+    Ok(())
 }

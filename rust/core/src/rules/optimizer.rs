@@ -37,6 +37,21 @@ impl Optimizer {
         ("adafactor", Optimizer::Adafactor),
     ];
 
+    /// The name without what other libraries put around it: `torch.optim.AdamW`, `adamw_torch_fused`, `paged_adamw_8bit` and
+    /// `AdamW8bit` are all adamw, wherever their numbers are kept or computed. What changes the algorithm (`galore_adamw`) stays.
+    #[must_use]
+    pub fn plain_name(text: &str) -> String {
+        const BEHIND: [&str; 10] =
+            ["8bit", "32bit", "4bit", "torch", "fused", "bnb", "hf", "apex", "xla", "npu"];
+        let lower = text.to_lowercase();
+        let name = lower.rsplit('.').next().unwrap_or(&lower);
+        let mut name = name.strip_prefix("paged").map_or(name, |rest| rest.trim_start_matches('_'));
+        while let Some(rest) = BEHIND.iter().find_map(|word| name.strip_suffix(word)) {
+            name = rest.trim_end_matches('_');
+        }
+        name.to_owned()
+    }
+
     /// Adam's family, for which the square-root rules were derived.
     #[must_use]
     pub fn adam_like(self) -> bool {

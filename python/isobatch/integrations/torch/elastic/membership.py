@@ -101,13 +101,17 @@ class Membership:
         """Says that the present crew is over, before anything is torn down."""
         self.store.once(f"{self.number}/over", f"{self.name}: {why}")
 
-    def form(self, vote: int, asked: Callable[[], bool] = lambda: False) -> Table | None:
+    def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Table | None:
         """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
+
+        Args:
+            vote: the steps that this rank has applied, or what `left_out` is.
+            left_out: its vote where the next crew formed without it: NEW where it never held the run's state, else OUT.
+            asked: whether this process is asked to stop.
 
         Raises:
             InputError: too few ranks are left, or came.
         """
-        left_out = NEW if self.number < 0 else OUT
         number = self.number + 1
         if self.number < 0 or not self.is_current():
             number, vote = int(self.store.get("crew") or -1) + 1, left_out
@@ -231,7 +235,8 @@ class _Closing:
 
     def _beginning(self, seats: list[Seat], late: bool) -> Table | None:
         """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
-        if not (late or all(self._beats.left(member) for member in self._old)):
+        here = {seat.id for seat in seats}
+        if not (late or all(self._beats.left(member) for member in self._old if member not in here)):
             return None
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
             return Table(self._number, tuple(seats))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -25,6 +26,8 @@ from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe, refuse_no_recipe
+
+_MASK = (1 << 64) - 1
 
 
 class ElasticRun:
@@ -138,6 +141,27 @@ class ElasticRun:
     def position(self) -> Position:
         """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on behind `samples`."""
         return self._run_plan.course.position(self._done)
+
+    def seed_of(self, sample: int) -> int:
+        """Returns a seed for what is drawn for a sample in the step under way, the same on whatever replica it is.
+
+        Args:
+            sample: its index in the dataset.
+
+        >>> import isobatch as ib
+        >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
+        >>> run = ElasticRun(recipe)
+        >>> seeds = {step.number: run.seed_of(3) for step in run.steps(run.loader(range(8))) for _ in step}
+        >>> len(set(seeds.values())) == len(seeds) == 4
+        True
+        """
+        step = (
+            self._progress.step
+            if self._loop is None or self._loop.current is None
+            else self._loop.current.number
+        )
+        words = np.random.SeedSequence([self.seed & _MASK, step, sample]).generate_state(1, np.uint64)
+        return int(words[0] >> np.uint64(1))
 
     def _prepare(self, recipe: Recipe | Plan, settings: dict[str, Any]) -> None:
         if isinstance(recipe, Plan):

@@ -115,7 +115,11 @@ class _Survivors:
         settings: dict[str, Any],
     ) -> None:
         self._members, self._training, self._recipe, self._settings = members, training, recipe, settings
-        self._state, self._whole, self._saved = state, True, None if state is None else state.get("step")
+        self._state, self._saved = state, None if state is None else state.get("step")
+        self._holds, self._without = (
+            False,
+            NEW,
+        )  # Whether this rank holds the run's state; its vote where it does not.
         self._group = CrewGroup()
         self._pulse = Pulse(members, self._group.cut)
         self._crew: Crew | None = None
@@ -155,11 +159,12 @@ class _Survivors:
 
     def _formed(self) -> Crew | None:
         while True:
-            vote = NEW if self._members.number < 0 else self._step if self._whole else OUT
-            table = self._members.form(vote, lambda: self._signals.received)
+            vote = self._step if self._holds else self._without
+            table = self._members.form(vote, self._without, lambda: self._signals.received)
             if table is None:
                 self._refuse_what_is_over()
                 return None
+            self._take_seat(table)
             try:
                 self._crew = self._made(table)
                 return self._crew
@@ -169,6 +174,17 @@ class _Survivors:
                 self._members.say_over(str(error).splitlines()[0][:200])
                 self._pulse.exit()
                 self._group.free()
+
+    def _take_seat(self, table: Table) -> None:
+        """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does only when it is healed."""
+        vote = table.seats[table.ids.index(self._members.id)].vote
+        begins = all(seat.vote < 0 for seat in table.seats)
+        self._hold(vote >= 0 or (vote == NEW and begins))
+
+    def _hold(self, holds: bool) -> None:
+        self._holds = holds
+        if holds:
+            self._without = OUT
 
     def _made(self, table: Table) -> Crew:
         members, parameter = self._members, next(self._training.net.parameters())
@@ -187,12 +203,13 @@ class _Survivors:
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
         best = heal(self._training, mine)
+        self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         self._refuse_standstill(table, best.step)
         crew.run = CrewRun(
             crew, members.timeout, self._recipe, **{**self._settings, **accept, "state": best.run}
         )
-        self._state, self._whole = crew.run.written(), True
+        self._state = crew.run.written()
         crew.applied, crew.saved = self._step, self._saved
         members.fits = lambda count: crew.run.plans([count])[count].status != "infeasible"
         if not best.trained:
@@ -211,7 +228,7 @@ class _Survivors:
         # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the rest was done.
         if crew.applied > run.done:
             run.count(crew.applied)
-            self._whole = not self._training.extra
+            self._hold(not self._training.extra)
         self._state, self._saved = run.written(), crew.saved
         over = not goes_on and self._members.end()
         crew.close()

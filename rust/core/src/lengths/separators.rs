@@ -1,0 +1,120 @@
+//! Digits in groups of three, and the letters of powers of ten: `1_281_167`, `52k`. What may mean two numbers is not read.
+
+use std::borrow::Cow;
+
+/// What stands between groups of three digits somewhere: in English, German, Swiss and French tables, and in code.
+const SEPARATORS: [char; 9] = ['.', ',', ' ', '_', '\'', '’', '\u{a0}', '\u{2009}', '\u{202f}'];
+
+const POWERS: [(char, &str); 4] = [('k', "e3"), ('m', "e6"), ('b', "e9"), ('t', "e12")];
+
+/// The text without its underscores; `None` where they are not between groups of three digits.
+pub(crate) fn without_underscores(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('_') {
+        return Some(text.into());
+    }
+    let whole = text.split(['.', 'e', 'E']).next()?;
+    let alone = !text[whole.len()..].contains('_');
+    (alone && is_grouped(whole, '_')).then(|| text.replace('_', "").into())
+}
+
+/// The text with an exponent in the place of a K, M, B or T; `None` where it has no such letter behind a plain number.
+pub(crate) fn with_power(text: &str) -> Option<String> {
+    let letter = text.chars().next_back()?;
+    let (_, power) = POWERS.iter().find(|(power, _)| letter.eq_ignore_ascii_case(power))?;
+    let number = without_underscores(text[..text.len() - letter.len_utf8()].trim_end())?;
+    let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.') && !is_grouped(&number, '.');
+    (plain && !number.is_empty()).then(|| format!("{number}{power}"))
+}
+
+/// Whether these are groups of three digits, as in 50.000 or 1.281.167.
+pub(crate) fn is_grouped(text: &str, separator: char) -> bool {
+    let mut groups = text.split(separator);
+    let first = groups.next().unwrap_or("");
+    let rest: Vec<&str> = groups.collect();
+    let digits = |group: &str| group.bytes().all(|b| b.is_ascii_digit());
+    (1..=3).contains(&first.len())
+        && !first.starts_with('0')
+        && digits(first)
+        && !rest.is_empty()
+        && rest.iter().all(|group| group.len() == 3 && digits(group))
+}
+
+/// The numbers that a text with separators may mean, as they are written without; none where it has none.
+pub(crate) fn readings(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for thousands in SEPARATORS {
+        if is_grouped(text, thousands) {
+            found.push(text.replace(thousands, ""));
+        }
+        for decimal in [',', '.'].into_iter().filter(|&decimal| decimal != thousands) {
+            let Some((whole, fraction)) = text.split_once(decimal) else { continue };
+            if is_grouped(whole, thousands) {
+                found.extend(plain(&whole.replace(thousands, ""), fraction));
+            }
+        }
+    }
+    for decimal in [',', '.'] {
+        if let Some((whole, fraction)) = text.split_once(decimal)
+            && whole.bytes().all(|b| b.is_ascii_digit())
+        {
+            found.extend(plain(whole, fraction));
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// A decimal without the zeros at its end; `None` where its fraction is none.
+fn plain(whole: &str, fraction: &str) -> Option<String> {
+    let (digits, power) = fraction.find(['e', 'E']).map_or((fraction, ""), |at| fraction.split_at(at));
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let digits = digits.trim_end_matches('0');
+    Some(format!("{whole}{}{digits}{power}", if digits.is_empty() { "" } else { "." }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_three_digits() {
+        for text in ["50.000", "1.281.167", "2.000"] {
+            assert!(is_grouped(text, '.'), "{text}");
+        }
+        for text in ["64.0", "0.500", "1234.000", "1.28.167", ".000", "1000", "2.0000", "1.5e3"] {
+            assert!(!is_grouped(text, '.'), "{text}");
+        }
+    }
+
+    #[test]
+    fn underscores_and_letters_have_one_meaning() {
+        assert_eq!(without_underscores("1_281_167").as_deref(), Some("1281167"));
+        assert_eq!(without_underscores("1_28"), None);
+        assert_eq!(with_power("52k").as_deref(), Some("52e3"));
+        assert_eq!(with_power("1.3 B").as_deref(), Some("1.3e9"));
+        for text in ["k", "1e3k", "52", "1.300B", "-5k", ""] {
+            assert_eq!(with_power(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_reading_of_separators_is_named() {
+        for (text, expected) in [
+            ("50.000", &["50000", "50"][..]),
+            ("50,000", &["50000", "50"]),
+            ("1.281.167", &["1281167"]),
+            ("1.281.167,50", &["1281167.5"]),
+            ("1\u{202f}281\u{202f}167", &["1281167"]),
+            ("1 281 167,5", &["1281167.5"]),
+            ("12'800", &["12800"]),
+            ("0,1", &["0.1"]),
+            ("1,5e-4", &["1.5e-4"]),
+            ("256", &[]),
+            ("fast", &[]),
+        ] {
+            assert_eq!(readings(text), expected, "{text}");
+        }
+    }
+}

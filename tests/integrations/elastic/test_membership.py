@@ -1,0 +1,131 @@
+"""Whose list a crew has: closed once, with votes that count only where a rank holds the run's state."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="survivors drives a torch training")
+
+from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Seat, Table  # noqa: E402
+from isobatch.integrations.torch.elastic.store import Store, host_and_port  # noqa: E402
+from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
+
+
+@pytest.fixture
+def store():
+    made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{made.port}"
+    while MADE:
+        MADE.pop().leave()
+    del made
+
+
+MADE = []
+
+
+def member(store, name, **options):
+    asked = {"ranks": 1, "min_ranks": 1, "lease": 2.0, "timeout": 5.0, **options}
+    MADE.append(Membership(Store(store, 5.0), name, **asked))
+    return MADE[-1]
+
+
+def members(store, count, **options):
+    return [member(store, f"r{number}", ranks=count, **options) for number in range(count)]
+
+
+def formed(those, votes):
+    """What each gets that forms at the same time; an error is its text."""
+    found = [None] * len(those)
+
+    def form(at):
+        try:
+            found[at] = those[at].form(votes[at], OUT if votes[at] >= 0 else votes[at])
+        except ib.InputError as error:
+            found[at] = str(error)
+
+    threads = [threading.Thread(target=form, args=(at,)) for at in range(len(those))]
+    [thread.start() for thread in threads]
+    [thread.join(30) for thread in threads]
+    return found
+
+
+def test_all_have_one_list_in_the_order_of_their_names(store):
+    those = members(store, 3)
+    found = formed(those[::-1], [NEW] * 3)
+    assert found[0] == found[1] == found[2]
+    assert [seat.name for seat in found[0].seats] == ["r0", "r1", "r2"]
+
+
+def test_a_rank_that_left_is_missed_at_once_and_a_silent_one_after_its_lease(store):
+    those = members(store, 3)
+    formed(those, [NEW] * 3)
+    those[2].leave()
+    (first, second) = formed(those[:2], [4, 5])
+    assert first == second
+    assert [(seat.name, seat.vote) for seat in first.seats] == [("r0", 4), ("r1", 5)]
+    (alone,) = formed(those[:1], [6])  # r1 does not beat
+    assert [seat.name for seat in alone.seats] == ["r0"]
+    assert not those[1].is_current()
+    assert those[0].is_current()
+
+
+def test_more_than_half_go_on_or_nobody(store):
+    those = members(store, 3, min_ranks=None, timeout=1.0)
+    formed(those, [NEW] * 3)
+    for one in those[1:]:
+        one.leave()
+    assert formed(those[:1], [3]) == ["1 of 3 ranks are left, and more than half is 2"]
+
+
+def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(store):
+    those = members(store, 1, timeout=30.0)
+    formed(those, [NEW])
+    late = member(store, "late", lease=0.2, timeout=30.0)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(late.form(NEW, NEW)), daemon=True)
+    thread.start()
+    thread.join(1.5)
+    assert not found
+    (table,) = formed(those, [7])
+    thread.join(10)
+    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", 7), ("late", NEW)]
+    assert found == [table]
+
+
+@pytest.mark.parametrize(
+    ("votes", "holds"), [([NEW, NEW], True), ([5, NEW], False), ([NEW, OUT], True), ([5, OUT], False)]
+)
+def test_who_joins_holds_the_state_only_when_it_is_healed(votes, holds):
+    mine = 1 if holds is False else 0
+    table = Table(3, tuple(Seat(f"r{rank}|x|{rank}", vote) for rank, vote in enumerate(votes)))
+    one = object.__new__(_Survivors)
+    one._members, one._holds, one._without = SimpleNamespace(id=table.ids[mine]), False, NEW
+    one._take_seat(table)
+    assert one._holds is holds
+
+
+@pytest.mark.parametrize("address", ["node", "node:", ":1", "node:70000", 5])
+def test_a_store_is_host_and_port(address):
+    with pytest.raises(ib.InputError, match="store must be 'host:port', got"):
+        host_and_port(address)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"ranks": 0}, "ranks must be a whole number from 1, got 0"),
+        ({"ranks": 2, "min_ranks": 3}, "min_ranks must be at most ranks, 2, got 3"),
+        ({"ranks": 2, "lease": 0}, "lease must be above 0 seconds, got 0"),
+        ({}, "ranks is missing: pass ranks=, or set WORLD_SIZE"),
+    ],
+)
+def test_bad_settings_are_refused_before_the_store_is_asked(monkeypatch, asked, why):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    net = torch.nn.Linear(1, 1)
+    recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
+    with pytest.raises(ib.InputError, match=why):
+        survivors(recipe, net, torch.optim.SGD(net.parameters(), lr=0.1), store="127.0.0.1:1", **asked)
