@@ -74,7 +74,7 @@ fn the_price_is_what_one_more_is_worth() {
 
 #[test]
 fn without_jobs_or_gpus_nothing_runs() {
-    assert_eq!(solved(&[], &[], &[8]).value, 0.0);
+    assert_eq!(solved(&[], &[], &[8]).choice, vec![]);
     let found = solved(&[vec![(0, 1, 2.0)]], &[1.0], &[0]);
     assert_eq!((found.choice, found.value, found.exact), (vec![None], 1.0, true));
 }
