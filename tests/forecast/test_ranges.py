@@ -14,6 +14,7 @@ from isobatch.report import fleet_page, times
 from isobatch.report.fleet_page import sweep_page
 from isobatch.report.plan_page import plan_page
 from isobatch.report.table import plans_of
+from isobatch.words import ranged
 
 
 def profile(**changes):
@@ -213,6 +214,9 @@ def test_a_page_counts_who_only_likely_meets_the_deadline():
     page = fleet_page.fleet_page(table, deadline=deadline)
     found = next(it for it in page.headlines if it.label == "deadline met")
     assert found.value == "1" and found.note.endswith("likely, not surely, by 1 more")
+    work = sum(table["gpu_hours"])
+    spent = next(it for it in page.headlines if it.label == "GPU-hours")
+    assert spent.value == ranged(work, work / 4)
 
 
 def test_a_critical_batch_has_its_interval_or_says_that_none_is_known():

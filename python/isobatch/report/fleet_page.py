@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -166,9 +167,11 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
         fewest = cheapest = "the best row of each job" if plans.provenance.top > 1 else "the row of each job"
-    found.append(Headline("GPU-hours", words.figure(_spent(plans, "gpu_hours")), fewest))
+    found.append(Headline("GPU-hours", _spent(plans, "gpu_hours", words.figure), fewest))
     if not np.isnan(plans.spent("cost")).all():
-        found.append(Headline("cost", words.price(_spent(plans, "cost"), currency), cheapest))
+        found.append(
+            Headline("cost", _spent(plans, "cost", lambda cost: words.price(cost, currency)), cheapest)
+        )
     if plans.compares:
         found += knee_of(plans)
     if deadline is not None:
@@ -187,14 +190,17 @@ def _why_unknown(plans: Plans) -> str:
     return "the plans were made without a profile (isobatch calibrate)"
 
 
-def _spent(plans: Plans, name: str) -> float:
-    """Sums each job's least; of chosen rows its first known one, the best."""
+def _spent(plans: Plans, name: str, write: Callable[[float], str]) -> str:
+    """Sums each job's least, with the sum of their ranges where all are known; of chosen rows its first known one, the best."""
     values = plans.spent(name)
     known = np.flatnonzero(~np.isnan(values))
     if plans.compares:
         known = known[np.argsort(values[known], kind="stable")]
     _, first = np.unique(plans.text("job")[1][known], return_index=True)
-    return float(values[known[first]].sum())
+    rows = known[first]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = values * (plans.number("hours_error") / plans.spent("hours"))
+    return words.ranged(float(values[rows].sum()), float(error[rows].sum()), write)
 
 
 # ---- the map, the reasons, the clusters ----

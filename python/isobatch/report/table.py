@@ -244,7 +244,7 @@ _MAX_CELL_CHARACTERS = 300
 _EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
 _USUAL = (
     "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch", "batch_change",
-    "lr", "total_steps", "warmup_steps", "hours", "gpu_hours", "cost", "memory_gib", "reasons", "nearest_world_size",
+    "lr", "total_steps", "warmup_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons", "nearest_world_size",
     "nearest_batch",
 )  # fmt: skip
 """Columns in the order in which people look at them; others come behind."""
