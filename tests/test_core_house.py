@@ -20,6 +20,7 @@ ROOMS = {
     "plan": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast"},
     "bulk": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast", "plan"},
     "elastic": {"numbers"},
+    "allocate": set(),
     "schedule": set(),
 }
 

@@ -6,6 +6,8 @@ from isobatch import integrations as integrations
 from isobatch import schedules as schedules
 from isobatch import validate as validate
 from isobatch._core import __version__ as __version__
+from isobatch.allocation.allocate import Allocation as Allocation
+from isobatch.allocation.allocate import allocate as allocate
 from isobatch.errors import InputError as InputError
 from isobatch.fleet.explain import explain as explain
 from isobatch.fleet.plan_fleet import plan_files as plan_files

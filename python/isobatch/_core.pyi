@@ -15,6 +15,7 @@ __all__ = [
     "all_reduce_rows",
     "check_settings",
     "choose_rows",
+    "divide_pool",
     "elastic_rows",
     "elastic_splits",
     "fields",
@@ -126,6 +127,14 @@ def fleet_fault(
 
 _Groups: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
 
+def divide_pool(
+    offsets: NDArray[np.uint64],
+    kind: NDArray[np.uint32],
+    gpus: NDArray[np.uint64],
+    value: NDArray[np.float64],
+    wait: NDArray[np.float64],
+    capacity: NDArray[np.uint64],
+) -> tuple[NDArray[np.int64], float, float, list[float], bool]: ...
 def elastic_rows(
     max_batch: NDArray[np.uint64],
     model_parallel: NDArray[np.uint64],

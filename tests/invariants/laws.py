@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from invariants.allocations import check_allocations
 from invariants.calls import check_calls
 from invariants.curves import check_curves
 from invariants.files import check_files
@@ -37,11 +38,13 @@ CHECKS = {
     "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),
     "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
     "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 20, 300, 1),
+    "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
     "sweeps": Check(lambda seed, size, _: check_sweeps(seed, size), "sweeps against their plans", 5, 100, 0.3),
     "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
 }  # fmt: skip
 
 LAWS: dict[str, tuple[str, ...]] = {
+    "Allocation": ("allocations", "tests/allocation"),
     "Cluster": ("alone", "calls"),
     "Constant": ("files",),
     "Elastic": ("elastic",),
@@ -54,6 +57,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "Settings": ("alone", "calls"),
     "Sweep": ("sweeps",),
     "__version__": ("tests/test_guards.py",),
+    "allocate": ("allocations", "tests/allocation"),
     "calibrate": ("calls", "tests/forecast"),
     "elastic": ("elastic", "calls"),
     "estimate": ("calls", "tests/forecast"),

@@ -26,6 +26,7 @@ GROUPS = {
     },
     "plan many": {
         "fleet": "plan every job on every cluster",
+        "allocate": "divide a pool of GPUs over jobs",
         "explain": "say in words what rows of a fleet's plans mean; list the scaling rules",
     },
     "check": {

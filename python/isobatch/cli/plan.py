@@ -162,7 +162,7 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
 
 # ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one process open ----
 
-OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain")
+OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain", "allocate")
 """Keys of a request; beside them any setting of `isobatch.plan`."""
 
 
@@ -238,6 +238,8 @@ def _answer(
     for name in found:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
+    if "allocate" in found:
+        return {"id": found.get("id"), "allocation": _division(found, how)}
     tuned, cluster, settings = _each(
         lambda: _recipe(found, fields), lambda: _cluster(found, where), lambda: _settings(found, how)
     )
@@ -248,6 +250,27 @@ def _answer(
         "plan": msgspec.Raw(msgspec.json.format(made.to_json().encode(), indent=-1)),
     }
     return answer | ({"explain": made.explain()} if found.get("explain") else {})
+
+
+def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    """Divides the pool of a request over its jobs."""
+    from isobatch.allocation.allocate import allocate
+
+    asked, known = _table(found, "allocate"), ("jobs", "nodes", "held", "objective", "p")
+    for name in asked:
+        if name not in known:
+            raise unknown("key", name, known, field=name)
+    if faults := [missing(name, "allocate needs it") for name in known[:2] if name not in asked]:
+        raise together(faults)
+    for name in ("jobs", "nodes", "held"):
+        rows = asked.get(name, [])
+        if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)) and not (
+            name == "nodes" and type(rows) is int
+        ):
+            raise must_be("a list of objects, one a row", rows, field=name)
+    settings = _settings(found, how)
+    options = {name: asked[name] for name in known[2:] if asked.get(name) is not None}
+    return allocate(asked["jobs"], asked["nodes"], **options, **settings).to_json()
 
 
 def _each(*parts: Callable[[], Any]) -> list[Any]:

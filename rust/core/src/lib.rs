@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod allocate;
 pub mod batch;
 pub mod bulk;
 pub mod elastic;

@@ -1,6 +1,7 @@
 //! The Python binding: columns in, columns out.
 #![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
 
+mod allocate;
 mod arrays;
 mod elastic;
 mod errors;
@@ -22,6 +23,8 @@ mod value;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::allocate::divide_pool;
     #[pymodule_export]
     use crate::elastic::{elastic_rows, elastic_splits};
     #[pymodule_export]

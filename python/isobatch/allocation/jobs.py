@@ -1,0 +1,309 @@
+"""The jobs: what each may have, and how fast it is on every count that it may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isobatch.allocation.nodes import Held, Pool, whole
+from isobatch.errors import InputError, must_be
+from isobatch.fleet.query import query
+from isobatch.fleet.results import RESULTS, USUAL
+from isobatch.fleet.rows import Fleet
+from isobatch.fleet.table import InputTable, input_table
+from isobatch.forecast.profile import Profile, as_profiles, workloads_of
+from isobatch.words import number_of, shown
+
+_ABOVE_0 = "a number above 0", lambda x: x > 0
+_FROM_0 = "a number from 0", lambda x: x >= 0
+_COUNT = "a whole number from 1", lambda x: x >= 1 and x == x // 1
+
+_NUMBERS: dict[str, tuple[float, str, Callable[[float], bool]]] = {
+    "min_gpus": (1, *_COUNT),
+    "max_gpus": (math.inf, *_COUNT),
+    "weight": (1, "a number above 0, at most 1e12", lambda x: 0 < x <= 1e12),
+    "done_samples": (0, *_FROM_0),
+    "age_seconds": (math.nan, *_FROM_0),
+    "restarts": (0, *_FROM_0),
+    "restart_seconds": (30, *_FROM_0),
+    "deadline_hours": (math.nan, *_ABOVE_0),
+}
+"""A job's numbers: where nothing is said, and what is legal."""
+
+OWN = (*_NUMBERS, "gpu", "pinned", "profile")
+"""Columns of the jobs that only a division reads."""
+
+_MAX_ROWS = 1 << 26
+
+Profiles = Profile | Sequence[Profile]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs with their limits; `fault` says what is wrong with some."""
+
+    table: InputTable
+    ids: list[str]
+    number: dict[str, NDArray[np.float64]]
+    types: list[frozenset[str] | None]
+    pinned: list[bool]
+    profiles: list[tuple[Profile, ...]]
+    fault: dict[int, str]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.ids)
+
+
+def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
+    """Reads the jobs; a cell that cannot be used is a fault of its row.
+
+    Raises:
+        InputError: the table cannot be read, or two jobs have one id.
+    """
+    if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
+        names = dict.fromkeys(name for row in source for name in row)
+        source = {name: [row.get(name) for row in source] for name in names}
+    table = input_table("job", source)
+    fields = dict(table.fields)
+    cells = {name: _cells(table.extra[name]) for name in OWN if name in table.extra}
+    if "deadline_hours" in fields:
+        cells["deadline_hours"] = [table.cell("deadline_hours", row) for row in range(table.rows)]
+    if (deadline := settings.pop("deadline_hours", None)) is not None:
+        given = cells.get("deadline_hours", [None] * table.rows)
+        cells["deadline_hours"] = [deadline if cell is None else cell for cell in given]
+    fault: dict[int, str] = {}
+    if table.missing_ids is not None:
+        fault = {row: str(table.id_fault(row)) for row in np.flatnonzero(table.missing_ids).tolist()}
+    numbers = {name: _numbers(name, cells.get(name), table.rows, fault) for name in _NUMBERS}
+    for row in np.flatnonzero(numbers["min_gpus"] > numbers["max_gpus"]).tolist():
+        fault.setdefault(row, f"min_gpus must be at most max_gpus, got {numbers['min_gpus'][row]:.0f}")
+    ids = [str(name) for name in table.id_list]
+    bare = [(name, data) for name, data in table.fields if name != "deadline_hours"]
+    return Jobs(
+        replace(table, fields=bare),
+        ids,
+        numbers,
+        _types(cells.get("gpu"), table.rows, fault),
+        _flags(cells.get("pinned"), table.rows, fault),
+        _profiles(ids, profile, cells.get("profile"), fault),
+        fault,
+    )
+
+
+def _cells(column: Any) -> list[Any]:
+    found = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
+    return [
+        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
+    ]
+
+
+def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
+    unknown, legal, is_legal = _NUMBERS[name]
+    found = np.full(rows, float(unknown))
+    for row, cell in enumerate(cells or ()):
+        if cell is None:
+            continue
+        value = number_of(cell) if isinstance(cell, str) else cell
+        if (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+            and is_legal(value)
+        ):
+            found[row] = value
+        else:
+            fault.setdefault(row, str(must_be(legal, cell, field=name)))
+    return found
+
+
+def _flags(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[bool]:
+    found = [False] * rows
+    for row, cell in enumerate(cells or ()):
+        text = str(cell).lower()
+        if cell is not None and text not in ("true", "false", "1", "0"):
+            fault.setdefault(row, str(must_be("true or false", cell, field="pinned")))
+        found[row] = text in ("true", "1")
+    return found
+
+
+def _types(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[frozenset[str] | None]:
+    """Reads GPU types, texts between `;` or lists of them; None: any."""
+    found: list[frozenset[str] | None] = [None] * rows
+    for row, cell in enumerate(cells or ()):
+        several = cell.split(";") if isinstance(cell, str) else cell
+        if isinstance(several, (list, tuple)) and all(isinstance(it, str) for it in several):
+            found[row] = frozenset(it.strip() for it in several)
+        elif cell is not None:
+            fault.setdefault(row, str(must_be("GPU types between ;", cell, field="gpu")))
+    return found
+
+
+def _profiles(
+    ids: list[str], given: Any, paths: list[Any] | None, fault: dict[int, str]
+) -> list[tuple[Profile, ...]]:
+    """Finds each job's profiles: of its own column, else by its id, else those of all."""
+    each = {str(job): as_profiles(it) for job, it in given.items()} if isinstance(given, Mapping) else {}
+    if unknown := sorted(each.keys() - set(ids)):
+        raise InputError(f"profile has a job that is not there: {shown(unknown[0])}", field="profile")
+    shared = () if isinstance(given, Mapping) else as_profiles(given)
+    found = [each.get(job, shared) for job in ids]
+    read: dict[str, tuple[Profile, ...]] = {}
+    for row, path in enumerate(paths or ()):
+        if path is None:
+            continue
+        try:
+            if not isinstance(path, str):
+                raise must_be("the path of a profile", path, field="profile")
+            if path not in read:
+                read[path] = tuple(Profile.load(part.strip()) for part in path.split(";"))
+            found[row] = read[path]
+        except UnicodeError:
+            fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
+        except InputError as error:
+            fault.setdefault(row, str(error))
+    return found
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Every count that a job may have, as columns, job by job, with what its plan says of it."""
+
+    job: NDArray[np.int64]
+    kind: NDArray[np.uint32]
+    gpus: NDArray[np.int64]
+    cluster: NDArray[np.uint32]
+    held: NDArray[np.bool_]
+    rate: NDArray[np.float64]
+    """Samples a second, under policy goodput of the tuned batch's worth; NaN where it cannot be planned or is not known."""
+    goodput: NDArray[np.float64]
+    hours: NDArray[np.float64]
+    """Left of the run."""
+
+    def only(self, rows: NDArray[Any]) -> Choices:
+        """These rows."""
+        return Choices(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+class Planner:
+    """Plans jobs on the counts of a pool, in bulk, each with its own profiles."""
+
+    def __init__(self, jobs: Jobs, pool: Pool, settings: dict[str, Any]) -> None:
+        asked = query(pool.clusters(), **settings)
+        assert asked.clusters is not None
+        self.jobs, self.pool, self.settings = jobs, pool, asked.settings
+        bare = replace(jobs.table, extra={})
+        tables = [it.with_defaults(self.settings) for it in (bare, asked.clusters)]
+        self.fleet = Fleet(tables[0], tables[1], self.settings, None, USUAL)
+        self.starts = np.cumsum([0, *(len(kind.counts) for kind in pool.kinds)])
+        self.goodput = self._policy_is("goodput")
+        keys: dict[tuple[int, ...], int] = {}
+        self.group = np.array(
+            [keys.setdefault(tuple(map(id, it)), len(keys)) for it in jobs.profiles], np.int64
+        )
+        first = {group: row for row, group in reversed([*enumerate(self.group.tolist())])}
+        self.workloads = [workloads_of(jobs.profiles[first[group]]) for group in range(len(keys))]
+
+    def _policy_is(self, name: str) -> NDArray[np.bool_]:
+        own = (self.jobs.table.cell("policy", row) for row in range(self.jobs.rows))
+        return np.array([(self.settings["policy"] if it is None else it) == name for it in own], bool)
+
+    def planned(
+        self, job: NDArray[np.int64], cluster: NDArray[np.uint32], columns: tuple[str, ...]
+    ) -> dict[str, NDArray[Any]]:
+        """Plans these pairs; the columns are those of the core."""
+        found = {name: np.empty(len(job), RESULTS[name]) for name in columns}
+        group = self.group[job]
+        for number in np.unique(group).tolist():
+            at = np.flatnonzero(group == number)
+            pairs = job[at].astype(np.uint32), cluster[at]
+            part = replace(self.fleet, pairs=pairs, workloads=self.workloads[number], columns=columns)
+            for name, values in part._computed(columns).items():
+                found[name][at] = values
+        return found
+
+    def choices(self, held: dict[int, tuple[int, int]]) -> Choices:
+        """All counts of all jobs that are within their limits; `held` is the kind and GPUs that each has now."""
+        job, cluster = self._pairs(held)
+        kind = (np.searchsorted(self.starts, cluster, "right") - 1).astype(np.uint32)
+        counts = np.concatenate([it.counts for it in self.pool.kinds])
+        now = np.full((2, self.jobs.rows), -1)
+        for row, shape in held.items():
+            now[:, row] = shape
+        same = (now[0][job] == kind) & (now[1][job] == counts[cluster])
+        plans = self.planned(job, cluster, ("status", "samples_per_second", "effective_batch", "hours"))
+        rate = np.where(plans["status"] == 2, np.nan, plans["samples_per_second"])
+        tuned, noise = self._noise()
+        batch = np.where(plans["effective_batch"] > 0, plans["effective_batch"], np.nan)
+        goodput = rate * (noise[job] + tuned[job]) / (noise[job] + batch)
+        rate = np.where(self.goodput[job], goodput, rate)
+        rate[~(rate > 0)] = np.nan
+        done = self.jobs.number["done_samples"][job]
+        hours = np.maximum(plans["hours"] - done / (3600 * rate), 0.0)
+        return Choices(job, kind, counts[cluster], cluster, same, rate, goodput, hours)
+
+    def _noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Each job's tuned batch and noise scale."""
+        table = self.jobs.table
+        tuned, noise = np.full((2, table.rows), np.nan)
+        for row in range(table.rows):
+            batch, own = table.cell("effective_batch", row), table.cell("noise_scale", row)
+            tuned[row] = batch if isinstance(batch, (int, float)) else number_of(str(batch)) or np.nan
+            if own is None and tuned[row] > 0:
+                known = (it.noise_scale_over_run(tuned[row]) for it in self.jobs.profiles[row])
+                own = next((it for it in known if it is not None), None)
+            noise[row] = np.nan if own is None else float(own)
+        return tuned, noise
+
+    def _pairs(self, held: dict[int, tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """The job and cluster of every count that a job may have; those of a job are together, kind by kind, and rise."""
+        jobs, number = self.jobs, self.jobs.number
+        least, most = number["min_gpus"].copy(), np.minimum(number["max_gpus"], self._useful())
+        blocks = []
+        for at, kind in enumerate(self.pool.kinds):
+            name = kind.hardware.get("gpu")
+            legal = [
+                row not in jobs.fault and not jobs.pinned[row] and (types is None or str(name) in types)
+                for row, types in enumerate(jobs.types)
+            ]
+            first = np.searchsorted(kind.counts, least, "left")
+            size = np.where(legal, np.searchsorted(kind.counts, most, "right") - first, 0).clip(0)
+            for row, (its, gpus) in held.items():
+                if jobs.pinned[row] and row not in jobs.fault and its == at:
+                    first[row], size[row] = np.searchsorted(kind.counts, gpus), 1
+            blocks.append((first, size))
+        if (rows := sum(int(size.sum()) for _, size in blocks)) > _MAX_ROWS:
+            raise InputError(
+                f"the jobs may have {rows:,} counts together: give them max_gpus", field="max_gpus"
+            )
+        job = np.concatenate([np.repeat(np.arange(jobs.rows), size) for _, size in blocks])
+        parts = []
+        for start, (first, size) in zip(self.starts.tolist(), blocks, strict=False):
+            within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+            parts.append(start + np.repeat(first, size) + within)
+        order = np.argsort(job, kind="stable")
+        return job[order], np.concatenate(parts)[order].astype(np.uint32)
+
+    def _useful(self) -> NDArray[np.float64]:
+        """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
+        table, keep = self.jobs.table, self._policy_is("keep")
+        found = np.full(table.rows, np.inf)
+        parallel = max([1, *(whole(kind.hardware.get("model_parallel"), 1) or 1 for kind in self.pool.kinds)])
+        for row in np.flatnonzero(keep).tolist():
+            batch, own = table.cell("effective_batch", row), table.cell("model_parallel", row)
+            tolerance = table.cell("batch_tolerance", row) or self.settings["batch_tolerance"]
+            if all(isinstance(it, (int, float, type(None))) for it in (batch, own, tolerance)):
+                found[row] = (batch or 0) * (1 + (tolerance or 0)) * max(own or 1, parallel) + 1
+        return found
+
+
+def named(jobs: Jobs, held: dict[str, Held]) -> dict[int, Held]:
+    """What each job holds, by its row."""
+    row_of = {name: row for row, name in enumerate(jobs.ids)}
+    return {row_of[name]: mine for name, mine in held.items() if name in row_of}

@@ -1,0 +1,99 @@
+"""`isobatch allocate`: a pool of GPUs divided over jobs."""
+
+from __future__ import annotations
+
+import argparse
+
+from isobatch import words
+from isobatch.cli import options
+from isobatch.cli.parser import Parser, option
+from isobatch.cli.tables import rows_to_stdout
+from isobatch.cli.terminal import say, write_json
+from isobatch.errors import InputError
+
+DESCRIPTION = "Divides a pool of GPUs over jobs: who gets how many, on which nodes, and who waits."
+EXAMPLES = (
+    "isobatch allocate jobs.csv nodes.csv --profile profile.json",
+    "isobatch allocate jobs.csv nodes.csv --held held.csv --objective finish -o allocation.csv",
+    "isobatch allocate jobs.csv nodes.csv --json | jq .changes",
+)
+EVERYDAY = "--held --objective --p --policy --rule --max-micro-batch --batch-tolerance --split --profile --deadline-hours --output --json"
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
+    command.add_argument(
+        "jobs",
+        type=options.path,
+        help="a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …",
+    )
+    command.add_argument(
+        "nodes",
+        type=options.path,
+        help="a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node",
+    )
+    option(command, "--held FILE", "what each job has now: a table of job, node, gpus", type=options.path)
+    option(
+        command,
+        "--objective WHICH",
+        "fair (default), throughput, finish or cost",
+        default="fair",
+    )
+    option(
+        command,
+        "--p P",
+        "of fair, the exponent of the mean, from -10 to 1 (default: -1)",
+        type=float,
+        default=-1.0,
+    )
+    options.add_settings(command)
+    option(
+        command,
+        "-o/--output FILE",
+        "write the rows to a .parquet, .csv, .tsv or .jsonl file",
+        type=options.path,
+    )
+    option(command, "--json", "print the whole answer as JSON: rows, value, bound, prices, changes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a row a job; the sum and the changes go to stderr."""
+    from isobatch.allocation.allocate import allocate
+    from isobatch.files.write import table_writer
+
+    nodes = int(args.nodes) if args.nodes.isdecimal() else args.nodes
+    if args.json and args.output:
+        raise InputError(
+            "--json prints the whole answer, and --output writes the rows: give one or the other"
+        )
+    found = allocate(
+        args.jobs, nodes, objective=args.objective, held=args.held, p=args.p, **options.settings(args)
+    )
+    if args.json:
+        write_json(found.to_json())
+    elif args.output:
+        with table_writer(args.output, {}) as write:
+            write(found.table)
+    else:
+        shown = (
+            "job",
+            "status",
+            "gpus",
+            "nodes",
+            "micro_batch",
+            "accumulation",
+            "lr",
+            "speedup",
+            "hours_left",
+            "why",
+        )
+        with rows_to_stdout(shown, json=False, escape_formulas=False) as write:
+            write(found.table)
+    running = words.counted(len(found.placement), "job")
+    say(
+        f"{running} on {words.counted(found.used, 'GPU')}, {found.idle:,} idle{f' ({found.idle_why})' if found.idle_why else ''}"
+    )
+    say(f"{found.objective} {words.figure(found.value)}, at most {words.percent(found.gap)} from the best")
+    for note in found.notes:
+        say(note)
+    return 0

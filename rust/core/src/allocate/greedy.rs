@@ -1,0 +1,90 @@
+//! A division near the bound: the jobs' bests at the prices, made to fit, and then grown into what is left.
+
+use rayon::prelude::*;
+
+use super::Options;
+
+/// Rounds of growth, at most.
+const ROUNDS: usize = 64;
+
+type Choice = Option<usize>;
+
+/// Makes the choices fit the pool, and leaves no gain that fits.
+pub(super) fn divide(options: &Options<'_>, mut choice: Vec<Choice>, prices: &[f64]) -> Vec<Choice> {
+    let mut free = options.free(&choice);
+    while free.iter().any(|&gpus| gpus < 0) {
+        shrink(options, &mut choice, &mut free, prices);
+    }
+    for _ in 0..ROUNDS {
+        if !grow(options, &mut choice, &mut free) {
+            break;
+        }
+    }
+    choice
+}
+
+/// Takes GPUs where there are too few, first from whom they are worth least.
+fn shrink(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64], prices: &[f64]) {
+    let mut moves: Vec<(f64, usize, Choice)> = (0..choice.len())
+        .into_par_iter()
+        .with_min_len(256)
+        .filter_map(|job| {
+            let (_, kind, gpus) = options.at(job, choice[job]);
+            if gpus == 0 || free[kind] >= 0 {
+                return None;
+            }
+            let now = options.worth(job, choice[job], prices);
+            let fewer = options.choices(job).filter_map(|other| {
+                let (_, into, count) = options.at(job, other);
+                let less = count == 0 || into == kind && count < gpus;
+                less.then(|| ((now - options.worth(job, other, prices)) / (gpus - count) as f64, job, other))
+            });
+            fewer.min_by(|a, b| a.0.total_cmp(&b.0))
+        })
+        .collect();
+    moves.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    for (_, job, other) in moves {
+        let (_, kind, gpus) = options.at(job, choice[job]);
+        if free[kind] < 0 {
+            free[kind] += (gpus - options.at(job, other).2).cast_signed();
+            choice[job] = other;
+        }
+    }
+}
+
+/// Gives what is free, first to whom a GPU more is worth most; whether anyone got some.
+fn grow(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64]) -> bool {
+    let need = |job: usize, choice: &[Choice], other: usize, free: &[i64]| {
+        let (_, from, gpus) = options.at(job, choice[job]);
+        let (_, kind, count) = options.at(job, Some(other));
+        let back = if gpus > 0 && from == kind { gpus } else { 0 };
+        let extra = count.cast_signed() - back.cast_signed();
+        (extra <= free[kind]).then_some(extra)
+    };
+    let mut moves: Vec<(f64, usize, usize)> = (0..choice.len())
+        .into_par_iter()
+        .with_min_len(256)
+        .filter_map(|job| {
+            let now = options.at(job, choice[job]).0;
+            let better = options.of(job).filter(|&other| options.value[other] > now);
+            let fitting = better.filter_map(|other| {
+                let extra = need(job, choice, other, free)?;
+                Some(((options.value[other] - now) / extra.max(0) as f64, job, other))
+            });
+            fitting.max_by(|a, b| a.0.total_cmp(&b.0).then(b.2.cmp(&a.2)))
+        })
+        .collect();
+    moves.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut grown = false;
+    for (_, job, other) in moves {
+        if need(job, choice, other, free).is_none() {
+            continue;
+        }
+        let (_, from, gpus) = options.at(job, choice[job]);
+        free[from] += gpus.cast_signed();
+        free[options.kind[other] as usize] -= options.gpus[other].cast_signed();
+        choice[job] = Some(other);
+        grown = true;
+    }
+    grown
+}

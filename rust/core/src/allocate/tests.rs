@@ -1,0 +1,94 @@
+use proptest::prelude::*;
+
+use super::{Division, Options, divide};
+
+/// Options of a job: kind, GPUs, value.
+type Job = Vec<(u32, u64, f64)>;
+
+fn solved(jobs: &[Job], wait: &[f64], capacity: &[u64]) -> Division {
+    let mut offsets = vec![0];
+    let (mut kind, mut gpus, mut value) = (vec![], vec![], vec![]);
+    for job in jobs {
+        for option in job {
+            kind.push(option.0);
+            gpus.push(option.1);
+            value.push(option.2);
+        }
+        offsets.push(kind.len());
+    }
+    divide(&Options { offsets: &offsets, kind: &kind, gpus: &gpus, value: &value, wait, capacity })
+}
+
+/// The best sum by trying every division.
+fn tried(jobs: &[Job], wait: &[f64], left: &[u64]) -> f64 {
+    let Some((job, others)) = jobs.split_first() else { return 0.0 };
+    let mut best = wait[0] + tried(others, &wait[1..], left);
+    for &(kind, gpus, value) in job {
+        let kind = kind as usize;
+        if gpus <= left[kind] {
+            let mut left = left.to_vec();
+            left[kind] -= gpus;
+            best = best.max(value + tried(others, &wait[1..], &left));
+        }
+    }
+    best
+}
+
+fn jobs(kinds: u32) -> impl Strategy<Value = Vec<(f64, Job)>> {
+    let option = (0..kinds, 1_u64..9, -5.0..20.0_f64);
+    let job = proptest::collection::vec(option, 0..5).prop_map(|mut job| {
+        job.sort_by_key(|option| (option.0, option.1));
+        job
+    });
+    proptest::collection::vec((-3.0..3.0_f64, job), 0..6)
+}
+
+fn holds(given: Vec<(f64, Job)>, capacity: &[u64]) {
+    let (wait, jobs): (Vec<f64>, Vec<Job>) = given.into_iter().unzip();
+    let found = solved(&jobs, &wait, capacity);
+    let best = tried(&jobs, &wait, capacity);
+    assert!(found.exact && (found.value - best).abs() < 1e-9, "{best} is the best: {found:?}");
+    assert!(found.bound >= best - 1e-9, "{found:?}");
+    assert!(found.prices.iter().all(|&price| price >= 0.0), "{found:?}");
+}
+
+proptest! {
+    #[test]
+    fn no_division_is_better(given in jobs(1), gpus in 0_u64..20) {
+        holds(given, &[gpus]);
+    }
+
+    #[test]
+    fn no_division_of_three_kinds_is_better(given in jobs(3), gpus in proptest::array::uniform3(0_u64..9)) {
+        holds(given, &gpus);
+    }
+}
+
+#[test]
+fn the_price_is_what_one_more_is_worth() {
+    let job = vec![(0, 1, 4.0), (0, 2, 7.0), (0, 3, 9.0)];
+    let found = solved(&[job.clone(), job], &[0.0, 0.0], &[3]);
+    assert_eq!((found.value, found.bound, found.exact), (11.0, 11.0, true));
+    assert!((found.prices[0] - 3.0).abs() < 1e-9);
+}
+
+#[test]
+fn without_jobs_or_gpus_nothing_runs() {
+    assert_eq!(solved(&[], &[], &[8]).choice, vec![]);
+    let found = solved(&[vec![(0, 1, 2.0)]], &[1.0], &[0]);
+    assert_eq!((found.choice, found.value, found.exact), (vec![None], 1.0, true));
+}
+
+#[test]
+fn many_kinds_have_a_bound_that_is_tight() {
+    let jobs: Vec<Job> = (0..60_u32)
+        .map(|job| {
+            let speed = |kind: u32, gpus: u32| f64::from(gpus * (3 + (job * 7 + kind * 5) % 4)).powf(0.8);
+            (0..3)
+                .flat_map(|kind| (1..9).map(move |gpus| (kind, u64::from(gpus), speed(kind, gpus))))
+                .collect()
+        })
+        .collect();
+    let found = solved(&jobs, &[0.0; 60], &[16, 32, 24]);
+    assert!(found.bound - found.value <= 0.005 * found.bound, "{} {}", found.bound, found.value);
+}

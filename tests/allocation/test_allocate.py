@@ -1,0 +1,228 @@
+"""What a division says: objectives, limits, nodes that are kept, the order of changes, and rows that cannot run."""
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from allocation.pools import profile, random_jobs
+from isobatch import InputError
+
+SPEED = profile()
+
+
+def jobs(count=2, **columns):
+    made = {
+        "job": [chr(ord("a") + at) for at in range(count)],
+        "effective_batch": [840] * count,
+        "lr": [0.1] * count,
+    }
+    return made | {"duration": ["1000st"] * count} | columns
+
+
+def gpus(found):
+    return dict(zip(found.table["job"].tolist(), found.table["gpus"].tolist(), strict=True))
+
+
+def why(found, job):
+    return found.table["why"][found.table["job"].tolist().index(job)]
+
+
+def test_equal_jobs_have_equal_shares():
+    found = ib.allocate(jobs(4), 16, profile=SPEED)
+    assert gpus(found) == dict.fromkeys("abcd", 4)
+    assert (found.value, found.gap, found.idle) == (1.0, 0.0, 0)
+
+
+def test_a_weight_pulls_gpus():
+    found = ib.allocate(jobs(2, weight=[1, 9]), 16, profile=SPEED)
+    assert gpus(found)["b"] > gpus(found)["a"] >= 1
+
+
+def test_the_mean_of_exponent_1_lets_jobs_wait_and_the_harmonic_one_does_not():
+    slow = {"a": profile(per_sample=0.05), "b": profile(sync_gb_s=0.05)}
+    assert gpus(ib.allocate(jobs(2), 8, profile=slow, p=-1))["b"] >= 1
+    means = [ib.allocate(jobs(2), 8, profile=slow, p=p).value for p in (-1, 0, 1)]
+    assert means == sorted(means)
+
+
+def test_of_jobs_that_cannot_all_run_the_shortest_finish_first():
+    table = jobs(3, duration=["9000st", "100st", "5000st"], min_gpus=[2, 2, 2])
+    found = ib.allocate(table, 4, objective="finish", profile=SPEED)
+    assert gpus(found) == {"a": 0, "b": 2, "c": 2}
+    assert why(found, "a") == "other jobs gain more by the GPUs"
+
+
+def test_cost_takes_the_cheapest_count_that_keeps_the_deadline():
+    pool = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=3.0)
+    alone = ib.allocate(jobs(1), pool, objective="cost", profile=SPEED)
+    hours = alone.table["hours_left"][0]
+    assert gpus(alone) == {"a": 1}
+    assert alone.value == pytest.approx(3 * hours)
+    assert alone.idle_why == "no job gains by them"
+    table = jobs(2, deadline_hours=[hours / 2.5, hours / 1e6])
+    soon = ib.allocate(table, pool, objective="cost", profile=SPEED)
+    assert soon.table["hours_left"][0] <= hours / 2.5
+    assert gpus(soon)["a"] > 1
+    assert why(soon, "b") == "no count keeps its deadline_hours"
+
+
+def test_what_is_done_counts():
+    half = ib.allocate(jobs(1, done_samples=[420_000]), 1, objective="finish", profile=SPEED)
+    full = ib.allocate(jobs(1), 1, objective="finish", profile=SPEED)
+    assert half.value == pytest.approx(full.value / 2, rel=0.01)
+    assert (
+        why(ib.allocate(jobs(1, done_samples=[840_000]), 1, profile=SPEED), "a")
+        == "nothing of its run is left"
+    )
+
+
+def test_min_max_and_types():
+    nodes = {"node": ["x", "y"], "gpus": [8, 8], "gpu": ["A100", "H100"]}
+    fast = [profile(gpu="A100"), profile(gpu="H100", per_sample=0.0002)]
+    table = jobs(3, min_gpus=[2, 1, 1], max_gpus=[4, 16, 16], gpu=["A100", "H100", None])
+    found = ib.allocate(table, nodes, profile=fast)
+    assert 2 <= gpus(found)["a"] <= 4
+    assert set(found.placement["a"]) == {"x"}
+    assert set(found.placement["b"]) == {"y"}
+    assert found.table["gpu"].tolist()[:2] == ["A100", "H100"]
+
+
+def test_whole_nodes_first_then_best_fit():
+    table = jobs(3, min_gpus=[8, 3, 1], max_gpus=[8, 3, 1])
+    found = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), profile=SPEED)
+    assert found.placement == {"a": {"0": 4, "1": 4}, "b": {"2": 3}, "c": {"2": 1}}
+
+
+def test_a_count_that_stays_keeps_its_nodes():
+    table = jobs(3, max_gpus=[4, 2, 2])
+    held = {"job": ["a", "b", "c"], "node": ["1", "0", "0"], "gpus": [4, 2, 2]}
+    found = ib.allocate(table, ib.Cluster(nodes=2, gpus_per_node=4), held=held, profile=SPEED)
+    assert found.table["status"].tolist() == ["stays"] * 3
+    assert found.changes == ()
+
+
+def test_a_move_must_pay_for_its_restart():
+    pool, held = ib.Cluster(gpus_per_node=8), {"job": ["a", "b"], "node": ["0", "0"], "gpus": [3, 4]}
+    young = ib.allocate(jobs(2, age_seconds=[40, 40]), pool, held=held, profile=SPEED)
+    old = ib.allocate(jobs(2, age_seconds=[1e6, 1e6]), pool, held=held, profile=SPEED)
+    assert young.table["status"].tolist() == ["stays", "stays"]
+    assert gpus(old) == {"a": 4, "b": 4}
+    assert [change.action for change in old.changes] == ["grow"]
+
+
+def test_pieces_are_joined_by_as_few_moves_as_can_be():
+    table = jobs(4, min_gpus=[1, 1, 1, 4], max_gpus=[1, 1, 3, 4])
+    held = {"job": ["a", "b", "c"], "node": ["0", "1", "2"], "gpus": [1, 1, 3]}
+    found = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), held=held, profile=SPEED)
+    assert gpus(found) == {"a": 1, "b": 1, "c": 3, "d": 4}
+    assert sorted(found.table["status"].tolist()) == ["moves", "runs", "stays", "stays"]
+    assert [change.action for change in found.changes] == ["stop", "start", "start"]
+
+
+def test_pinned_jobs_are_left_alone():
+    held = {"job": ["a"], "node": ["0"], "gpus": [1]}
+    found = ib.allocate(jobs(2, pinned=[True, False], weight=[9, 1]), 8, held=held, profile=SPEED)
+    assert gpus(found) == {"a": 1, "b": 7}
+    assert found.table["status"].tolist() == ["stays", "runs"]
+
+
+def test_changes_never_ask_a_node_for_more_than_it_has():
+    draw = np.random.default_rng(3)
+    table, speeds = random_jobs(draw, 30)
+    pool = ib.Cluster(nodes=8, gpus_per_node=8)
+    first = ib.allocate(table, pool, profile=speeds)
+    held = [
+        {"job": job, "node": n, "gpus": g} for job, nodes in first.placement.items() for n, g in nodes.items()
+    ]
+    table["weight"] = draw.permutation(table["weight"])
+    table["age_seconds"] = np.full(30, 1e5)
+    second = ib.allocate(table, pool, held=held, profile=speeds)
+    has = {job: dict(nodes) for job, nodes in first.placement.items()}
+    assert second.changes
+    for change in second.changes:
+        has[change.job] = change.nodes
+        for node in map(str, range(8)):
+            assert sum(nodes.get(node, 0) for nodes in has.values()) <= 8
+    assert {job: nodes for job, nodes in has.items() if nodes} == second.placement
+
+
+def test_a_node_that_is_gone_is_said():
+    held = {"job": ["a", "z"], "node": ["dead", "0"], "gpus": [8, 1]}
+    found = ib.allocate(jobs(1), 8, held=held, profile=SPEED)
+    assert why(found, "a") == "nodes that it held are not in the pool: dead"
+    assert found.notes == ("held by jobs that are not among the jobs, and free: z",)
+    assert found.table["status"].tolist() == ["runs"]
+
+
+BAD = {
+    "effective_batch": (0, "effective_batch"),
+    "weight": (-1, "weight must be a number above 0, at most 1e12, got -1"),
+    "min_gpus": (9, "no count of the pool"),
+    "max_gpus": (0.5, "max_gpus must be a whole number from 1"),
+    "gpu": ("T4", "no count of the pool"),
+    "deadline_hours": (1e-9, "no count keeps its deadline_hours"),
+    "pinned": ("maybe", "pinned must be true or false"),
+    "profile": ("nowhere.json", "nowhere.json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_ten_thousand_hostile_rows_leave_the_good_one_its_gpus(name):
+    cell, said = BAD[name]
+    table = jobs(1)
+    good = {key: cells * 10_001 for key, cells in table.items()} | {"job": np.arange(10_001).astype(str)}
+    good[name] = [cell] * 10_000 + [None if name != "effective_batch" else 840]
+    found = ib.allocate(good, 8, profile=SPEED, max_micro_batch=64)
+    assert found.table["gpus"].tolist() == [0] * 10_000 + [8]
+    assert said in found.table["why"][0]
+
+
+def test_a_job_without_a_profile_waits():
+    found = ib.allocate(jobs(2), 8, profile={"a": SPEED})
+    assert gpus(found) == {"a": 8, "b": 0}
+    assert why(found, "b") == "no profile: nothing says how fast it is"
+    assert found.table["reasons"][1] == 0 or found.table["micro_batch"][1] == -1
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"job": ["a"], "node": ["0"], "gpus": [9]}, "more is held of node '0' than its 8 GPUs"),
+        ({"job": ["a"], "node": ["0"], "gpus": [-1]}, "gpus must be a whole number from 1, got -1"),
+        ({"job": ["a"], "gpus": [1]}, "node is missing"),
+    ],
+)
+def test_a_held_table_that_cannot_be_is_refused(held, said):
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        ib.allocate(jobs(1), 8, held=held, profile=SPEED)
+
+
+def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
+    with pytest.raises(InputError, match="duplicate job id 'a'"):
+        ib.allocate(jobs(2, job=["a", "a"]), 8, profile=SPEED)
+    with pytest.raises(InputError, match="one name for each node, got 'x'"):
+        ib.allocate(jobs(1), {"node": ["x", "x"], "gpus": [8, 8]}, profile=SPEED)
+
+
+def test_a_job_is_explained():
+    found = ib.allocate(jobs(2), 8, profile=SPEED)
+    said = found.explain("a")
+    assert said.startswith("a has 4 on 0; with 1 GPU more")
+    assert "those who have them would lose" in said
+    with pytest.raises(InputError, match="job"):
+        found.explain("nobody")
+
+
+def test_goodput_weighs_samples_by_what_they_are_worth():
+    noisy = profile(noise=5000.0)
+    found = ib.allocate(jobs(2), 16, profile=noisy, policy="goodput", max_batch=4096, rule="sqrt")
+    rows = found.rows()
+    assert all(row["goodput"] < row["samples_per_second"] for row in rows)
+    assert rows[0]["effective_batch"] > 840
+
+
+def test_tables_of_arrow_give_one():
+    pa = pytest.importorskip("pyarrow")
+    found = ib.allocate(pa.table(jobs(2, team=["x", "y"])), 8, profile=SPEED)
+    assert found.table["team"].to_pylist() == ["x", "y"]
+    assert found.table["gpus"].to_pylist() == [4, 4]

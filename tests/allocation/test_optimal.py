@@ -1,0 +1,73 @@
+"""No division is better: against HiGHS, on options of any values and on whole questions."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import isobatch as ib
+from allocation.pools import best_sum, random_jobs, random_options
+from isobatch import _core
+
+pytest.importorskip("scipy")
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_the_core_divides_as_highs_does(seed, kinds):
+    draw = np.random.default_rng((seed, kinds))
+    given = random_options(draw, int(draw.integers(1, 60)), 12, kinds)
+    room = draw.integers(0, 65 // kinds, kinds).astype(np.uint64)
+    choice, value, bound, _, exact = _core.divide_pool(*given, room)
+    best = best_sum(*given, room)
+    assert exact
+    assert value == pytest.approx(best, rel=1e-8, abs=1e-8)
+    assert bound >= best - 1e-8
+    taken = choice[choice >= 0]
+    used = np.bincount(given[1][taken], given[2][taken].astype(float), minlength=kinds)
+    assert (used <= room).all()
+
+
+@pytest.mark.parametrize("objective", ["fair", "throughput", "finish", "cost"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pool_of_one_node_has_no_gap(objective, seed):
+    draw = np.random.default_rng(seed)
+    jobs, profiles = random_jobs(draw, 40)
+    pool = {"gpus": [48], "price_per_gpu_hour": [2.0]}
+    found = ib.allocate(jobs, pool, objective=objective, profile=profiles)
+    assert found.gap == 0
+    assert found.used == sum(sum(nodes.values()) for nodes in found.placement.values()) <= 48
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_gap_says_is_true(seed):
+    draw = np.random.default_rng(seed)
+    jobs, profiles = random_jobs(draw, 60)
+    found = ib.allocate(jobs, ib.Cluster(nodes=16, gpus_per_node=4), objective="throughput", profile=profiles)
+    assert 0 <= found.gap < 0.02
+    free = dict.fromkeys(map(str, range(16)), 4)
+    for nodes in found.placement.values():
+        for node, gpus in nodes.items():
+            free[node] -= gpus
+    assert min(free.values()) >= 0
+
+
+def test_any_number_of_threads_gives_the_same():
+    code = (
+        "import numpy as np; from isobatch import _core; from allocation.pools import random_options;"
+        "it = _core.divide_pool(*random_options(np.random.default_rng(1), 4000, 30, 2), np.array([9000, 7000], np.uint64));"
+        "print(it[0].sum(), it[1].hex(), it[2].hex(), [x.hex() for x in it[3]], it[4])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONPATH": "tests"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "5")
+    }
+    assert len(said) == 1

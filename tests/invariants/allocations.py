@@ -1,0 +1,56 @@
+"""Divisions of random pools: no node has more than its GPUs, limits hold, the value is not above the bound, each row is its count's plan,
+and what is asked again with the answer held stays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import isobatch as ib
+from allocation.pools import random_jobs
+
+
+def check_allocations(seed: int, pools: int) -> int:
+    """Plays pools of one to three kinds of nodes."""
+    for number in range(pools):
+        draw = np.random.default_rng((seed, number))
+        jobs, profiles = random_jobs(draw, int(draw.integers(1, 25)))
+        nodes = {
+            "node": [f"n{at}" for at in range(6)],
+            "gpus": draw.choice([0, 4, 7, 8], 6),
+            "price_per_gpu_hour": draw.choice([1.0, 2.0], 6),
+        }
+        nodes["gpus"][0] = 8
+        objective = str(draw.choice(["fair", "throughput", "finish", "cost"]))
+        found = ib.allocate(jobs, nodes, objective=objective, profile=profiles)
+        case = f"seed {seed}, pool {number}: {objective}: {found!r}"
+        _check(found, jobs, nodes, case)
+        held = [
+            {"job": job, "node": node, "gpus": gpus}
+            for job, on in found.placement.items()
+            for node, gpus in on.items()
+        ]
+        again = ib.allocate(jobs, nodes, objective=objective, profile=profiles, held=held)
+        _check(again, jobs, nodes, f"{case}, again: {again!r}")
+        if found.gap == 0:
+            moved = again.table["status"] == "moves"
+            assert not moved.any(), f"a best division is left: {case}, again: {again!r}, {again.changes}"
+    return pools
+
+
+def _check(found: ib.Allocation, jobs: dict, nodes: dict, case: str) -> None:
+    free = dict(zip(nodes["node"], nodes["gpus"].tolist(), strict=True))
+    for row in found.rows():
+        mine = found.placement.get(row["job"], {})
+        at = jobs["job"].index(row["job"])
+        assert sum(mine.values()) == row["gpus"], case
+        assert not mine or jobs["min_gpus"][at] <= row["gpus"] <= jobs["max_gpus"][at], case
+        assert bool(row["why"]) == (row["status"] == "waits"), f"{row}: {case}"
+        assert not mine or row["micro_batch"] * row["accumulation"] * row["gpus"] == row["effective_batch"], (
+            f"{row}: {case}"
+        )
+        for node, gpus in mine.items():
+            free[node] -= gpus
+    assert min(free.values()) >= 0, case
+    assert sum(free.values()) == found.idle, case
+    best = found.bound - found.value
+    assert (best if found.objective in ("fair", "throughput") else -best) >= -1e-9 * abs(found.bound), case
