@@ -135,7 +135,8 @@ def right_form(field: str, got: str) -> str:
     """
     from isobatch import _core
 
-    form = _core.right_form(field, got) if len(got) < _MAX_TYPED else None
+    is_text = len(got) < _MAX_TYPED and not any("\ud800" <= one <= "\udfff" for one in got)
+    form = _core.right_form(field, got) if is_text else None
     if form is None:
         return ""
     return f"write {form}" + (

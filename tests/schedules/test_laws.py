@@ -74,7 +74,9 @@ def near(schedule, steps, matrix, ulps):
     steps = np.asarray(steps, float)
     exact = [schedule.values(np.maximum(steps * (1 + part * 2.0**-50), 0)) for part in (-1, 0, 1)]
     low, high = np.min(exact, 0), np.max(exact, 0)
-    slack = ulps * float(np.spacing(matrix.dtype.type(max(schedule.peak, high.max()))))
+    # A slope among the subnormals is rounded to one of them, and multiplied by the steps.
+    kind = matrix.dtype.type
+    slack = ulps * float(np.spacing(max(kind(max(schedule.peak, high.max())), 64 * np.finfo(kind).tiny)))
     row = matrix[0].astype(float)
     return bool(((row >= low - slack) & (row <= high + slack)).all())
 

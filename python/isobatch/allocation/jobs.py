@@ -294,7 +294,9 @@ class Planner:
         """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
         table, keep = self.jobs.table, self._policy_is("keep")
         found = np.full(table.rows, np.inf)
-        parallel = max([1, *(whole(kind.hardware.get("model_parallel"), 1) or 1 for kind in self.pool.kinds)])
+        parallel = max(
+            [1.0, *(float(whole(kind.hardware.get("model_parallel"), 1) or 1) for kind in self.pool.kinds)]
+        )
         for row in np.flatnonzero(keep).tolist():
             batch, own = table.cell("effective_batch", row), table.cell("model_parallel", row)
             tolerance = table.cell("batch_tolerance", row) or self.settings["batch_tolerance"]
