@@ -15,7 +15,7 @@ from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.loop import Loop
-from isobatch.integrations.torch.elastic.membership import Membership, Pulse
+from isobatch.integrations.torch.elastic.membership import Heartbeat, Membership
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.lr import ElasticLR
@@ -35,7 +35,9 @@ class Crew(Watch):
         void: the step under way was lost before it could be applied.
     """
 
-    def __init__(self, members: Membership, training: TrainingState, group: CrewGroup, pulse: Pulse) -> None:
+    def __init__(
+        self, members: Membership, training: TrainingState, group: CrewGroup, pulse: Heartbeat
+    ) -> None:
         self._members, self._training, self._group, self._pulse = members, training, group, pulse
         self.number, self.size = members.number, len(members.table.seats)
         self.rank = members.table.ids.index(members.id)

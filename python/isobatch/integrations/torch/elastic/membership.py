@@ -31,7 +31,7 @@ class Seat(NamedTuple):
         return self.id.rsplit("|", 2)[0]
 
 
-class Table(NamedTuple):
+class Roster(NamedTuple):
     """A crew's list as it was closed: its number, its seats in the order of their ranks; or why there can be none."""
 
     number: int
@@ -66,7 +66,7 @@ class Membership:
         self.ranks, self.min_ranks, self.name = ranks, min_ranks, name
         self.lifeline = Lifeline(store.address)
         self.id = f"{name}|{self.lifeline.address}|{store.number('ids')}"
-        self.table = Table(-1, ())
+        self.table = Roster(-1, ())
         self.fits: Callable[[int], bool] = lambda _: True
         store.set(f"beat/{self.id}", "0")
 
@@ -101,7 +101,7 @@ class Membership:
         """Says that the present crew is over, before anything is torn down."""
         self.store.once(f"{self.number}/over", f"{self.name}: {why}")
 
-    def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Table | None:
+    def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Roster | None:
         """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
 
         Args:
@@ -129,7 +129,7 @@ class Membership:
             number, vote = max(number, int(self.store.get("crew") or -1)) + 1, left_out
         return None
 
-    def _wait_for(self, number: int, asked: Callable[[], bool]) -> Table | None:
+    def _wait_for(self, number: int, asked: Callable[[], bool]) -> Roster | None:
         """Waits until a list is closed, and closes it where this process sees first that it is time."""
         closing = _Closing(self, number)
         while (table := self._table(number)) is None:
@@ -143,9 +143,9 @@ class Membership:
             sleep(min(0.01 * closing.turn, 0.25))
         return table
 
-    def _table(self, number: int) -> Table | None:
+    def _table(self, number: int) -> Roster | None:
         written = self.store.get(f"{number}/list")
-        return None if written is None else msgspec.json.decode(written, type=Table)
+        return None if written is None else msgspec.json.decode(written, type=Roster)
 
     def least(self, before: int) -> int:
         """Returns how many must be left of a crew."""
@@ -192,7 +192,7 @@ class _Closing:
     def _waited(self) -> float:
         return 0.0 if self._since is None else monotonic() - self._since
 
-    def look(self) -> Table | None:
+    def look(self) -> Roster | None:
         """Returns the list where it can be closed, or why it never will be; None: it is not time."""
         come = {seat.id: seat for seat in map(_seat, self._all.store.lines(f"{self._number}/in"))}
         missing = [member for member in self._old if member not in come]
@@ -221,7 +221,7 @@ class _Closing:
     def _are_gone(self, members: Iterable[str]) -> bool:
         return all(self._beats.gone(member) for member in members)
 
-    def _going_on(self, members: list[Seat], others: list[Seat], late: bool) -> Table | None:
+    def _going_on(self, members: list[Seat], others: list[Seat], late: bool) -> Roster | None:
         if self._all.id not in self._old:
             return None  # Only who has the run knows with how many it can go on.
         least = self._all.least(len(self._old))
@@ -229,7 +229,7 @@ class _Closing:
         if count >= least:
             while others and not self._all.fits(len(members) + len(others)):
                 others.pop()
-            return Table(self._number, (*members, *others))
+            return Roster(self._number, (*members, *others))
         what = "min_ranks is" if self._all.min_ranks else "more than half is"
         return (
             self._given_up(f"{count} of {len(self._old)} ranks are left, and {what} {least}")
@@ -237,28 +237,28 @@ class _Closing:
             else None
         )
 
-    def _beginning(self, seats: list[Seat], late: bool) -> Table | None:
+    def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
         """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
         here = {seat.id for seat in seats}
         if not (late or all(self._beats.left(member) for member in self._old if member not in here)):
             return None
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
-            return Table(self._number, tuple(seats))
+            return Roster(self._number, tuple(seats))
         return (
             self._given_up(f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s")
             if late
             else None
         )
 
-    def _refused(self) -> Table | None:
+    def _refused(self) -> Roster | None:
         refused = self._all.store.lines("refused")
         return self._given_up(f"rank {refused[0]}") if refused else None
 
-    def _given_up(self, why: str) -> Table:
-        return Table(self._number, (), why)
+    def _given_up(self, why: str) -> Roster:
+        return Roster(self._number, (), why)
 
 
-class Pulse(threading.Thread):
+class Heartbeat(threading.Thread):
     """Beats, answers and looks: at the crew's end, at the next rank in the ring, and at who waits to join.
 
     Attributes:
@@ -269,11 +269,11 @@ class Pulse(threading.Thread):
         super().__init__(name="isobatch pulse", daemon=True)
         self._membership, self._cut = membership, cut
         self._store = membership.store.another()
-        self._inside: Table | None = None
+        self._inside: Roster | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
         self.wanted = False
 
-    def enter(self, table: Table) -> None:
+    def enter(self, table: Roster) -> None:
         """Watches over a crew from here on."""
         with self._lock:
             self._inside, self.wanted = table, False

@@ -21,7 +21,7 @@ from isobatch.integrations.torch.elastic.agreement import Signals
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import Held, TrainingState, heal
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Pulse, Table
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Heartbeat, Membership, Roster
 from isobatch.integrations.torch.elastic.store import Store
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
@@ -121,7 +121,7 @@ class _Survivors:
             NEW,
         )  # Whether this rank holds the run's state; its vote where it does not.
         self._group = CrewGroup()
-        self._pulse = Pulse(members, self._group.cut)
+        self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
         self._same: tuple[Any, int] = (None, 0)
         self._watch_optimizer(training.optimizer)
@@ -175,7 +175,7 @@ class _Survivors:
                 self._pulse.exit()
                 self._group.free()
 
-    def _take_seat(self, table: Table) -> None:
+    def _take_seat(self, table: Roster) -> None:
         """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does only when it is healed."""
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
@@ -186,7 +186,7 @@ class _Survivors:
         if holds:
             self._without = OUT
 
-    def _made(self, table: Table) -> Crew:
+    def _made(self, table: Roster) -> Crew:
         members, parameter = self._members, next(self._training.net.parameters())
         crew = Crew(members, self._training, self._group, self._pulse)
         self._group.begin()
@@ -251,7 +251,7 @@ class _Survivors:
                     f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
                 )
 
-    def _refuse_standstill(self, table: Table, step: int) -> None:
+    def _refuse_standstill(self, table: Roster, step: int) -> None:
         before, times = self._same
         now = (tuple(table.ids), step)
         self._same = now, times + 1 if now == before else 1
