@@ -10,7 +10,7 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Seat, Table  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Seat, Roster  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -101,7 +101,7 @@ def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(store):
 )
 def test_who_joins_holds_the_state_only_when_it_is_healed(votes, holds):
     mine = 1 if holds is False else 0
-    table = Table(3, tuple(Seat(f"r{rank}|x|{rank}", vote) for rank, vote in enumerate(votes)))
+    table = Roster(3, tuple(Seat(f"r{rank}|x|{rank}", vote) for rank, vote in enumerate(votes)))
     one = object.__new__(_Survivors)
     one._members, one._holds, one._without = SimpleNamespace(id=table.ids[mine]), False, NEW
     one._take_seat(table)
