@@ -10,7 +10,7 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Seat, Roster  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
