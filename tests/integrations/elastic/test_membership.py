@@ -78,7 +78,27 @@ def test_more_than_half_go_on_or_nobody(store):
     formed(those, [NEW] * 3)
     for one in those[1:]:
         one.leave()
-    assert formed(those[:1], [3]) == ["1 of 3 ranks are left, and more than half is 2"]
+    assert formed(those[:1], [3]) == [
+        "1 of 3 ranks are left, and more than half is 2 (min_ranks= lets fewer go on)"
+    ]
+
+
+def test_a_store_whose_run_has_ended_says_so(store):
+    those = members(store, 3, min_ranks=None, timeout=1.0)
+    formed(those, [NEW] * 3)
+    for one in those[1:]:
+        one.leave()
+    formed(those[:1], [3])
+    (said,) = formed([member(store, "of another run", ranks=2)], [NEW])
+    assert said.startswith("the run of this store has ended (1 of 3 ranks are left")
+    assert said.endswith("a new run needs a new store")
+
+
+def test_a_store_that_was_never_started_is_asked_for():
+    with pytest.raises(
+        ib.InputError, match=r"no store answers at 127.0.0.1:1 in 1 s: run isobatch store --port 1 "
+    ):
+        Store("127.0.0.1:1", 1.0)
 
 
 def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(store):

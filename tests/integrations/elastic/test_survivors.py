@@ -122,7 +122,7 @@ def test_fewer_than_asked_for_end_with_the_checkpoint_s_step(tmp_path):
         codes = ranks.wait(90)
     assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD}
     assert (
-        "1 of 3 ranks are left, and more than half is 2; the run ends here at step 12, and the last state that was taken is of step 10"
+        "1 of 3 ranks are left, and more than half is 2 (min_ranks= lets fewer go on); the run ends here at step 12, and the last state that was taken is of step 10"
         in ranks.said("r0")
     )
 

@@ -115,18 +115,21 @@ class Membership:
         number = self.number + 1
         if self.number < 0 or not self.is_current():
             number, vote = int(self.store.get("crew") or -1) + 1, left_out
+        is_over = self.number < 0 and self._table(number) is not None
         while not self.store.has("done"):
             self.store.add(f"{number}/in", f"{self.id} {vote}")
             table = self._wait_for(number, asked)
             if table is None:
                 break
             if table.error is not None:
-                raise InputError(table.error)
+                over = f"the run of this store has ended ({table.error}): a new run needs a new store"
+                raise InputError(over if is_over else table.error)
             if self.id in table.ids:
                 self.table = table
                 self.store.set("crew", str(number))
                 return table
             number, vote = max(number, int(self.store.get("crew") or -1)) + 1, left_out
+            is_over = False
         return None
 
     def _wait_for(self, number: int, asked: Callable[[], bool]) -> Roster | None:
@@ -230,9 +233,13 @@ class _Closing:
             while others and not self._all.fits(len(members) + len(others)):
                 others.pop()
             return Roster(self._number, (*members, *others))
-        what = "min_ranks is" if self._all.min_ranks else "more than half is"
+        what, hint = (
+            ("min_ranks is", "")
+            if self._all.min_ranks
+            else ("more than half is", " (min_ranks= lets fewer go on)")
+        )
         return (
-            self._given_up(f"{count} of {len(self._old)} ranks are left, and {what} {least}")
+            self._given_up(f"{count} of {len(self._old)} ranks are left, and {what} {least}{hint}")
             if late
             else None
         )

@@ -31,7 +31,13 @@ class Store:
     def __init__(self, address: str, seconds: float) -> None:
         self.address = address
         host, port = host_and_port(address)
-        self._ask(lambda: self._connect(host, port, seconds))
+        try:
+            self._connect(host, port, seconds)
+        except RuntimeError:
+            raise StoreGone(
+                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process that outlives all ranks",
+                field="store",
+            ) from None
 
     def _connect(self, host: str, port: int, seconds: float) -> None:
         self._store: Any = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))

@@ -27,6 +27,8 @@ from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
 _STANDSTILL = 5
+_STORE_SECONDS = 60.0
+"""The store may answer late on a busy host: that is no loss of it. Where its process died, the connection says so at once."""
 
 
 def survivors(
@@ -89,9 +91,8 @@ def survivors(
         if not seconds > 0:
             raise must_be("above 0 seconds", seconds, field=field)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
-    members = Membership(
-        Store(address, lease), name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout
-    )
+    found = Store(address, max(lease, _STORE_SECONDS))
+    members = Membership(found, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout)
     training = TrainingState(net, optimizer, extra or {})
     return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
 
