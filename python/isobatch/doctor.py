@@ -69,10 +69,15 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
         **found.fields,
         **{("gpus" if name == "tuned_gpus" else name): value for name, value in given.items()},
     }
-    tuned, made = _tuned(fields, found, gpus)
+    tuned: int | None = None
+    batch: int | None = None
+    made: Plan | None = None
+    if "accumulation" in given or all(field != "accumulation" for field, _ in found.faults):
+        tuned, made = _tuned(fields, found, gpus)
+        batch = _batch(fields, gpus, tuned)
     known = reader(found.tool)
     assert known.reader is not None
-    case = Case(known, found, fields, gpus, _batch(fields, gpus, tuned), tuned, made)
+    case = Case(known, found, fields, gpus, batch, tuned, made)
     issues = (*_general(case), *known.reader.check(case))
     findings = tuple(issue for weight in Weight for issue in issues if issue.weight is weight)
     return Examination(case.batch, findings, "\n".join(_lines(case, findings)))

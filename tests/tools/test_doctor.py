@@ -442,3 +442,45 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     shrunk = found(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
     assert "only if the batch is to move" in shrunk.change
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "what"),
+    [
+        (
+            {"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6},
+            12,
+            "192 samples are not 6 × 2 × 12",
+        ),
+        ({"train_batch_size": 192}, 7, "192 samples are not 27 × 1 × 7"),
+        ({"train_batch_size": 192, "gradient_accumulation_steps": 5}, 8, "192 samples are not 4 × 5 × 8"),
+        ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6}, 8, None),
+        ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": "auto"}, 7, None),
+    ],
+)
+def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, settings, gpus, what):
+    stops = [
+        it.what
+        for it in found(tmp_path, settings, gpus, tool="deepspeed").findings
+        if it.weight is Weight.STOPS
+    ]
+    assert stops == ([] if what is None else [f"DeepSpeed stops: {what} replicas"])
+
+
+def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
+    script = "from transformers import TrainingArguments\\nargs = TrainingArguments('o', per_device_train_batch_size=4, {}learning_rate=1e-5)"
+    known = script.replace("\\n", "\n").format("gradient_accumulation_steps=2, ")
+    assert found(tmp_path, known, 8, name="t.py").batch == 64
+    open_one = script.replace("\\n", "\n").format("gradient_accumulation_steps=int(N), ")
+    diagnosis = found(tmp_path, open_one, 8, name="u.py", tuned_gpus=8)
+    assert diagnosis.batch is None and "give accumulation a value" in diagnosis.text
+    assert found(tmp_path, open_one, 8, name="u.py", accumulation=2).batch == 64
+
+
+def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
+    stops = [
+        it.what for it in found(tmp_path, MEGATRON, 7, name="a.sh").findings if it.weight is Weight.STOPS
+    ]
+    assert stops == ["the run stops: 64 samples are no multiple of 2 × 7 replicas"]
+    lowered = found(tmp_path, f"{MEGATRON} --decrease-batch-size-if-needed", 7, name="b.sh")
+    assert all(it.weight is not Weight.STOPS for it in lowered.findings)

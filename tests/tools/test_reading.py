@@ -1121,3 +1121,23 @@ def put(settings, name, value):
         settings[part] = inner if isinstance(inner, dict) else {}
         settings = settings[part]
     settings[last] = value
+
+
+def test_megatrons_share_of_a_warmup_is_of_the_decays_samples(tmp_path):
+    line = "x --micro-batch-size 1 --global-batch-size 480 --train-samples 5000000 --lr 3e-4 --lr-warmup-fraction 0.01 {}"
+    ramped = ib.Recipe.read(
+        written(tmp_path, "a.sh", line.format("--rampup-batch-size 80 80 500000")), gpus=16
+    )
+    assert ramped.warmup == "50000sp"
+    decayed = ib.Recipe.read(written(tmp_path, "b.sh", line.format("--lr-decay-samples 4000000")), gpus=16)
+    assert decayed.warmup == "40000sp"
+
+
+def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):
+    line = (
+        "x --micro-batch-size 1 --global-batch-size 8 --train-iters 1000 --lr 3e-4 --lr-decay-style WSD "
+        "--lr-wsd-decay-iters 100 --lr-wsd-decay-style linear --lr-decay-iters {}"
+    )
+    with pytest.raises(ib.InputError, match="lr-decay-iters: WSD that ends before the run cannot be planned"):
+        ib.Recipe.read(written(tmp_path, "a.sh", line.format(900)), gpus=8)
+    assert ib.Recipe.read(written(tmp_path, "b.sh", line.format(1000)), gpus=8).schedule.startswith("wsd(")

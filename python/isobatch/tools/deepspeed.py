@@ -223,24 +223,36 @@ def check(case: Case) -> Iterator[Issue]:
             '"adam_w_mode": false',
             Weight.NOTE,
         )
+    yield from _product(case)
+
+
+def _product(case: Case) -> Iterator[Issue]:
+    """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed makes of the others."""
     total, micro, steps = (
         case.at(key)
         for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     )
     replicas = case.replicas
-    if all(type(value) is int for value in (total, micro, steps)) and total != micro * steps * replicas:
-        yield Issue(
-            f"DeepSpeed stops: {total} samples are not {micro} × {steps} × {replicas} replicas",
-            "the three numbers must multiply out on these GPUs",
-            "deepspeed, runtime/config.py: _batch_assertion",
-            f'"train_batch_size": {micro * steps * replicas}'
-            + (
-                f', or "gradient_accumulation_steps": {total // (micro * replicas)}'
-                if replicas and total % (micro * replicas) == 0
-                else ""
-            ),
-            Weight.STOPS,
-        )
+    if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
+        return
+    if micro is None:
+        steps = steps or 1
+        micro = total // replicas // steps
+    elif steps is None:
+        steps = total // micro // replicas if micro else 0
+    product = micro * steps * replicas
+    if total == product:
+        return
+    changes = [f'"train_batch_size": {product or (steps or 1) * replicas}']
+    if micro and total % (micro * replicas) == 0:
+        changes.append(f'"gradient_accumulation_steps": {total // (micro * replicas)}')
+    yield Issue(
+        f"DeepSpeed stops: {total} samples are not {micro} × {steps} × {replicas} replicas",
+        "the three numbers must multiply out on these GPUs",
+        "deepspeed, runtime/config.py: _batch_assertion",
+        " or ".join(changes),
+        Weight.STOPS,
+    )
 
 
 def _schedules(case: Case) -> Iterator[Issue]:

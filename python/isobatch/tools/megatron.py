@@ -170,13 +170,20 @@ def _read_schedule(page: SettingsPage) -> None:
     page.length("lr_warmup_iters", "warmup", "st")
     page.length("lr_warmup_samples", "warmup", "sp")
     fraction = page.number("lr_warmup_fraction")
-    if fraction:
+    samples = page.whole("lr_decay_samples") or page.whole("train_samples")
+    if fraction and samples:
+        # Of the decay's samples: beside a batch ramp they are another share of the steps.
+        page.give("warmup", length(int(fraction * samples), "sp"), "lr_warmup_fraction")
+    elif fraction:
         page.give("warmup", share(fraction), "lr_warmup_fraction")
     kinds = {"constant": "constant", "linear": "linear", "cosine": "cosine", "inverse-square-root": "vaswani"}
     if style == "WSD":
         key = page.first("lr_wsd_decay_iters", "lr_wsd_decay_samples")
         decay, shape = page.whole(key), page.word("lr_wsd_decay_style", "exponential")
         names = {theirs: ours for ours, theirs in SHAPES.items()}
+        for end, run in ("lr_decay_iters", "train_iters"), ("lr_decay_samples", "train_samples"):
+            if page.whole(end) not in (None, page.whole(run)):
+                page.unsupported(end, "WSD that ends before the run")
         if decay is None or shape not in names:
             page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
@@ -212,9 +219,10 @@ def _own_end(page: SettingsPage, style: str) -> None:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
-    yield from undivided_batch(
-        case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator"
-    )
+    if not case.at("decrease_batch_size_if_needed"):
+        yield from undivided_batch(
+            case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator"
+        )
     if case.reading.settings.get("clip_grad") is None:
         yield Issue(
             "gradients are clipped at norm 1",
