@@ -1141,3 +1141,28 @@ def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):
     with pytest.raises(ib.InputError, match="lr-decay-iters: WSD that ends before the run cannot be planned"):
         ib.Recipe.read(written(tmp_path, "a.sh", line.format(900)), gpus=8)
     assert ib.Recipe.read(written(tmp_path, "b.sh", line.format(1000)), gpus=8).schedule.startswith("wsd(")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        (
+            "a.json",
+            '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": "ds.json"}',
+            "ds.json is not read here",
+        ),
+        (
+            "b.json",
+            '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": {"split_batches": true}}',
+            "set it to false",
+        ),
+        (
+            "c.yaml",
+            "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, MAX_ITER: 90000, STEPS: [60000], REFERENCE_WORLD_SIZE: 8}\nMODEL: {META_ARCHITECTURE: x}",
+            "set it to 0",
+        ),
+    ],
+)
+def test_a_setting_that_moves_the_batch_again_is_named(tmp_path, name, text, note):
+    recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=8)
+    assert any(note in one for one in recipe.notes)

@@ -83,7 +83,6 @@ def test_an_everyday_file_has_no_note():
         "logging_dir": "x",
         "hub_model_id": "y",
         "seed": 3,
-        "deepspeed": "ds.json",
     }
     assert notes({**FILE, **everyday, "report_to": "wandb", "gradient_checkpointing": True}) == []
 

@@ -41,6 +41,10 @@ def read(page: SettingsPage) -> None:
     workers = page.whole("SOLVER.REFERENCE_WORLD_SIZE", default=0)
     if workers:
         page.give("gpus", workers, "SOLVER.REFERENCE_WORLD_SIZE")
+        page.note(
+            f"SOLVER.REFERENCE_WORLD_SIZE {workers}: detectron2 itself rescales batch, learning rate and steps on other GPUs; with "
+            "what is planned set it to 0"
+        )
     page.number("SOLVER.BASE_LR", "lr")
     page.optimizer("SOLVER.OPTIMIZER", page.word("SOLVER.OPTIMIZER", "SGD"))
     momentum = page.number("SOLVER.MOMENTUM", default=0.9)

@@ -61,7 +61,8 @@ def read_loader(page: SettingsPage) -> None:
         page.reading.keys.pop("batch_per_gpu", None)
         page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
         page.note(
-            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together"
+            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together; with what "
+            "is planned, a batch of each process, set it to false"
         )
 
 
@@ -69,6 +70,8 @@ def read_parallel(page: SettingsPage) -> None:
     """GPUs that share a replica: of Accelerate's configuration, of a DeepSpeed configuration inside, and of the Trainer before it."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
+    if isinstance(file := page.raw("deepspeed"), str):
+        page.note(f"{page.name('deepspeed')} {file} is not read here: name it by another --from")
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
 
