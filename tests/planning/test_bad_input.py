@@ -30,7 +30,7 @@ REALS = (
     "bucket_cap_mb",
 )  # fmt: skip
 NOT_LENGTHS = [
-    "5epochs", "3 days", "", "ep", "5", "-5ep", "nanep", "infst", "5EP", "1_000st", "0x10st", "2.5.1st", "1e400st", "٣ep",
+    "5epochen", "3 days", "", "ep", "5", "-5ep", "nanep", "infst", "5eps", "1__000st", "0x10st", "2.5.1st", "1e400st", "٣ep",
     "99999999999999999999999st", "5ep 3st", "5ep,", 5, 5.0, ["5ep"],
 ]  # fmt: skip
 BAD = [
@@ -42,7 +42,7 @@ BAD = [
     ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", -1.0), ("sigma_sq", -1.0), ("mu_sq", -1.0), ("clip_norm", 0.0),
     ("min_lr", 0.2), ("power", NAN), ("power", INF), ("power", "x"),
     ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("betas", (NAN, 0.9)), ("betas", (-0.1, 0.9)), ("betas", (0.9, 0.9, 0.9)), ("betas", 0.9),
-    ("optimizer", "Adam"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"), ("decay", 1),
+    ("optimizer", "Adan"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"), ("decay", 1),
     ("convention", "pytorch"), ("convention", ""), ("drop_last", "both"), ("drop_last", 2), ("batch_norm", "yes"),
     ("precision", "fp99"), ("schedule", "cosinus"), ("schedule", 3), ("schedule", "multistep(30ep"), ("schedule", ""),
     ("ramp", "a b c"), ("ramp", "192 16"), ("ramp", "192 0 100"), ("ramp", "0 16 100"), ("ramp", "192 -16 100"),
