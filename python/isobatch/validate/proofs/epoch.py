@@ -222,6 +222,9 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
         "left_out_samples": int((served == 0).sum()),
     }
     planned = {"steps_per_epoch": plan.steps_per_epoch, "samples_per_epoch": plan.samples_per_epoch}
+    if len(plan.course.legs[-1].stages) > 1:
+        # A ramp counts through the epochs: the last step takes the rest of its batch from the next one.
+        planned["samples_per_epoch"] = (plan.steps_per_epoch or 0) * batch
     wrong = [
         f"{name} {measured[name]}, {value} planned"
         for name, value in planned.items()
