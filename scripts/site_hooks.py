@@ -11,17 +11,16 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 OUTSIDE = {"bench/results": "results", "examples/slurm": "examples/slurm"}
 """Folders of the repository, and where the site has them."""
+MEASURED = "measured.md"
 
 
 def on_config(config: Any) -> Any:
-    """Adds the measurements to the navigation, and under "More" the pages that have no place of their own in it."""
+    """Adds to the navigation, under "More", the pages that have no place of their own in it."""
     docs = Path(config["docs_dir"])
     listed = set(_pages(config["nav"]))
     more = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
     if left := [page for page in more if page not in listed]:
         config["nav"].append({"More": left})
-    measured = sorted((ROOT / "bench/results").glob("*.md"))
-    config["nav"].append({"Measured": [f"{OUTSIDE['bench/results']}/{path.name}" for path in measured]})
     return config
 
 
@@ -34,12 +33,25 @@ def _pages(nav: Any) -> list[str]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the files of those folders."""
+    """Adds the files of those folders, and the page that sums the measurements up."""
     for folder, place in OUTSIDE.items():
         for path in sorted((ROOT / folder).iterdir()):
             if path.is_file():
                 files.append(File.generated(config, f"{place}/{path.name}", abs_src_path=str(path)))
+    files.append(File.generated(config, MEASURED, content=measured()))
     return files
+
+
+def measured() -> str:
+    """Writes the page of all measurements: of each file of bench/results its title and its finding, the quote below the title."""
+    rows = []
+    for path in sorted((ROOT / "bench/results").glob("*.md")):
+        title, finding = re.match(r"# (.*)\n\n((?:> .*\n)+)", path.read_text(encoding="utf-8")).groups()  # type: ignore[union-attr]
+        rows.append(f"| [{title}](results/{path.name}) | {finding.replace('> ', '').replace(chr(10), ' ').strip()} |")
+    return (
+        "# Measured\n\nWhat was measured, good and bad, on two shared CPU cores; no GPU has been at hand. Each page has the machine, the "
+        "versions and the command.\n\n| what | seen |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -145,7 +145,7 @@ def test_the_readme_for_a_package_index_has_no_relative_link():
     links = re.findall(r"\]\(([^)\s]+)\)", done.stdout)
     assert len(links) > 20
     assert not [link for link in links if not link.startswith("https://")]
-    assert "![" in done.stdout and "https://example.org/a/b/raw/v1/docs/idea.svg" in done.stdout
+    assert "![" in done.stdout and "https://example.org/a/b/raw/v1/docs/terminal.svg" in done.stdout
     assert "https://example.org/a/b/blob/v1/docs/planning.md" in done.stdout
 
 
@@ -154,7 +154,27 @@ def test_the_sites_navigation_names_pages_that_are_there():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r": ([\w/-]+\.md)$", text[text.index("nav:\n  - ") :], re.MULTILINE)
     assert len(named) > 30 and len(set(named)) == len(named)
-    assert not [page for page in named if not (ROOT / "docs" / page).exists()]
+    assert [page for page in named if not (ROOT / "docs" / page).exists()] == ["measured.md"]  # made by the hook
+
+
+def test_the_sites_sidebar_has_at_most_ten_entries():
+    """A page is found in a group; what is more hides all of it."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert len(re.findall(r"^  - ", text[text.index("nav:\n") :], re.MULTILINE)) <= 10
+
+
+def test_every_measurement_begins_with_its_finding():
+    """The site's page Measured is made of these lines; who measures anew looks at it again."""
+    silent = [
+        path.name
+        for path in (ROOT / "bench/results").glob("*.md")
+        if not re.match(r"# .*\n\n> \S", path.read_text(encoding="utf-8"))
+    ]
+    assert not silent, f"{silent} have no '> finding' below the title"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 120
 
 
 def test_every_page_with_code_is_run():
