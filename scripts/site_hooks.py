@@ -46,8 +46,8 @@ def measured() -> str:
     """Writes the page of all measurements: of each file of bench/results its title and its finding, the quote below the title."""
     rows = []
     for path in sorted((ROOT / "bench/results").glob("*.md")):
-        title, finding = re.match(r"# (.*)\n\n((?:> .*\n)+)", path.read_text(encoding="utf-8")).groups()  # type: ignore[union-attr]
-        rows.append(f"| [{title}](results/{path.name}) | {finding.replace('> ', '').replace(chr(10), ' ').strip()} |")
+        title, finding = re.findall(r"\A# (.*)\n\n> (.*)", path.read_text(encoding="utf-8"))[0]
+        rows.append(f"| [{title}](results/{path.name}) | {finding} |")
     return (
         "# Measured\n\nWhat was measured, good and bad, on two shared CPU cores; no GPU has been at hand. Each page has the machine, the "
         "versions and the command.\n\n| what | seen |\n|---|---|\n" + "\n".join(rows) + "\n"
