@@ -15,7 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "terminal.svg"
 COMMAND = "isobatch plan examples/job.toml --gpus 7"
-COLOURS = {"32": "#3fb950", "33": "#d29922", "1;31": "#ff7b72", "1": "#ffffff"}
+COLOURS = {
+    "32": "#3fb950",
+    "33": "#d29922",
+    "1;31": "#ff7b72",
+    "1": "#ffffff",
+    "2": "#7d8590",
+    "36": "#56d4dd",
+}
 LINE, LETTER, MARGIN = 19, 8.0, 14
 
 

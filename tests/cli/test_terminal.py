@@ -34,10 +34,30 @@ def piped(capsys, monkeypatch):
 
 def test_a_plan_has_the_colour_of_its_status():
     shown = on_a_terminal("plan", *RECIPE, "--gpus", "64")
-    assert shown.startswith("\x1b[33m64 GPUs: ") and "\x1b[33mWarnings:\x1b[0m" in shown
+    assert shown.startswith("\x1b[33m64 GPUs:\x1b[0m ") and "\x1b[33mWarnings:\x1b[0m" in shown
     shown = on_a_terminal("plan", *RECIPE, "--gpus", "7", code=1)
     assert shown.startswith("\x1b[1;31mCannot train on 7 GPUs as asked:\x1b[0m")
-    assert on_a_terminal("plan", *RECIPE, "--gpus", "8").startswith("\x1b[32m8 GPUs: ")
+    assert on_a_terminal("plan", *RECIPE, "--gpus", "8").startswith("\x1b[32m8 GPUs:\x1b[0m ")
+
+
+def test_what_answers_stands_out_and_sources_stand_back():
+    shown = on_a_terminal("plan", *RECIPE, "--gpus", "64", "--policy", "grow")
+    assert "micro-batch \x1b[1m32\x1b[0m ×" in shown and "Batch size 256 → \x1b[1m2,048\x1b[0m" in shown
+    assert re.search(r"\x1b\[2m\s\[[^\]]*\d{4}[^\]]*\]\x1b\[0m", shown)
+    menu = on_a_terminal("plan", *RECIPE, "--gpus", "7", code=1)
+    assert "\x1b[36m--gpus 8\x1b[0m" in menu
+
+
+def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["plan", *RECIPE, "--gpu", "8"]) == 2
+    assert capsys.readouterr().err.startswith("\x1b[1;31misobatch plan:\x1b[0m cluster is missing")
+    assert main([]) == 2
+    assert "\x1b[1;32mplan a run:\x1b[0m\n  \x1b[36mplan\x1b[0m " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    assert "\x1b[1;32moptions:\x1b[0m" in capsys.readouterr().out
 
 
 def test_colours_can_be_refused_and_forced(piped):

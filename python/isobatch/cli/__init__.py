@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from isobatch.cli.parser import Parser, completion
+from isobatch.cli.parser import Parser, coloured, completion
 from isobatch.cli.terminal import prepare, say
 from isobatch.errors import InputError, unknown
 from isobatch.words import printable
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except InputError as error:
-        say(f"{program}: {error}")
+        say(f"{program}: {error}", error=True)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -126,7 +126,7 @@ def _run(words: list[str]) -> int:
 def _top(words: list[str]) -> int:
     """Answers words without a command: the list of them, the version, a completion script."""
     if not words:
-        print(_help(), file=sys.stderr)
+        print(coloured(_help(), sys.stderr), file=sys.stderr)
         return 2
     if not words[0].startswith("-") and words[0] != "version":
         if words[0] in _MOVED:
@@ -136,7 +136,7 @@ def _top(words: list[str]) -> int:
     top = Parser(prog="isobatch")
     top.add_argument("-V", "--version", action="store_true")
     top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))
-    top.format_help = lambda: _help() + "\n"  # type: ignore[method-assign]
+    top.format_help = lambda: coloured(_help(), sys.stdout) + "\n"  # type: ignore[method-assign]
     args = top.read(["--version"] if words[0] == "version" else words)
     if args.completion:
         parsers = {name: (parser_of(name), line) for name, line in COMMANDS.items()}
@@ -181,7 +181,8 @@ def _failed(program: str, error: Exception) -> int:
     what = printable(f"{type(error).__name__}: {error}", 200)
     say(
         f"{program}: a fault of isobatch itself ({what}). Please report it with the command and what "
-        "ISOBATCH_TRACEBACK=1 shows: see CONTRIBUTING.md"
+        "ISOBATCH_TRACEBACK=1 shows: see CONTRIBUTING.md",
+        error=True,
     )
     return 3
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from isobatch.cli.terminal import has_colours, paint
 from isobatch.errors import InputError, missing, needs_extra, unknown
 from isobatch.words import OURS, nearest, printable
 
@@ -24,6 +26,20 @@ class _Help(argparse.Action):
         parser.shows_all = values == "all"
         parser.print_help()
         parser.exit()
+
+
+def coloured(text: str, stream: Any) -> str:
+    """Paints a help's headings, commands and options where the stream takes colours."""
+    if not has_colours(stream):
+        return text
+    text = re.sub(r"^\S[^\n]*:$", lambda found: paint(found[0], "title"), text, flags=re.MULTILINE)
+    text = re.sub(r"^usage:", lambda found: paint(found[0], "title"), text)
+    return re.sub(
+        r"(?<=^  )(?:-[^\n]*?|[a-z]+)(?=  |$)",
+        lambda found: paint(found[0], "typed"),
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,7 +85,7 @@ class Parser(argparse.ArgumentParser):
             it.help = argparse.SUPPRESS
         self.usage, self.epilog = self._short_usage(), self._below(len(hidden))
         try:
-            return super().format_help()
+            return coloured(super().format_help(), sys.stdout)
         finally:
             self.description = description
             for it, text in zip(hidden, helps, strict=True):

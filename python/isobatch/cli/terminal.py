@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -32,17 +33,18 @@ def called(path: str, name: str) -> Iterator[None]:
         del _CALLED[path]
 
 
-def say(text: str) -> None:
-    """Writes a message to stderr; control characters in others' names do not reach the terminal."""
+def say(text: str, *, error: bool = False) -> None:
+    """Writes a message to stderr; control characters in others' names do not reach the terminal. Of an error what failed is red."""
     if sys.stderr is None:
         return
     for path, name in _CALLED.items():
         text = text.replace(path, name)
     lines = redacted(text).split("\n")
-    print(
-        "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines),
-        file=sys.stderr,
-    )
+    plain = "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines)
+    if error and has_colours(sys.stderr):
+        head, colon, rest = plain.partition(":")
+        plain = paint(head + colon, "error") + rest
+    print(plain, file=sys.stderr)
 
 
 def _escaped(character: str) -> str:
@@ -95,6 +97,11 @@ _STYLES = {
     "missed": "1;31",
     "unchecked": "2",
     "heading": "1",
+    "figure": "1",
+    "source": "2",
+    "typed": "36",
+    "error": "1;31",
+    "title": "1;32",
 }
 
 
@@ -134,18 +141,39 @@ def fitted(line: str, room: int) -> list[str]:
     return textwrap.wrap(line, room, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
 
 
+_PARTS = {
+    "source": re.compile(r"\s\[[^\[\]]*\d{4}[^\[\]]*\]$"),
+    "typed": re.compile(r"(?<=   )--\S.*$", re.MULTILINE),
+    "figure": re.compile(r"(?<=→ )[\d.,e-]*\d"),
+}
+"""What stands out in a line, or back: a citation at its end, options to copy, a new value."""
+_SPLIT = re.compile(r"\d[\d,]*(?= ×| replicas| samples)")
+
+
+def emphasized(line: str, first: str = "") -> str:
+    """Paints the parts of a plan's line; of its first line the beginning in the colour of its status, `first`, and the split in bold.
+
+    >>> emphasized("Learning rate 0.1 → 0.2: linear [Goyal et al. 2017]")
+    'Learning rate 0.1 → \\x1b[1m0.2\\x1b[0m: linear\\x1b[2m [Goyal et al. 2017]\\x1b[0m'
+    """
+    if first:
+        head, colon, rest = line.partition(":")
+        return paint(head + colon, first) + _SPLIT.sub(lambda found: paint(found[0], "figure"), rest)
+    if line.endswith(":") and not line.startswith(" "):
+        return paint(line, "caution" if line == "Warnings:" else "heading")
+    for style, pattern in _PARTS.items():
+        line = pattern.sub(lambda found, style=style: paint(found[0], style), line)  # type: ignore[misc]
+    return line
+
+
 def show_plan(explanation: str, status: str) -> None:
-    """Prints a plan in words to stdout: its first sentence in the colour of its status, its headings in bold, and on a terminal
-    without a word that is cut at the edge."""
+    """Prints a plan in words to stdout: on a terminal without a word that is cut at the edge, and with what answers the question
+    in bold."""
     colours = has_colours(sys.stdout)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for number, line in enumerate(explanation.split("\n")):
-        is_heading = line.endswith(":") and not line.startswith(" ")
-        style = (
-            status if not number else "caution" if line == "Warnings:" else "heading" if is_heading else ""
-        )
-        for part in fitted(line, room) if room else [line]:
-            print(paint(part, style) if colours else part)
+        shown = "\n".join(fitted(line, room)) if room else line
+        print(emphasized(shown, "" if number else status) if colours else shown)
 
 
 @contextmanager
