@@ -1,7 +1,6 @@
 """How well a profile that was fitted to real steps predicts others, beside AdaptDL's fit of the same steps.
 
-    python bench/calibration.py measure paced 100mbit     measures (needs root, network namespaces, torch); stores the times
-    python bench/calibration.py                           fits and predicts from all stored times, and prints the table
+    python bench/calibration.py        fits and predicts from all stored times, and prints the table
 
 Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether they lie inside
 the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are predicted. Hosts are network namespaces, one rank each, whose links are limited to a rate.
@@ -10,11 +9,8 @@ the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,70 +23,18 @@ from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRe
 from peers import adaptdl_goodput
 
 RESULTS = Path(__file__).parent / "results" / "calibration"
-TURNS = {"paced": 2, "real": 8}  # of a sweep
 PLANS: dict[str, dict[str, Any]] = {
     "paced": {
-        "width": 362,
-        "ranks": (2, 3, 4, 6, 8),
         "fit": {"gpus": (1, 2, 4), "micro_batch": (2, 8, 32), "accumulation": (1, 4)},
         "inside": [(4, 1), (4, 4), (16, 1), (16, 2), (8, 2), (32, 2)],
         "outside": [(64, 1), (64, 4), (128, 1)],
     },
     "real": {
-        "width": 724,
-        "ranks": (2,),
         "fit": {"gpus": (1, 2), "micro_batch": (16, 64, 256), "accumulation": (1, 4)},
         "inside": [(32, 1), (32, 4), (128, 1), (128, 2), (64, 2), (256, 2)],
         "outside": [(512, 1), (512, 2)],
     },
 }
-
-
-def measure(kind: str, rate: str, sweeps: int) -> None:
-    """Adds samples to the stored ones, sweep by sweep."""
-    import calibration_ranks
-
-    from ddp.hosts import NETWORK, Hosts
-
-    plan = PLANS[kind]
-    splits = [(b, a) for b in plan["fit"]["micro_batch"] for a in plan["fit"]["accumulation"]]
-    splits += plan["inside"] + plan["outside"]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    file = RESULTS / f"{kind}-{rate}.json"
-    stored: dict[str, Any] = {"kind": kind, "rate": rate, "runs": []}
-    if file.exists():
-        stored = json.loads(file.read_text())
-    for sweep in range(sweeps):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Hosts(max(plan["ranks"]), rate, name="cal", burst="16k"),
-        ):
-            for ranks in plan["ranks"]:
-                found = calibration_ranks.run(
-                    kind,
-                    plan["width"],
-                    splits,
-                    [f"cal-h{host}" for host in range(1, ranks + 1)],
-                    f"{NETWORK}.1",
-                    Path(folder) / "out.json",
-                    alone=ranks == min(plan["ranks"]),
-                    turns=TURNS[kind],
-                )
-                add(stored["runs"], found)
-        stored["measured"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
-        file.write_text(json.dumps(stored, separators=(",", ":")) + "\n")
-        print(f"{file.name}: sweep {sweep + 1}, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-
-
-def add(runs: list[dict[str, Any]], found: dict[str, Any]) -> None:
-    """Adds the samples of a run to those of the same ranks."""
-    same = next((run for run in runs if run["ranks"] == found["ranks"]), None)
-    if same is None:
-        runs.append(found)
-        return
-    for kind in ("steps", "all_reduce"):
-        for name, samples in found[kind].items():
-            same[kind].setdefault(name, []).extend(samples)
 
 
 def quiet(samples: list[tuple[float, float]]) -> list[float]:
@@ -214,16 +158,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--verbose", action="store_true", help="every point")
-    commands = parser.add_subparsers(dest="command")
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("kind", choices=list(PLANS))
-    measuring.add_argument("rate", help="of each host's link, such as 100mbit")
-    measuring.add_argument("--sweeps", type=int, default=1)
     arguments = parser.parse_args()
-    if arguments.command == "measure":
-        measure(arguments.kind, arguments.rate, arguments.sweeps)
-    else:
-        report(sorted(RESULTS.glob("*.json")), arguments.verbose)
+    report(sorted(RESULTS.glob("*.json")), arguments.verbose)
 
 
 if __name__ == "__main__":

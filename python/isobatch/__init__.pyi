@@ -9,12 +9,12 @@ from isobatch._core import __version__ as __version__
 from isobatch.allocation.allocate import Allocation as Allocation
 from isobatch.allocation.allocate import allocate as allocate
 from isobatch.errors import InputError as InputError
+from isobatch.fleet.counts import Counts as Counts
+from isobatch.fleet.counts import counts as counts
 from isobatch.fleet.explain import explain as explain
 from isobatch.fleet.plan_fleet import plan_files as plan_files
 from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
 from isobatch.fleet.plan_fleet import plan_table as plan_table
-from isobatch.fleet.sweep import Sweep as Sweep
-from isobatch.fleet.sweep import sweep as sweep
 from isobatch.forecast.calibrate import calibrate as calibrate
 from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
 from isobatch.forecast.critical import fit_power as fit_power

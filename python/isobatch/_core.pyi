@@ -28,7 +28,6 @@ __all__ = [
     "integer_groups",
     "integers",
     "length",
-    "micro_batch_rows",
     "noise_over_run",
     "number",
     "optimizers",
@@ -184,6 +183,3 @@ def all_reduce_rows(
 ) -> NDArray[np.float64]: ...
 def noise_over_run(noise: list[tuple[float, float]], tuned_batch: float) -> float: ...
 def verdict(value: float, error: float, limit: float) -> str | None: ...
-def micro_batch_rows(
-    fixed: float, per_sample: float, bytes: NDArray[np.float64], most: int
-) -> NDArray[np.int64]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 TYPES = (
-    "isobatch.fleet.sweep.Sweep",
+    "isobatch.fleet.counts.Counts",
     "isobatch.forecast.laws.Laws",
     "isobatch.planning.elastic.Elastic",
     "isobatch.planning.plan.Plan",

@@ -33,7 +33,7 @@ def test_each_command_works_or_names_its_extra(tmp_path):
         (["plan", "job.toml", "--gpus", "8", "-o", "plan.json"], 0, ""),
         (["plan", "job.yaml", "--gpus", "8"], 2, "YAML files need more than the core: pip install 'isobatch[fleet]'"),
         (["doctor", "job.yaml", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
-        (["sweep", "job.toml", "--gpus", "8,16"], 0, ""),
+        (["counts", "job.toml", "--gpus", "8,16"], 0, ""),
         (["replan", "plan.json", "--at-step", "10", "--gpus", "16"], 0, ""),
         (["fleet", "jobs.csv", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
         (["fleet", "jobs.csv", "jobs.csv", "-o", "o.csv"], 2, "pip install 'isobatch[fleet]'"),

@@ -215,7 +215,7 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
             ["fleet", "jobs.csv", "--gpus", "1..2000000000"],
             "must be at most 1,048,576 counts, got 2,000,000,000",
         ),
-        (["sweep", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
+        (["counts", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
 )
 def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):

@@ -285,9 +285,9 @@ def test_a_batch_below_the_replicas_may_grow_to_them(capsys):
 
 def test_a_sweep_says_how_to_find_what_would_work(capsys):
     fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
-    assert main(["sweep", *fields, "2,3,4"]) == 0
+    assert main(["counts", *fields, "2,3,4"]) == 0
     assert "2 of 3 GPU counts have a plan; isobatch plan --gpus 3 says what" in capsys.readouterr().err
-    assert main(["sweep", *fields, "2,4"]) == 0
+    assert main(["counts", *fields, "2,4"]) == 0
     assert capsys.readouterr().err.strip().endswith("2 of 2 GPU counts have a plan")
 
 

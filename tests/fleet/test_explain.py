@@ -144,7 +144,7 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
         r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", said
     )
     lonely = ib.explain(made, 4)
-    assert "Nothing close" not in lonely and "isobatch sweep" in lonely
+    assert "Nothing close" not in lonely and "isobatch counts" in lonely
 
 
 def test_the_command_lists_what_is_illegal(tmp_path, capsys):

@@ -233,7 +233,7 @@ def test_memory_is_the_line_through_the_peaks():
     )
     profile = calibrate(Measurements(gradient_bytes=1e8, steps=steps))
     assert profile.memory_fixed_gib.value == pytest.approx(4)
-    assert profile.largest_micro_batch(20).tolist() == [64]
+    assert profile.memory_per_sample_gib.value == pytest.approx(0.25)
 
 
 def sharded_steps(counts, micro_batches):

@@ -99,7 +99,7 @@ def test_every_constant_is_marked_and_a_plan_says_so(tmp_path):
     plan = ib.plan(recipe, node, profile=found)
     assert Reason.FORECAST_ESTIMATED in plan.reasons and plan.cap_source == "memory"
     assert 0 < plan.step_error < plan.step_seconds and plan.cost > 0
-    swept = ib.sweep(recipe, [8, 16, 32], profile=found, cluster=node)
+    swept = ib.counts(recipe, [8, 16, 32], profile=found, cluster=node)
     assert swept.fastest == 32
     path = tmp_path / "profile.json"
     found.save(path)

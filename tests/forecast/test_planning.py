@@ -284,7 +284,7 @@ def test_a_choice_that_nothing_can_be_compared_by_is_refused(arrow):
 
 
 def test_a_sweep_has_its_knee():
-    swept = ib.sweep(RECIPE, range(1, 129), profile=profile(), cluster=NODE)
+    swept = ib.counts(RECIPE, range(1, 129), profile=profile(), cluster=NODE)
     columns = swept.columns
     assert columns["gpus"].tolist() == [*range(1, 9), *range(16, 129, 8)]
     at = {gpus: row for row, gpus in enumerate(columns["gpus"].tolist())}
@@ -299,19 +299,19 @@ def test_a_sweep_has_its_knee():
     assert columns["steps_over_least"][0] == pytest.approx(1 + 5000 / 256)
     assert "noise scale" in swept.definition
     fitted = ib.fit_critical_batch([1152, 2304], [313344, 368640])
-    assert ib.sweep(RECIPE, [8], profile=profile(), critical_batch=fitted).critical_batch == pytest.approx(
+    assert ib.counts(RECIPE, [8], profile=profile(), critical_batch=fitted).critical_batch == pytest.approx(
         5376
     )
-    assert ib.sweep(RECIPE, [8], profile=profile(noise_scale=None)).critical_batch is None
+    assert ib.counts(RECIPE, [8], profile=profile(noise_scale=None)).critical_batch is None
     with pytest.raises(ib.InputError, match="no count fills nodes of 8 GPUs"):
-        ib.sweep(RECIPE, [9, 10], profile=profile())
+        ib.counts(RECIPE, [9, 10], profile=profile())
     with pytest.raises(ib.InputError, match="gpus"):
-        ib.sweep(RECIPE, [0], profile=profile())
+        ib.counts(RECIPE, [0], profile=profile())
     with pytest.raises(ib.InputError, match="at most 10,000,000 counts"):
-        ib.sweep(RECIPE, range(1, 10**20), profile=profile())
+        ib.counts(RECIPE, range(1, 10**20), profile=profile())
     with pytest.raises(ib.InputError, match="profile must be a Profile"):
-        ib.sweep(RECIPE, [8], profile="a.json")
-    bare = ib.sweep(RECIPE, [8, 16])
+        ib.counts(RECIPE, [8], profile="a.json")
+    bare = ib.counts(RECIPE, [8, 16])
     assert (bare.fastest, bare.cheapest, bare.knee) == (None, None, None)
     assert bare.columns["micro_batch"].tolist() == [ib.plan(RECIPE, gpus).micro_batch for gpus in (8, 16)]
     for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
@@ -335,38 +335,38 @@ def test_on_the_command_line(tmp_path, capsys):
     known = ["--profile", str(tmp_path / "profile.json")]
     assert main(["plan", *LONG, *known, "--gpus", "8", "--price-per-gpu-hour", "2"]) == 0
     assert "GPU-hours, cost" in capsys.readouterr().out
-    assert main(["sweep", *LONG, *known, "--gpus", "1..16"]) == 0
+    assert main(["counts", *LONG, *known, "--gpus", "1..16"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
     assert "fastest: 8 GPUs, 42.9 s\n" in shown.err
     assert "left out 7 GPU counts that fill no whole nodes of 8 GPUs" in shown.err
-    assert main(["sweep", *LONG, *known, "--gpus", "1,3", "--json"]) == 0
+    assert main(["counts", *LONG, *known, "--gpus", "1,3", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]
     assert rows[1]["hours"] is None
-    assert main(["sweep", *LONG, "--gpus", "1..16"]) == 0
+    assert main(["counts", *LONG, "--gpus", "1..16"]) == 0
     shown = capsys.readouterr()
     assert "hours" not in shown.out and "fastest" not in shown.err
     assert shown.out.splitlines()[1].split() == ["1", "256", "1", "256", "0.1", "1,000"]
-    hours = ib.sweep(
+    hours = ib.counts(
         ib.Recipe(effective_batch=256, lr=0.1, duration="1000st"), [4], profile=profile()
     ).columns["hours"][0]
     dear = [*known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2", "--currency", "€"]
     dear += ["--deadline-hours", str(hours)]
-    assert main(["sweep", *LONG, *dear]) == 0
+    assert main(["counts", *LONG, *dear]) == 0
     shown = capsys.readouterr()
     assert [line.split()[-1] for line in shown.out.splitlines()[1:]][-2:] == ["met", "met"]
     assert "€" in shown.out and "met at 2 counts, from 4 GPUs" in shown.err
     assert "(an end of the range: more GPUs may be better)" in shown.err.split("fastest: 8 GPUs")[1]
-    assert main(["sweep", *LONG, "--deadline-hours", "1"]) == 2
+    assert main(["counts", *LONG, "--deadline-hours", "1"]) == 2
     assert main(["plan", *LONG, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
 
 
 def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
     known = str(tmp_path / "one_node.json")
     profile(inter_gb_s=None, inter_latency_us=None).save(known)
-    job = ["sweep", *JOB, "--profile", known, "--gpus", "4,8,16,64"]
+    job = ["counts", *JOB, "--profile", known, "--gpus", "4,8,16,64"]
     late = ["--set", "duration=1000st", "--deadline-hours", "1e-9", "--price-per-gpu-hour", "2"]
     assert main([*job, *late]) == 0
     shown = capsys.readouterr()
@@ -385,7 +385,7 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
 def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, capsys):
     known = str(tmp_path / "profile.json")
     profile().save(known)
-    job = ["sweep", *LONG, "--profile", known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
+    job = ["counts", *LONG, "--profile", known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
     assert main([*job, "--json"]) == 0
     costs = {row["gpus"]: row["cost"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert costs[4] < costs[8]
@@ -405,7 +405,7 @@ def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, ca
     assert main(["plan", *job, *node, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
-    assert main(["sweep", *job, *node, "--json"]) == 0
+    assert main(["counts", *job, *node, "--json"]) == 0
     swept = json.loads(capsys.readouterr().out)
     assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
     assert main(["plan", *job, "--gpus", "16"]) == 0
@@ -460,7 +460,7 @@ def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
         for error in (None, 1e308):
             measured = profile(**{name: Constant(value=extreme, error=error)})
             try:
-                columns = ib.sweep(run, [1, 2, 8, 16], profile=measured, cluster=node).columns
+                columns = ib.counts(run, [1, 2, 8, 16], profile=measured, cluster=node).columns
                 plan = ib.plan(run, node, profile=measured)
             except ib.InputError:
                 continue  # as a bandwidth at which a byte takes longer than a float holds
@@ -469,5 +469,5 @@ def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
             assert ib.Plan.from_json(plan.to_json()) == plan
             found += Reason.TOO_LARGE in plan.reasons
     assert found > 1 or extreme != 1e308
-    tiny = ib.sweep(RECIPE, [1, 2], critical_batch=5e-324).columns
+    tiny = ib.counts(RECIPE, [1, 2], critical_batch=5e-324).columns
     assert np.isnan(tiny["samples_over_least"]).all() and tiny["steps_over_least"].tolist() == [1, 1]

@@ -136,25 +136,12 @@ def test_what_is_not_known_is_not_guessed():
     row = measured(inter_gb_s=None).forecast(gpus=[8, 16], micro_batch=4)
     assert np.isfinite(row["step_seconds"]).tolist() == [True, False]
     assert np.isnan(measured(memory_per_sample_gib=None).forecast(gpus=1, micro_batch=1)["memory_gib"][0])
-    with pytest.raises(ib.InputError, match="memory_per_sample_gib"):
-        measured(memory_per_sample_gib=None).largest_micro_batch(80)
 
 
 def test_the_interval_holds_the_errors():
     uncertain = measured(compute_per_sample=Constant(value=0.001, error=0.0001), compute_floor=None)
     row = uncertain.forecast(gpus=1, micro_batch=100, accumulation=2)
     assert row["step_error"][0] == pytest.approx(2 * 100 * 0.0001)
-
-
-@given(st.floats(0.1, 1000))
-def test_the_largest_micro_batch_fits_and_the_next_does_not(memory_gib):
-    profile = measured()
-    found = int(profile.largest_micro_batch(memory_gib)[0])
-    bytes_of = lambda b: (10 * GIB) + (0.5 * GIB) * b  # noqa: E731
-    if found == -1:
-        assert bytes_of(1) > memory_gib * GIB
-    else:
-        assert bytes_of(found) <= memory_gib * GIB < bytes_of(found + 1)
 
 
 def test_a_file_is_what_was_saved(tmp_path):
@@ -230,9 +217,6 @@ def test_what_is_sharded_falls_with_the_replicas():
     profile = measured(memory_sharded_gib=16.0)
     row = profile.forecast(gpus=[1, 2, 4, 8], micro_batch=4, model_parallel=[1, 1, 1, 2])
     assert row["memory_gib"].tolist() == [28.0, 20.0, 16.0, 16.0]
-    assert [int(profile.largest_micro_batch(20.5, replicas=n)[0]) for n in (1, 2, 16)] == [-1, 5, 19]
-    with pytest.raises(ib.InputError, match="replicas"):
-        profile.largest_micro_batch(20, replicas=0)
 
 
 def test_the_stages_of_zero_are_the_papers():

@@ -11,7 +11,7 @@ from isobatch import Reason
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile
 from isobatch.report import fleet_page, times
-from isobatch.report.fleet_page import sweep_page
+from isobatch.report.fleet_page import counts_page
 from isobatch.report.plan_page import plan_page
 from isobatch.report.table import plans_of
 from isobatch.words import ranged
@@ -40,9 +40,9 @@ def planned(**asked):
     return ib.plan(RECIPE, NODE, profile=profile(), **asked)
 
 
-def sweep_said(capsys, tmp_path, known, *words):
+def counts_said(capsys, tmp_path, known, *words):
     known.save(tmp_path / "profile.json")
-    main(["sweep", *JOB, "--profile", str(tmp_path / "profile.json"), *words])
+    main(["counts", *JOB, "--profile", str(tmp_path / "profile.json"), *words])
     return capsys.readouterr()
 
 
@@ -126,13 +126,13 @@ def test_what_is_not_known_is_named(cluster, known, recipe, says):
 
 
 def test_a_price_without_a_profile_says_what_is_missing(capsys):
-    assert main(["sweep", *JOB, "--gpus", "8,16", "--price-per-gpu-hour", "2"]) == 0
+    assert main(["counts", *JOB, "--gpus", "8,16", "--price-per-gpu-hour", "2"]) == 0
     assert "cost is not known: beside the price it needs --profile" in capsys.readouterr().err
 
 
 def test_a_budget_that_the_profile_cannot_check_names_the_link(capsys, tmp_path):
     mute = profile(inter_gb_s=None)
-    said = sweep_said(
+    said = counts_said(
         capsys, tmp_path, mute, "--gpus", "8..64", "--price-per-gpu-hour", "2", "--budget", "1e4"
     ).err
     assert "no plan on 16, 32, 64 GPUs: the profile lacks a link that the run uses" in said
@@ -145,7 +145,7 @@ def test_a_budget_that_the_profile_cannot_check_names_the_link(capsys, tmp_path)
 
 
 def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
-    shown = sweep_said(capsys, tmp_path, profile(), "--gpus", "1,2,4,8", "--deadline-hours", "40")
+    shown = counts_said(capsys, tmp_path, profile(), "--gpus", "1,2,4,8", "--deadline-hours", "40")
     rows = [line.split() for line in shown.out.splitlines()]
     assert "range" in rows[0] and all("±" in row for row in rows[1:])
     assert [row[-1] for row in rows[1:]] == ["missed", "missed", "likely", "met"]
@@ -153,19 +153,19 @@ def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
         "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; with the fewest GPU-hours on 8 GPUs"
         in (shown.err)
     )
-    found = sweep_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
+    found = counts_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
     assert "surely met at none, likely at 1 count" in found.err
-    bare = sweep_said(capsys, tmp_path, profile(scatter=0.0), "--gpus", "8", "--json")
+    bare = counts_said(capsys, tmp_path, profile(scatter=0.0), "--gpus", "8", "--json")
     assert json.loads(bare.out)["hours_error"] is None
     assert "no range known of hours and cost" in bare.err
 
 
 def test_the_most_that_can_split_the_batch_is_no_end_of_the_range(capsys, tmp_path):
     known = profile(inter_gb_s=Constant(value=2000.0), inter_latency_us=Constant(value=0.1))
-    said = sweep_said(capsys, tmp_path, known, "--gpus", "8..4096").err
+    said = counts_said(capsys, tmp_path, known, "--gpus", "8..4096").err
     fastest = next(line for line in said.splitlines() if line.startswith("fastest: 512 GPUs"))
     assert fastest.endswith("(the most that can split the batch)")
-    least = sweep_said(capsys, tmp_path, known, "--gpus", "1,2").err
+    least = counts_said(capsys, tmp_path, known, "--gpus", "1,2").err
     assert "fewer GPUs may be better" not in least
 
 
@@ -178,27 +178,27 @@ def test_the_most_that_can_split_the_batch_is_no_end_of_the_range(capsys, tmp_pa
 )
 def test_a_page_says_of_the_knee_what_the_command_says(gpus, note):
     fast = {"inter_gb_s": Constant(value=200.0)} if len(gpus) == 3 else {}
-    swept = ib.sweep(RECIPE, gpus, profile=profile(**fast), cluster=NODE)
-    knee = next(it for it in sweep_page(swept).headlines if it.label == "knee")
+    swept = ib.counts(RECIPE, gpus, profile=profile(**fast), cluster=NODE)
+    knee = next(it for it in counts_page(swept).headlines if it.label == "knee")
     assert note in knee.note and knee.value == f"{swept.knee} GPUs"
 
 
 def test_a_batch_that_grows_has_no_knee_without_a_noise_scale(capsys, tmp_path):
     grow = {"policy": "grow", "max_micro_batch": 64}
     counts = range(8, 129, 8)
-    bare = ib.sweep(RECIPE, counts, profile=profile(), cluster=NODE, **grow)
+    bare = ib.counts(RECIPE, counts, profile=profile(), cluster=NODE, **grow)
     assert bare.knee is None and bare.fastest == 128
-    assert "knee" not in [it.label for it in sweep_page(bare).headlines]
+    assert "knee" not in [it.label for it in counts_page(bare).headlines]
     noisy = profile(noise_scale=Constant(value=5000, error=1500))
-    known = ib.sweep(RECIPE, counts, profile=noisy, cluster=NODE, **grow)
+    known = ib.counts(RECIPE, counts, profile=noisy, cluster=NODE, **grow)
     columns = known.columns
     worth = columns["hours"] * columns["gpu_hours"] * columns["samples_over_least"] ** 2
     assert known.knee == columns["gpus"][worth.argmin()] != 128
     assert "3,500 to 6,500" in known.definition
     words = ("--gpus", "8..64", "--policy", "grow", "--max-micro-batch", "64")
-    assert "no knee is known: it needs a noise scale" in sweep_said(capsys, tmp_path, profile(), *words).err
-    assert "the knee counts that" in sweep_said(capsys, tmp_path, noisy, *words).err
-    held = ib.sweep(RECIPE, counts, profile=noisy, cluster=NODE, rule="adascale", **grow)
+    assert "no knee is known: it needs a noise scale" in counts_said(capsys, tmp_path, profile(), *words).err
+    assert "the knee counts that" in counts_said(capsys, tmp_path, noisy, *words).err
+    held = ib.counts(RECIPE, counts, profile=noisy, cluster=NODE, rule="adascale", **grow)
     assert held.knee is not None
     clusters = [ib.Cluster(nodes=nodes, gpus_per_node=8) for nodes in (1, 2, 4)]
     for policy, knees in (("grow", 0), ("keep", 1)):
@@ -221,8 +221,8 @@ def test_a_page_counts_who_only_likely_meets_the_deadline():
 
 def test_a_critical_batch_has_its_interval_or_says_that_none_is_known():
     fit = ib.fit_critical_batch([1152, 2304, 4608], [313344, 368640, 488448])
-    assert "(95 % interval)" in ib.sweep(RECIPE, [8], critical_batch=fit).definition
-    assert "no range known" in ib.sweep(msgspec.structs.replace(RECIPE, noise_scale=300.0), [8]).definition
+    assert "(95 % interval)" in ib.counts(RECIPE, [8], critical_batch=fit).definition
+    assert "no range known" in ib.counts(msgspec.structs.replace(RECIPE, noise_scale=300.0), [8]).definition
     above = ib.plan(msgspec.structs.replace(RECIPE, noise_scale=300.0), 8).explain()
     assert "the batch of 512 is above the critical batch" in above and "noise_scale 300" in above
 
@@ -260,7 +260,7 @@ def test_goodput_names_the_noise_scale_that_decided(capsys, tmp_path):
     ],
 )
 def test_the_first_figure_of_a_sweeps_page_is_the_answer(deadline, value, note):
-    page = sweep_page(ib.sweep(RECIPE, [1, 2, 4, 8], profile=profile(), cluster=NODE), deadline=deadline)
+    page = counts_page(ib.counts(RECIPE, [1, 2, 4, 8], profile=profile(), cluster=NODE), deadline=deadline)
     first = page.headlines[0]
     assert first.label.startswith("deadline") and first.value == value and first.note.startswith(note)
     assert note or "none of these" in [cell for row in page.sections[0].tables[0].rows for cell in row]

@@ -91,7 +91,7 @@ def check_elastic(seed: int, questions: int) -> int:
     return questions
 
 
-def check_sweeps(seed: int, sweeps: int) -> int:
+def check_counts(seed: int, sweeps: int) -> int:
     """A sweep's rows are the plans of its counts."""
     draw = random.Random(seed)
     for _ in range(sweeps):
@@ -108,7 +108,7 @@ def check_sweeps(seed: int, sweeps: int) -> int:
         if not any(count <= node.gpus_per_node or count % node.gpus_per_node == 0 for count in gpus):
             continue
         policy = draw.choice(["keep", 512])
-        found = ib.sweep(recipe, gpus, profile=PROFILE, cluster=node, policy=policy)
+        found = ib.counts(recipe, gpus, profile=PROFILE, cluster=node, policy=policy)
         for row, count in enumerate(found.columns["gpus"].tolist()):
             shape = ib.Cluster(
                 nodes=max(1, count // node.gpus_per_node), gpus_per_node=min(count, node.gpus_per_node),

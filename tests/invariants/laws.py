@@ -10,7 +10,7 @@ from invariants.allocations import check_allocations
 from invariants.calls import check_calls
 from invariants.curves import check_curves
 from invariants.files import check_files
-from invariants.forecasts import check_elastic, check_fits, check_goodput, check_sweeps
+from invariants.forecasts import check_counts, check_elastic, check_fits, check_goodput
 from invariants.moves import check_moves
 from invariants.plans import check_alone, check_oracle
 from invariants.rows import check_rows
@@ -39,7 +39,7 @@ CHECKS = {
     "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
     "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 20, 300, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
-    "sweeps": Check(lambda seed, size, _: check_sweeps(seed, size), "sweeps against their plans", 5, 100, 0.3),
+    "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100, 0.3),
     "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "Reason": ("rows", "oracle"),
     "Recipe": ("calls", "files", "alone"),
     "Settings": ("alone", "calls"),
-    "Sweep": ("sweeps",),
+    "Counts": ("counts",),
     "__version__": ("tests/test_guards.py",),
     "allocate": ("allocations", "tests/allocation"),
     "calibrate": ("calls", "tests/forecast"),
@@ -76,7 +76,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "replan": ("moves", "calls"),
     "schedule_matrix": ("curves", "calls"),
     "schedules": ("curves", "calls", "files"),
-    "sweep": ("sweeps", "calls"),
+    "counts": ("counts", "calls"),
     "validate": ("tests/validate",),
 }
 """Each public name and the checks, or the tests of its own, that hold its laws."""

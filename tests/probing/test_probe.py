@@ -1,11 +1,8 @@
-"""Probes of a convex problem whose best learning rate is known, in this process; what they say of bad input; and two real ranks."""
+"""Probes of a convex problem whose best learning rate is known, and what they say of bad input."""
 
 import json
-import os
 import pickle
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -16,14 +13,13 @@ from isobatch.cli import main
 
 torch = pytest.importorskip("torch", reason="probes need torch")
 
-from isobatch.probing import probe, same  # noqa: E402
+from isobatch.probing import same  # noqa: E402
 from isobatch.probing.lab import Lab  # noqa: E402
 from isobatch.probing.options import Budget, ProbeOptions  # noqa: E402
-from isobatch.probing.training import Alone  # noqa: E402
+from isobatch.probing.training import device_of  # noqa: E402
 from isobatch.schedules.schedule import Schedule  # noqa: E402
 from probing import tiny  # noqa: E402
 
-TESTS = Path(__file__).parent.parent
 SMALL = {"budget": "1h", "samples": 64, "seeds": 2, "device": "cpu"}
 WORDS = ["--samples", "64", "--seeds", "2", "--device", "cpu"]
 
@@ -362,7 +358,11 @@ def test_a_budget_that_is_too_small_says_what_is_needed(grown, clock):
 def test_bad_input_is_named(grown, capsys, tmp_path):
     with pytest.raises(ib.InputError, match="unknown argument 'seed'"):
         ib.probe(grown, tiny.bowl, seed=3)
+    with pytest.raises(ib.InputError, match="a probe is one process; isobatch.validate measures real ranks"):
+        ib.probe(grown, tiny.bowl, nproc_per_node=2)
     grown.save(tmp_path / "plan.json")
+    assert main(["probe", str(tmp_path / "plan.json"), "--nproc-per-node", "2"]) == 2
+    assert "a probe is one process; isobatch validate --nproc-per-node N" in capsys.readouterr().err
     assert main(["probe", str(tmp_path / "plan.json"), "--budget", "soon"]) == 2
     assert '--budget must be a time above 0 such as "90s", "10m" or "2h"' in capsys.readouterr().err
 
@@ -382,97 +382,6 @@ def test_the_command_writes_recipe_and_report(grown, capsys, tmp_path, monkeypat
     assert json.loads(capsys.readouterr().out)["lr"]["batches"] == report["lr"]["batches"]
 
 
-def test_ranks_that_were_lost_leave_what_they_knew(grown, monkeypatch):
-    """The process that started them reads what rank 0 published last."""
-    whole = ib.probe(grown, tiny.bowl, **SMALL)
-
-    def lost(_, args):
-        _, options, folder, factory, _, _ = args
-        published = []
-
-        def dies(line):
-            if ", 32 samples" in line:
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            ranks, budget = Alone("cpu"), Budget(3600)
-            probe.experiment(grown, options, ranks, budget, factory, say=dies, publish=published.append)
-        (Path(folder) / probe.FOUND).write_bytes(pickle.dumps((False, published[-1])))
-        return "a rank was lost (rank 1 died with signal SIGKILL)"
-
-    monkeypatch.setattr(probe, "_run_ranks", lost)
-    found = ib.probe(grown, tiny.bowl, **SMALL, nproc_per_node=2)
-    assert found.stopped.startswith("a rank was lost") and not found.lr.complete
-    assert found.lr.samples == 16 < whole.lr.samples and 0 < len(found.lr.trials) < len(whole.lr.trials)
-    assert "It ended early: a rank was lost (rank 1 died" in found.show()
-    monkeypatch.setattr(probe, "_run_ranks", lambda *_: "a rank was lost (rank 1 died)")
-    with pytest.raises(
-        ib.InputError, match=r"a rank was lost \(rank 1 died\) before the first round of trials"
-    ):
-        ib.probe(grown, tiny.bowl, **SMALL, nproc_per_node=2)
-
-
-def started(folder, workload, *more, ranks=2):
-    """The command in a process group of its own."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment["OMP_NUM_THREADS"] = "1"
-    words = [sys.executable, "-m", "isobatch", "probe", "plan.json", "--workload", f"probing.tiny:{workload}"]
-    return subprocess.Popen(
-        [*words, "--nproc-per-node", str(ranks), "--device", "cpu", *more],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-@pytest.mark.slow
-def test_two_ranks_train_what_one_trains(grown, tmp_path):
-    """The same seeds and data order on one rank and on two: the same losses up to rounding."""
-    grown.save(tmp_path / "plan.json")
-    losses = []
-    for ranks in (1, 2):
-        done = started(tmp_path, "regression", *WORDS, "--budget", "4m", "--json", ranks=ranks)
-        out, said = done.communicate(timeout=280)
-        assert done.returncode in (0, 1), said
-        found = json.loads(out)
-        assert found["ranks"] == ranks
-        trials = found["lr"]["trials"]
-        losses.append({(t["batch"], round(t["lr"], 9), t["seed"], t["samples"]): t["losses"] for t in trials})
-    shared = losses[0].keys() & losses[1].keys()
-    assert len(shared) > 20
-    for key in shared:
-        assert losses[1][key] == pytest.approx(losses[0][key], rel=1e-3), key
-
-
-@pytest.mark.slow
-def test_a_probe_of_ranks_that_is_interrupted_says_what_it_knows(tmp_path):
-    """SIGINT ends in what is known, exit code 130, and no process is left."""
-    ib.plan(recipe(effective_batch=32, micro_batch=16), 4, policy="grow").save(tmp_path / "plan.json")
-    running = started(tmp_path, "regression", "--samples", "8192", "--budget", "30m", "--json")
-    while " 4,096 samples" not in running.stderr.readline():
-        assert running.poll() is None
-    os.killpg(running.pid, signal.SIGINT)
-    out, said = running.communicate(timeout=300)
-    assert running.returncode == 130, said
-    early = json.loads(out)
-    assert early["stopped"] == "interrupted" and early["lr"]["samples"] == 2048
-    with pytest.raises(ProcessLookupError):
-        os.killpg(running.pid, 0)
-
-
-@pytest.mark.slow
-def test_a_fault_of_one_rank_is_said_and_ends_all(grown, tmp_path):
-    grown.save(tmp_path / "plan.json")
-    failed = started(tmp_path, "fails_on_rank_1", "--budget", "5m")
-    _, said = failed.communicate(timeout=500)
-    assert failed.returncode == 2
-    assert "--workload: the workload's factory raised ValueError: no data on this rank" in said
-
-
 @pytest.mark.parametrize("wide", [False, True])
 def test_an_interval_that_holds_everything_is_said_to(wide):
     found = ib.probe(ib.plan(recipe(lr=0.5), 1), tiny.bowl, **SMALL)
@@ -489,7 +398,7 @@ def test_trials_at_other_batches_move_what_the_plan_moves():
     )
     asked = {"rule": "sqrt", "beta2_rule": "half_life:0.95", "duration_scale": "2.0^0.3"}  # fmt: skip
     plan = ib.plan(recipe, 8, policy=512, **asked)
-    lab = Lab(plan, ProbeOptions(), Alone("cpu"), Budget(3600), tiny.bowl)
+    lab = Lab(plan, ProbeOptions(), device_of("cpu"), Budget(3600), tiny.bowl)
     found = lab.plan_of(128).require()
     wanted = ib.plan(recipe, 1, policy=128, **asked).require()
     for name in ("lr", "weight_decay", "beta1", "beta2", "eps"):

@@ -175,12 +175,6 @@ def no_weight():
     return Workload(Bowl(), _sgd, _signs, _bowl_loss, weight=lambda x: 0.0)
 
 
-def fails_on_rank_1():
-    if os.environ.get("RANK") == "1":
-        raise ValueError("no data on this rank")
-    return bowl()
-
-
 def never_moves():
     return Workload(Bowl(), _sgd, _signs, lambda model, x: 0 * model(x).sum() + 1.5)
 

@@ -22,7 +22,7 @@ for package in ("altair", "vl_convert", "jinja2"):
 VALUES = {
     "plan": ib.plan(RECIPE, 32, policy="grow"),
     "never": ib.plan(RECIPE, 7),
-    "sweep": ib.sweep(RECIPE, range(1, 257), profile=timed_profile()),
+    "counts": ib.counts(RECIPE, range(1, 257), profile=timed_profile()),
     "elastic": ib.elastic(range(1, 2000), max_batch=720_720, micro_batches=[1, 2, 4]),
     "laws": ib.laws(parameters=1e9, tokens=1e11),
     "report": validation(*HOSTILE),
@@ -99,7 +99,7 @@ def test_a_forecast_without_an_error_claims_none():
 
 
 def test_a_cell_has_the_figures():
-    elastic, sweep = VALUES["elastic"], VALUES["sweep"]
+    elastic, sweep = VALUES["elastic"], VALUES["counts"]
     first = f"{elastic.gpus[0]} {elastic.micro_batch[0]} {elastic.accumulation[0]:,}".split()
     cells = Parsed(html_of(elastic)).texts["bdi"]
     assert cells[1] == f"GPU counts (the first 20 of {len(elastic.gpus)})"
@@ -108,7 +108,7 @@ def test_a_cell_has_the_figures():
     assert "hours" in cells and f"knee: {sweep.knee} GPUs" in cells and "cost" not in cells
 
 
-@pytest.mark.parametrize("name", ["plan", "sweep"])
+@pytest.mark.parametrize("name", ["plan", "counts"])
 def test_values_have_a_chart(name, tmp_path):
     ib.plot(VALUES[name]).save(tmp_path / "chart.svg")
     assert (tmp_path / "chart.svg").read_text(encoding="utf-8").startswith("<svg")
@@ -159,8 +159,8 @@ def test_small_learning_rates_are_written_shortly():
 def test_what_cannot_be_drawn_says_why():
     with pytest.raises(ib.InputError, match="nothing to draw: it is infeasible"):
         ib.plot(VALUES["never"])
-    with pytest.raises(ib.InputError, match="nothing to draw: the sweep has no times"):
-        ib.plot(ib.sweep(RECIPE, [8]))
+    with pytest.raises(ib.InputError, match="nothing to draw: the counts have no times"):
+        ib.plot(ib.counts(RECIPE, [8]))
     with pytest.raises(ib.InputError, match="value must be"):
         ib.plot(RECIPE)
 

@@ -130,11 +130,11 @@ def test_a_page_says_that_times_are_estimates_and_how_wide():
     share = np.nanmax(table["step_error"] / table["step_seconds"])
     _, parsed = shown(table)
     assert f"Hours and cost are estimates, not measured: up to ±{figure(share * 100)} %" in parsed.text()
-    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=guess, max_micro_batch=32))
+    _, parsed = shown(ib.counts(recipe, [4, 8], profile=guess, max_micro_batch=32))
     assert "Hours and cost are estimates, not measured: up to ±25 % (95 % interval)." in parsed.text()
-    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=stated, max_micro_batch=32))
+    _, parsed = shown(ib.counts(recipe, [4, 8], profile=stated, max_micro_batch=32))
     assert "Hours and cost are estimates, not measured: no range is known." in parsed.text()
-    _, parsed = shown(ib.sweep(recipe, [4, 8], profile=timed_profile()))
+    _, parsed = shown(ib.counts(recipe, [4, 8], profile=timed_profile()))
     assert "estimates" not in parsed.text()
 
 
@@ -179,7 +179,7 @@ def test_a_plan_that_cannot_be_has_its_menu():
 
 
 def test_a_sweep_has_its_knee():
-    found = ib.sweep(RECIPE, [1, 2, 4, 8, 16, 32], profile=timed_profile())
+    found = ib.counts(RECIPE, [1, 2, 4, 8, 16, 32], profile=timed_profile())
     _, parsed = shown(found)
     assert f"{found.knee} GPU" in parsed.text("bdi")
     assert columns_of(parsed)["gpus"] == ["1", "2", "4", "8", "16", "32"]
@@ -201,7 +201,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
     pq.write_table(table, tmp_path / "plans.parquet")
     ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
     validation().save(tmp_path / "report.json")
-    found = ib.sweep(RECIPE, [8, 16])
+    found = ib.counts(RECIPE, [8, 16])
     lines = [{"gpus": gpus, "status": "ok", "reasons": ["padded"], "hours": None} for gpus in (8, 16)]
     assert found.columns["gpus"].tolist() == [8, 16]
     (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -246,7 +246,7 @@ def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
 def test_in_python(tmp_path):
     write(ib.plan(RECIPE, 16), tmp_path / "plan.html", title="My plan")
     assert Parsed((tmp_path / "plan.html").read_text(encoding="utf-8")).texts["title"] == ["My plan"]
-    with pytest.raises(ib.InputError, match="must be a Plan, a Sweep, a Report or a table of plans"):
+    with pytest.raises(ib.InputError, match="must be a Plan, Counts, a Report or a table of plans"):
         write(7, tmp_path / "a.html")
 
 

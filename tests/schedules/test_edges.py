@@ -154,7 +154,18 @@ def test_forms_are_bounded():
 
 
 @pytest.mark.parametrize(
-    "clock", [[(0, 0), (1e-300, 1)], [(0, 0), (1, 1e-300)], [(0, 0), (1, 1e300)], [(0, 1e30)]], ids=str
+    "clock",
+    [
+        [(0, 0), (1e-300, 1)],
+        [(0, 0), (1, 1e-300)],
+        [(0, 0), (1, 1e300)],
+        [(0, 1e30)],
+        [(0, 0), (0, 1)],
+        [(0, 1), (1, 1)],
+        [],
+        [(float("nan"), 1)],
+    ],
+    ids=str,
 )
 def test_clocks_are_bounded(clock):
     with pytest.raises(InputError, match=r"clock must"):

@@ -1,17 +1,17 @@
-"""Megatron's and Composer's schedulers against recordings of their own (tests/data/record_schedules.py)."""
+"""Megatron's scheduler against recordings of its own (tests/data/record_schedules.py)."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+import isobatch as ib
 from isobatch.errors import InputError
-from isobatch.schedules import composer, megatron
+from isobatch.schedules import megatron
 from reference.parity import assert_same
 
 DATA = Path(__file__).parent.parent / "data"
 MEGATRON = json.loads((DATA / "megatron_core_0.16.1.json").read_text())
-COMPOSER = json.loads((DATA / "mosaicml_0.32.1.json").read_text())
 
 
 @pytest.mark.parametrize("run", MEGATRON, ids=lambda run: run["arguments"]["lr_decay_style"])
@@ -27,21 +27,6 @@ def test_every_style_of_megatron_is_recorded():
         "inverse-square-root",
         "WSD",
     }
-
-
-@pytest.mark.parametrize("run", COMPOSER, ids=lambda run: run["name"])
-def test_composer(run):
-    build = getattr(composer, run["name"])
-    trainer = {"max_duration": run["max_duration"], "batches_per_epoch": 11}
-    schedule = build(**run["arguments"], **trainer, samples_per_batch=32, tokens_per_batch=320)
-    assert_same(schedule, run["lr"])
-    assert build(**run["arguments"], **trainer, samples_per_batch=32, tokens_per_batch=320, lr=0.5).at(
-        30
-    ) == pytest.approx(run["lr"][30] / 2, rel=1e-15)
-
-
-def test_every_scheduler_of_composer_is_recorded():
-    assert {run["name"] for run in COMPOSER} == {name for name in dir(composer) if name.endswith("Scheduler")}
 
 
 @pytest.mark.parametrize(
@@ -62,31 +47,6 @@ def test_bad_megatron_arguments(change, field):
     assert error.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "field"),
-    [
-        ("LinearScheduler", {"max_duration": "10 fortnights"}, "max_duration"),
-        ("LinearScheduler", {"max_duration": "10ep"}, "batches_per_epoch"),
-        ("LinearScheduler", {"max_duration": "10.5ba"}, "max_duration"),
-        ("StepScheduler", {"step_size": "10sp", "max_duration": "10ba"}, "samples_per_batch"),
-        (
-            "CosineAnnealingWithWarmupScheduler",
-            {"t_warmup": "1ba", "t_max": "9sp", "max_duration": "10ba"},
-            "t_warmup",
-        ),
-        (
-            "CosineAnnealingWithWarmupScheduler",
-            {"t_warmup": "1ba", "t_max": "9ba", "max_duration": "10ba"},
-            "t_max",
-        ),
-        (
-            "CosineAnnealingWarmRestartsScheduler",
-            {"t_0": "4ba", "t_mult": 0.5, "max_duration": "100ba"},
-            "t_mult",
-        ),
-    ],
-)
-def test_bad_composer_arguments(name, given, field):
-    with pytest.raises(InputError) as error:
-        getattr(composer, name)(**given)
-    assert error.value.field == field
+def test_composers_schedules_are_refused_with_what_to_use():
+    with pytest.raises(AttributeError, match="composer is gone: .* isobatch plan --from FILE"):
+        ib.schedules.composer  # noqa: B018

@@ -19,7 +19,7 @@ from isobatch.words import printable
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "sweep": "compare GPU counts for one recipe",
+        "counts": "list the GPU counts at which one recipe works, and why not at others",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where the ranks of a run meet that survives the loss of some",
         "elastic": "find the effective batch that works at the most GPU counts",
@@ -39,7 +39,7 @@ GROUPS = {
         "calibrate": "fit a profile to measurements",
     },
     "show": {
-        "report": "write plans, a sweep or a validation as a page, a picture, or other tools' files",
+        "report": "write plans, counts or a validation as a page, a picture, or other tools' files",
         "schedule": "print or draw a learning-rate schedule",
     },
 }
@@ -48,6 +48,7 @@ COMMANDS = {name: line for group in GROUPS.values() for name, line in group.item
 
 _MOVED = {
     "export": "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER",
+    "sweep": "isobatch counts",
     "rules": "isobatch explain --rules",
     "laws": "isobatch estimate --laws",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from isobatch import words
 from isobatch.cli.options import count, gpu_counts, numbers
@@ -42,6 +41,7 @@ def add(command: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the batch and its counts; 1 where no batch works at any count."""
     from isobatch.planning.elastic import elastic
+    from isobatch.tools.platforms import torchrun_line
 
     found = elastic(
         args.gpus,
@@ -63,28 +63,3 @@ def run(args: argparse.Namespace) -> int:
         show_table(("GPUs", "micro-batch", "accumulation"), [[str(cell) for cell in row] for row in rows])
         print(torchrun_line(found.gpus, args.gpus_per_node or 1, args.model_parallel))
     return 0 if found.effective_batch is not None else 1
-
-
-def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
-    """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
-
-    >>> torchrun_line((8, 16, 32), per_node=8)
-    "torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')"
-    >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
-    'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
-    """
-    nodes = sorted(count // per_node for count in gpus)
-    line = f"torchrun --nnodes {nodes[0]}:{nodes[-1]} --nproc-per-node {per_node}"
-    between = [count for count in range(nodes[0], nodes[-1]) if count not in nodes]
-    whole = [str(count) for count in between if count * per_node % model_parallel == 0]
-    broken = [str(count) for count in between if count * per_node % model_parallel]
-    said = []
-    if whole:
-        said.append(
-            f"{words.few(whole, 8)} nodes do not divide the batch: there ElasticRun needs split='uneven'"
-        )
-    if broken:
-        said.append(
-            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: there it cannot run"
-        )
-    return f"{line} ({'; '.join(said)})" if said else line

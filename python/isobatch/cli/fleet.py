@@ -138,7 +138,7 @@ def _refuse_recipe(jobs: str) -> None:
             file=jobs,
         )
     raise InputError(
-        "this is one recipe, not a table of jobs: use isobatch plan or isobatch sweep, or put its fields into columns",
+        "this is one recipe, not a table of jobs: use isobatch plan or isobatch counts, or put its fields into columns",
         file=jobs,
     )
 

@@ -42,7 +42,7 @@ def gpu_count(text: str) -> int:
     """
     if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
         raise argparse.ArgumentTypeError(
-            f"must be one whole number, got {shown(text)}: isobatch sweep --gpus {text.strip()} plans several"
+            f"must be one whole number, got {shown(text)}: isobatch counts --gpus {text.strip()} plans several"
         )
     return count(text)
 

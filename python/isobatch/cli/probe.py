@@ -33,7 +33,6 @@ def add(command: Parser) -> None:
     )
     option(what, "--critical", "the critical batch by branched training")
     option(command, "--workload NAME", "package.module:factory of your training; only --same can do without")
-    option(command, "--nproc-per-node N", "ranks on this host (default 1)", type=options.count, default=1)
     _add_trials(command)
     option(command, "--device", "where the trials run", choices=("auto", "cpu", "cuda"), default="auto")
     option(
@@ -93,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
             args.workload,
             measure=measure,  # type: ignore[arg-type]
             budget=args.budget,
-            nproc_per_node=args.nproc_per_node,
             say=say,
             seeds=args.seeds,
             batches=tuple(args.batches),

@@ -1,4 +1,4 @@
-"""`isobatch report`: plans, a sweep or a validation as a page that people read, or a table of plans as files of other tools."""
+"""`isobatch report`: plans, counts or a validation as a page that people read, or a table of plans as files of other tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = (
     "isobatch report plans.parquet -o report.html",
     "isobatch report plan.json -o plan.png",
     "isobatch report plans.parquet --to slurm -o jobs/ --clusters clusters.csv",
-    "isobatch sweep job.toml --profile profile.json --json | isobatch report - -o sweep.html",
+    "isobatch counts job.toml --profile profile.json --json | isobatch report - -o counts.html",
 )
 
 
@@ -33,7 +33,7 @@ def add(command: Parser) -> None:
         metavar="FILE",
         type=path,
         help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, a validation's report.json, or the "
-        "lines of `isobatch sweep --json` (.jsonl); -: stdin",
+        "lines of `isobatch counts --json` (.jsonl); -: stdin",
     )
     option(
         command,

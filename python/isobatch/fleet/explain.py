@@ -163,7 +163,7 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
-        yield "Other GPU counts were not looked at: isobatch sweep of this job does, and isobatch plan lists what would work."
+        yield "Other GPU counts were not looked at: isobatch counts of this job does, and isobatch plan lists what would work."
     elif not {"nearest_world_size", "nearest_batch"} <= row.keys():
         yield "What would work is in the columns nearest_world_size and nearest_batch, which this table lacks."
     else:

@@ -175,7 +175,7 @@ class _Request(NamedTuple):
 def estimate(
     model: str | os.PathLike[str] | None = None, *, gpu: str, seq_len: int, **options: Unpack[EstimateOptions]
 ) -> Profile:
-    """Estimates a profile for `plan`, `plan_fleet` and `sweep`; the error of every constant covers its range.
+    """Estimates a profile for `plan`, `plan_fleet` and `counts`; the error of every constant covers its range.
 
     Args:
         model: a transformers config.json, or the folder that has it, read as data (gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma,

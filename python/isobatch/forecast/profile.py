@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.limits import MAX_BATCH, common_rows, one_of, real, reals, whole, wholes
+from isobatch.limits import MAX_BATCH, common_rows, one_of, real, whole, wholes
 
 SCHEMA = 1
 GIB = 2**30
@@ -325,34 +325,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         found = dict(zip(names, columns, strict=True))
         found["memory_gib"] = found["memory_gib"] / GIB
         return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
-
-    def largest_micro_batch(
-        self, memory_gib: ArrayLike, *, replicas: int = 1, most: int = 2**31 - 1
-    ) -> NDArray[np.int64]:
-        """Returns the largest micro-batch, up to ``most``, for each amount of GPU memory; −1 where none fits.
-
-        ``replicas`` share what is sharded. Raises InputError where the profile does not know the memory, an amount is not above 0,
-        or there is no replica.
-
-        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
-        ...     compute_per_sample=Constant(value=0.001), memory_fixed_gib=Constant(value=10),
-        ...     memory_per_sample_gib=Constant(value=0.5))
-        >>> profile.largest_micro_batch([8, 40, 80]).tolist()
-        [-1, 60, 140]
-        """
-        if self.memory_fixed_gib is None or self.memory_per_sample_gib is None:
-            raise InputError(
-                "is not known: measure the memory of two micro-batches", field="memory_per_sample_gib"
-            )
-        if type(replicas) is not int or replicas < 1:
-            raise must_be("a whole number from 1", replicas, field="replicas")
-        sharded = 0.0 if self.memory_sharded_gib is None else self.memory_sharded_gib.value
-        return _core.micro_batch_rows(
-            (self.memory_fixed_gib.value + sharded / replicas) * GIB,
-            self.memory_per_sample_gib.value * GIB,
-            reals(memory_gib, "memory_gib", "a finite number above 0", lambda x: x > 0) * GIB,
-            most,
-        )
 
     def noise_scale_over_run(self, tuned_batch: float) -> float | None:
         """Returns the one noise scale equivalent to a table by progress, at a tuned batch; ``None`` where neither is known.

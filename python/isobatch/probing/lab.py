@@ -1,4 +1,4 @@
-"""Where trials are made: the plans at each batch, the workload from a seed, the processes and the budget."""
+"""Where trials are made: the plans at each batch, the workload from a seed, and the budget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import Make, Ranks, Replicas, ShortTraining, diverges, even, lr_course, shares
+from isobatch.probing.training import Make, Replicas, ShortTraining, diverges, lr_course, shares
 from isobatch.recipes.recipe import Recipe
 from isobatch.validate.workload import Workload, call_factory, factory_of, perceptron, user_code
 from isobatch.words import counted, duration
@@ -103,7 +103,7 @@ class Lab:
     Args:
         plan: feasible.
         options: how to probe.
-        ranks: the processes.
+        device: where.
         budget: has begun.
         factory: makes the workload; None: as the options name it.
 
@@ -116,11 +116,11 @@ class Lab:
         self,
         plan: Plan,
         options: ProbeOptions,
-        ranks: Ranks,
+        device: torch.device,
         budget: Budget,
         factory: Callable[[], Any] | None = None,
     ) -> None:
-        self.plan, self.options, self.ranks, self.budget = plan, options, ranks, budget
+        self.plan, self.options, self.device, self.budget = plan, options, device, budget
         self.planned_batch, self.tuned_batch = plan.require().effective_batch, tuned_batch(plan)
         self.batches = [self.tuned_batch]
         self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
@@ -132,7 +132,7 @@ class Lab:
         self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
         self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
         with own_randomness():
-            check_reseeding(lambda seed: self.make(seed, plan), ranks.device)
+            check_reseeding(lambda seed: self.make(seed, plan), device)
             self.first_losses = np.array(self.training(self.tuned_batch, 0).evaluate(self.part))
             self._check_finite(self.first_losses, "")
             first = self.split(min(self.tuned_batch, self.micro))
@@ -193,7 +193,7 @@ class Lab:
         return ShortTraining(
             plan if plan is not None else self.plan_of(batch),
             self.make,
-            self.ranks,
+            self.device,
             seed=seed,
             block=self.block,
             checkpoint=checkpoint,
@@ -202,8 +202,10 @@ class Lab:
         )
 
     def split(self, batch: int) -> Replicas:
-        """Splits a batch over the ranks."""
-        return shares(even(batch, self.ranks.world_size, self.micro))
+        """Splits a batch into micro-batches."""
+        return shares(
+            [[self.micro] * (batch // self.micro) + [batch % self.micro] * (batch % self.micro > 0)]
+        )
 
     def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
         """Makes one trial.
@@ -260,10 +262,8 @@ class Lab:
         work = fixed * trials + each * wholes * least
         needed = self.budget.seconds - left + work / SPARE
         fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
-        # All ranks go by the first one's clock.
-        fits, needed, fitting = self.ranks.from_first((work <= left, needed, fitting))
         self.needed_seconds = float(needed)
-        if not fits:
+        if work > left:
             raise InputError(
                 f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} at "
                 f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the whole ones of {least:,} samples. "
@@ -273,9 +273,9 @@ class Lab:
         return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Times (a trial beside its steps, a sample) on this rank, in seconds: the median of a few steps behind a warmup; a batch
-        of many micro-batches by four of them on each rank."""
-        clock, timed = self.budget.clock, min(batch, 4 * self.micro * self.ranks.world_size)
+        """Times (a trial beside its steps, a sample) in seconds: the median of a few steps behind a warmup; a batch of many
+        micro-batches by four of them."""
+        clock, timed = self.budget.clock, min(batch, 4 * self.micro)
         begun = clock()
         taken: list[float] = []
         with own_randomness():

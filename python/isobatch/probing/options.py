@@ -67,35 +67,28 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Expired(Exception):
-    """The budget is spent. All ranks raise it at the same place."""
+    """The budget is spent."""
 
 
 class Budget:
-    """Counts the seconds left, from the call: importing torch, starting ranks, trials and stopping.
+    """Counts the seconds left, from the call: importing torch, and trials.
 
     Args:
         seconds: of the whole.
-        begun: when the call came, by the clock; None: now.
     """
 
     clock = staticmethod(time.monotonic)
-    """The same clock for all processes of a host."""
 
-    def __init__(self, seconds: float, begun: float | None = None) -> None:
-        self.seconds, self.begun = seconds, self.clock() if begun is None else begun
-        self._reserved = 0.0
-
-    def reserve_stopping(self) -> None:
-        """Reserves time for stopping ranks: about a seventh of their start, at most a tenth of the budget."""
-        self._reserved = min(0.5 + 0.15 * self.spent(), 0.1 * self.seconds)
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.begun = seconds, self.clock()
 
     def spent(self) -> float:
         """Returns the seconds since the call."""
         return self.clock() - self.begun
 
     def left(self) -> float:
-        """Returns the seconds left for trials, without stopping."""
-        return self.seconds - self._reserved - self.spent()
+        """Returns the seconds left for trials."""
+        return self.seconds - self.spent()
 
     def expired(self) -> bool:
         """Tells whether trials must end."""

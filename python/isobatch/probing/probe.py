@@ -1,19 +1,15 @@
-"""`ib.probe`: measures in this process, or in ranks of this host; and its findings, in words and as JSON."""
+"""`ib.probe`: measures in this process; and its findings, in words and as JSON."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, unknown
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Budget, Expired, Measure, ProbeOptions, budget_text, seconds_of
@@ -25,14 +21,6 @@ if TYPE_CHECKING:  # torch is imported within the budget
     from isobatch.probing.estimate import LrFinding
     from isobatch.probing.same import SameFinding
 
-FOUND, LOST = "found.pickle", "lost.txt"
-"""Files of a folder that the ranks and the process that started them share."""
-PATIENCE_SECONDS = 60.0
-"""How much longer a rank waits for another one than the budget lasts: the watch that ends them knows more than a time-out."""
-OVER_SECONDS = 2.0
-"""So long after the budget ranks whose workload does not return are ended."""
-MIN_MEETING_SECONDS = 20.0
-"""How long ranks may take to meet, whatever the budget: what ends a run before would say less."""
 NEEDED = 1.25
 """Times the budget that was spent: less is not advised."""
 FIRST = {
@@ -46,8 +34,8 @@ FIRST = {
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Holds one finding: `lr`, `same` or `critical`.
 
-    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget", "interrupted", or a lost
-    rank; `needed_seconds` is then a budget that would likely do, where it is known.
+    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or "interrupted";
+    `needed_seconds` is then a budget that would likely do, where it is known.
     """
 
     workload: str
@@ -56,7 +44,6 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     tuned_batch: int
     planned_batch: int
-    ranks: int
     device: str
     torch: str
     seconds: float
@@ -118,14 +105,14 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         """Writes the whole as JSON text."""
         fields = msgspec.to_builtins(self, enc_hook=lambda schedule: msgspec.json.decode(schedule.to_json()))
         fields["recipe"] = {name: value for name, value in fields["recipe"].items() if value is not None}
-        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-2", **fields})).decode()
+        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-3", **fields})).decode()
 
     def show(self) -> str:
         """Writes the finding in words: first the answer and the next step, then the trials behind it."""
         trials = f", {counted(len(self.lr.trials), 'trial')}" if self.lr is not None else ""
         workload = "the built-in workload (not your model)" if self.workload == "built-in" else self.workload
         lines = [
-            f"isobatch probe: {workload} with {self.optimizer}, {counted(self.ranks, 'rank')} on {self.device}{trials}, "
+            f"isobatch probe: {workload} with {self.optimizer}, on {self.device}{trials}, "
             f"{duration(self.seconds)} of a budget of {duration(self.budget_seconds)}.",
             *self._early(),
         ]
@@ -141,9 +128,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         """Says how the probe ended early, and names a sufficient budget."""
         if self.stopped is None:
             return []
-        ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}.get(
-            self.stopped, f"It ended early: {self.stopped},"
-        )
+        ended = {"budget": "The budget ended", "interrupted": "It was interrupted"}[self.stopped]
         more = "a larger --budget goes further."
         if self.needed_seconds is not None:
             more = f"a budget of {budget_text(self.needed_seconds)} would likely do."
@@ -166,7 +151,6 @@ def probe(
     *,
     measure: Measure = "lr",
     budget: str | float = "10m",
-    nproc_per_node: int = 1,
     say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Probe:
@@ -179,15 +163,14 @@ def probe(
         measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with its interval, and
             the exponent between them; "same": that the split of a plan that keeps the batch, and others, train the same
             weights as the tuned recipe; "critical": the critical batch by branched training.
-        budget: what it may take, from this call to its return, with importing torch, starting and stopping ranks: "90s", "10m", "2h", or
+        budget: what it may take, from this call to its return, with importing torch: "90s", "10m", "2h", or
             seconds. A trial that would exceed it is given up, and the trials before it say what they can.
-        nproc_per_node: ranks on this host; 1: in this process.
         say: called with a line of progress.
         options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, tolerance, device.
 
     Returns:
         What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power. `stopped` says what ended
-        it early: "budget", "interrupted" (Ctrl-C, with ranks also SIGTERM) or a lost rank.
+        it early: "budget" or "interrupted" (Ctrl-C).
 
     Raises:
         InputError: the plan is infeasible, an argument is out of range, the workload is missing or cannot be reseeded, its loss is
@@ -201,6 +184,11 @@ def probe(
     clock = Budget(seconds_of(budget))
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
+    if "nproc_per_node" in options:
+        raise InputError(
+            "nproc_per_node is gone: a probe is one process; isobatch.validate measures real ranks",
+            field="nproc_per_node",
+        )
     known = sorted(set(ProbeOptions.__struct_fields__) - {"measure", "workload", "budget_seconds"})
     if strange := next((one for one in options if one not in known), None):
         raise unknown("argument", strange, known, field=strange)
@@ -208,45 +196,27 @@ def probe(
         options["batches"] = tuple(options["batches"])
     name, factory = (workload, None) if not callable(workload) else (None, workload)
     asked = ProbeOptions(measure=measure, workload=name, budget_seconds=clock.seconds, **options)
-    if nproc_per_node < 1:
-        raise must_be("at least 1", nproc_per_node, field="nproc_per_node")
     plan.require()
-    if nproc_per_node == 1:
-        from isobatch.probing.training import Alone
-
-        return experiment(plan, asked, Alone(asked.device), clock, factory, say=say)
-    return _launched(plan, asked, nproc_per_node, factory, clock, talk=say is not None)
+    return _experiment(plan, asked, clock, factory, say or (lambda _: None))
 
 
-def experiment(
+def _experiment(
     plan: Plan,
     options: ProbeOptions,
-    ranks: Any,
     budget: Budget,
-    factory: Callable[[], Any] | None = None,
-    *,
-    say: Callable[[str], None] | None = None,
-    publish: Callable[[Probe], None] | None = None,
+    factory: Callable[[], Any] | None,
+    say: Callable[[str], None],
 ) -> Probe:
-    """Measures by the options; every rank calls it.
-
-    Args:
-        plan, options, factory: as in `ib.probe`.
-        ranks: the processes.
-        budget: has begun.
-        say: called with a line of progress.
-        publish: called with what is known, each time that it is more, for who survives this process.
-
-    Raises:
-        InputError: as `ib.probe`.
-    """
+    """Measures by the options; the budget has begun."""
     import torch
 
     from isobatch.probing.critical import measure_critical
     from isobatch.probing.lab import Lab, tuned_batch
     from isobatch.probing.learning_rate import measure_lr
     from isobatch.probing.same import measure_same
+    from isobatch.probing.training import device_of
 
+    device = device_of(options.device)
     made_by = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', '?')}"
     probe = Probe(
         workload=options.workload or "built-in" if factory is None else made_by,
@@ -255,8 +225,7 @@ def experiment(
         rule=plan.rule or "none",
         tuned_batch=tuned_batch(plan),
         planned_batch=plan.require().effective_batch,
-        ranks=ranks.world_size,
-        device=ranks.device.type,
+        device=device.type,
         torch=str(torch.__version__),
         seconds=budget.spent(),
         budget_seconds=budget.seconds,
@@ -270,14 +239,12 @@ def experiment(
     def known(finding: Callable[[], Any]) -> None:
         nonlocal found
         found = lambda: msgspec.structs.replace(probe, **{options.measure: finding()})  # noqa: E731
-        if publish is not None:
-            publish(found())
 
     measures: dict[str, Callable[..., None]]
     measures = {"lr": measure_lr, "same": measure_same, "critical": measure_critical}
     try:
-        lab = Lab(plan, options, ranks, budget, factory)
-        measures[options.measure](lab, say or (lambda _: None), known)
+        lab = Lab(plan, options, device, budget, factory)
+        measures[options.measure](lab, say, known)
     except Expired:
         stopped = "budget"
     except KeyboardInterrupt:
@@ -318,101 +285,3 @@ def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
             f"the tuned batch, {own:,}, was not trained: {planned:,}, within a tenth of it, was instead."
         )
     return notes
-
-
-def _launched(
-    plan: Plan,
-    options: ProbeOptions,
-    nproc: int,
-    factory: Callable[[], Any] | None,
-    budget: Budget,
-    *,
-    talk: bool,
-) -> Probe:
-    """Probes in ranks. Where they end before they could answer, what rank 0 published last says what is known."""
-    from isobatch.validate.launching import raise_refusal
-
-    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        stopped = _run_ranks(nproc, (plan.to_json(), options, folder, factory, budget.begun, talk))
-        raise_refusal(folder)
-        found = Path(folder) / FOUND
-        if not found.exists():
-            raise _nothing_known(options, stopped, budget.spent())
-        ended, probe = pickle.loads(found.read_bytes())
-    last: Probe = msgspec.structs.replace(probe, seconds=budget.spent())
-    return last if ended else msgspec.structs.replace(last, stopped=stopped)
-
-
-def _run_ranks(nproc: int, args: tuple[Any, ...]) -> str:
-    """Runs the ranks; returns the cause of their end, should they not have answered."""
-    from isobatch.validate.launching import start_ranks
-
-    folder, factory = Path(args[2]), args[3]
-    try:
-        lost = start_ranks(rank, args, nproc, fork=True if factory else None)
-    except KeyboardInterrupt:
-        return "interrupted"
-    except Exception as error:  # torch's own, which is imported only by now
-        if getattr(error, "sigval", None) is None:
-            raise
-        return "interrupted"
-    text = (folder / LOST).read_text(encoding="utf-8") if (folder / LOST).exists() else None
-    if text is not None and "over the phase's limit" in text:
-        return "budget"
-    return f"a rank was lost ({text or lost or 'no rank reported anything'})"
-
-
-def rank(
-    plan_json: str,
-    options: ProbeOptions,
-    folder: str,
-    factory: Callable[[], Any] | None,
-    begun: float,
-    talk: bool,
-) -> None:
-    """Runs one rank of a probe. What it refuses is left in the folder; its end ends the others."""
-    import torch
-
-    from isobatch.validate.launching import refuse
-    from isobatch.validate.options import Options
-    from isobatch.validate.ranks.group import Group
-    from isobatch.validate.ranks.pulse import GRACE_SECONDS
-
-    # Ctrl-C reaches all processes of a terminal: the first one reports, and this one ends without a traceback.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    sys.stdout = sys.stderr  # what a workload prints is no part of the finding
-    if factory is not None:
-        torch.set_num_threads(1)  # a fork of a notebook lacks its OpenMP threads
-    budget = Budget(options.budget_seconds, begun)
-    seconds = max(budget.left(), MIN_MEETING_SECONDS)
-    group = Group(Options(phase_seconds=seconds + PATIENCE_SECONDS, device=options.device))
-    group.pulse.on_loss = lambda text: write_whole(Path(folder) / LOST, text.encode())
-    first = group.rank == 0
-
-    def publish(probe: Probe, *, ended: bool = False) -> None:
-        if first:
-            write_whole(Path(folder) / FOUND, pickle.dumps((ended, probe)))
-
-    try:
-        with group.pulse.phase("trials"):
-            group.pulse.grant(OVER_SECONDS - PATIENCE_SECONDS - GRACE_SECONDS)
-            group.connect()
-            budget.reserve_stopping()
-            found = experiment(
-                Plan.from_json(plan_json),
-                options,
-                group,
-                budget,
-                factory,
-                say=(lambda line: print(line, file=sys.stderr, flush=True)) if talk and first else None,
-                publish=publish,
-            )
-            publish(found, ended=True)
-        group.close()
-    except InputError as error:  # perhaps on this rank alone
-        refuse(folder, error)
-        sys.stderr.flush()
-        os._exit(1)
-    except Exception as error:
-        group.pulse.fail(f"{type(error).__name__}: {error}".splitlines()[0])
-        raise

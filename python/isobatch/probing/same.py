@@ -78,7 +78,7 @@ def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None
         InputError: the loss is not finite.
         Expired: the budget is spent.
     """
-    steps = int(lab.ranks.from_first(max(2, min(STEPS, MAX_SAMPLES // lab.planned_batch))))
+    steps = max(2, min(STEPS, MAX_SAMPLES // lab.planned_batch))
     tuned = _tuned(lab)
     wanted = _wanted(lab, tuned, steps)
     found: list[SplitFinding] = []

@@ -1,4 +1,4 @@
-"""One short training: a workload from a seed, on samples and in a split, on this process or on several ranks."""
+"""One short training: a workload from a seed, on samples and in a split, in this process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.diagnosis.tensors import AUTOCAST, mapped, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.probing.options import Expired
-from isobatch.validate.ranks.group import Group, copy_from_first
 from isobatch.validate.workload import Workload, fault_of_loss, user_code
 
 GROWTH = 4.0
@@ -30,44 +28,16 @@ EVALUATION_SEED = 7_919
 Make: TypeAlias = Callable[[int, Plan], Workload]
 
 
-class Alone:
-    """Is this process alone, in place of a group of ranks."""
+def device_of(name: str) -> torch.device:
+    """Returns where trials run: "auto" is CUDA where torch finds a device.
 
-    rank, world_size = 0, 1
-
-    def __init__(self, device: str = "auto") -> None:
-        found = torch.cuda.is_available() if device != "cpu" else False
-        if device == "cuda" and not found:
-            raise must_be("cpu or auto; torch finds no CUDA device", device, field="device")
-        self.device = torch.device("cuda" if found else "cpu")
-
-    def total(self, values: Tensor) -> Tensor:
-        """Returns the values."""
-        return values
-
-    def from_first(self, value: Any) -> Any:
-        """Returns the value."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """Returns the value."""
-        return [value]
-
-
-Ranks: TypeAlias = Alone | Group
-
-
-def sum_gradients(ranks: Ranks, parameters: list[torch.nn.Parameter]) -> None:
-    """Sums all ranks' gradients on every rank; missing ones count as zeros."""
-    if ranks.world_size == 1:
-        return
-    works = []
-    for p in parameters:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        works.append(dist.all_reduce(p.grad, async_op=True))
-    for work in works:
-        if work is not None:
-            work.wait()
+    Raises:
+        InputError: "cuda" is asked for and there is none.
+    """
+    found = torch.cuda.is_available() if name != "cpu" else False
+    if name == "cuda" and not found:
+        raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
+    return torch.device("cuda" if found else "cpu")
 
 
 Replicas: TypeAlias = list[list[range]]
@@ -82,16 +52,6 @@ def shares(sizes: list[list[int]]) -> Replicas:
     """
     ends = iter(accumulate(size for replica in sizes for size in replica))
     return [[range(end - size, end) for size, end in zip(replica, ends, strict=False)] for replica in sizes]
-
-
-def even(batch: int, replicas: int, most: int) -> list[list[int]]:
-    """Splits a batch over replicas, in micro-batches of at most `most` samples.
-
-    >>> even(10, 2, 3), even(7, 2, 8)
-    ([[3, 2], [3, 2]], [[4], [3]])
-    """
-    counts = [batch // replicas + (rank < batch % replicas) for rank in range(replicas)]
-    return [[most] * (n // most) + [n % most] * (n % most > 0) for n in counts if n]
 
 
 def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool = False) -> Callable[[int], float]:
@@ -161,12 +121,12 @@ def joined(pieces: list[Any]) -> Any:
 
 
 class ShortTraining:
-    """Trains a workload on this rank, from a seed.
+    """Trains a workload, from a seed.
 
     Args:
         plan: its optimizer's values, clipping and number format are used; its split is not.
         make: makes the workload for a seed and a plan.
-        ranks: the processes.
+        device: where.
         seed: of weights and samples.
         block: samples that are drawn at once.
         checkpoint: another training's `state`, to go on from.
@@ -181,7 +141,7 @@ class ShortTraining:
         self,
         plan: Plan,
         make: Make,
-        ranks: Ranks,
+        device: torch.device,
         *,
         seed: int,
         block: int,
@@ -189,9 +149,9 @@ class ShortTraining:
         double: bool = False,
         expired: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.plan, self.ranks, self._double, self._expired = plan, ranks, double, expired
+        self.plan, self.device, self._double, self._expired = plan, device, double, expired
         self.workload = make(seed, plan)
-        self.model = self.workload.model.to(ranks.device)
+        self.model = self.workload.model.to(device)
         if double:
             self.model.double()
             for module in self.model.modules():
@@ -199,7 +159,6 @@ class ShortTraining:
                     module.p = 0.0
         if checkpoint is not None:
             self.model.load_state_dict(checkpoint["model"])
-        copy_from_first(ranks, [*self.model.parameters(), *self.model.buffers()])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
             raise InputError(
@@ -214,17 +173,16 @@ class ShortTraining:
         self._ratios = [float(g["lr"]) / first if first else 1.0 for g in self.optimizer.param_groups]
         if checkpoint is not None:
             self.optimizer.load_state_dict(copy.deepcopy(checkpoint["optimizer"]))
-        self.train_stream = Stream(self.workload, seed, block, ranks.device)
-        self._evaluation = Stream(self.workload, EVALUATION_SEED, block, ranks.device)
-        torch.manual_seed(seed * 65_537 + ranks.rank)  # dropout: other on each rank
+        self.train_stream = Stream(self.workload, seed, block, device)
+        self._evaluation = Stream(self.workload, EVALUATION_SEED, block, device)
+        torch.manual_seed(seed * 65_537)
         self.consumed = 0
 
     def step(self, replicas: Replicas, lr: float) -> float:
-        """Takes one optimizer step on the next samples. Replicas are dealt out over the ranks in turn; each rank computes its own one after
-        the other.
+        """Takes one optimizer step on the next samples, one replica after the other.
 
         Returns:
-            The mean loss over the step, on all ranks; NaN or infinite where it is.
+            The mean loss over the step; NaN or infinite where it is.
 
         Raises:
             Expired: the budget is spent.
@@ -239,30 +197,28 @@ class ShortTraining:
         return mean
 
     def gradient(self, replicas: Replicas) -> float:
-        """Computes the gradient of the mean over the next samples, on all ranks; returns the mean loss.
+        """Computes the gradient of the mean over the next samples; returns the mean loss.
 
         Raises:
-            Expired: the budget is spent. A rank that sees so skips its other micro-batches and still meets the others, so that none
-                waits for it: one collective tells both the loss and the end.
+            Expired: the budget is spent.
         """
-        ranks, batch = self.ranks, sum(len(share) for replica in replicas for share in replica)
-        mine = [share for replica in replicas[ranks.rank :: ranks.world_size] for share in replica]
+        pieces = [share for replica in replicas for share in replica]
+        batch = sum(map(len, pieces))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        summed, late = 0.0, self._expired()
-        for share, unit in zip(mine, self._units(mine, batch), strict=True):
-            if late := late or self._expired():
-                break
+        summed = 0.0
+        for share, unit in zip(pieces, self._units(pieces, batch), strict=True):
+            self._check_budget()
             loss = self._loss(self._part(share)) * unit
             with user_code("the gradient of the workload's loss"):
                 loss.backward()  # type: ignore[no-untyped-call]
             summed += float(loss.detach())
-        totals = ranks.total(torch.tensor([summed, late], dtype=torch.float64))
-        if totals[1] > 0:
-            raise Expired
-        sum_gradients(ranks, self.trained)
         self.consumed += batch
-        return float(totals[0])
+        return summed
+
+    def _check_budget(self) -> None:
+        if self._expired():
+            raise Expired
 
     def _part(self, share: range) -> Any:
         start = self.consumed + share.start
@@ -277,14 +233,14 @@ class ShortTraining:
 
         return mapped(batch, wide)
 
-    def _units(self, mine: list[range], batch: int) -> list[float]:
-        """Returns the factor of each micro-batch's loss: the sum over all ranks is then the mean over the step."""
+    def _units(self, pieces: list[range], batch: int) -> list[float]:
+        """Returns the factor of each micro-batch's loss: the sum is then the mean over the step."""
         weigh, summed = self.workload.weight, self.workload.reduction == "sum"
-        own, total = [float(len(share)) for share in mine], float(batch)
+        own, total = [float(len(share)) for share in pieces], float(batch)
         if weigh is not None:
             with user_code("the workload's weight"):
-                own = [float(weigh(self._part(share))) for share in mine]
-            total = float(self.ranks.total(torch.tensor(sum(own), dtype=torch.float64)))
+                own = [float(weigh(self._part(share))) for share in pieces]
+            total = sum(own)
             if not total > 0:
                 raise InputError(f"the weights of a step sum to {total:g}, not above 0", field="workload")
         return [1 / total if summed else n / total for n in own]
@@ -292,7 +248,7 @@ class ShortTraining:
     def _loss(self, batch: Any) -> Tensor:
         with (
             user_code("the workload's loss"),
-            torch.autocast(self.ranks.device.type, self._amp, enabled=self._amp is not None),
+            torch.autocast(self.device.type, self._amp, enabled=self._amp is not None),
         ):
             loss: Any = self.workload.loss(self.model, batch)
         if fault := fault_of_loss(loss):
@@ -302,22 +258,17 @@ class ShortTraining:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """Returns the mean loss on each of PARTS parts of `size` samples apart from training, the same for every trial, on all ranks.
+        """Returns the mean loss on each of PARTS parts of `size` samples apart from training, the same for every trial.
 
         Raises:
             Expired: the budget is spent.
         """
-        copy_from_first(self.ranks, [b for b in self.model.buffers() if b.is_floating_point()])
         self.model.eval()
-        found: dict[int, float] = {}
-        for index in range(self.ranks.rank, PARTS, self.ranks.world_size):
-            if self._expired():
-                break
-            found[index] = self._evaluated(index, size)
-        every = {index: loss for part in self.ranks.gather(found) for index, loss in part.items()}
-        if len(every) < PARTS:
-            raise Expired
-        return tuple(every[index] for index in range(PARTS))
+        found = []
+        for index in range(PARTS):
+            self._check_budget()
+            found.append(self._evaluated(index, size))
+        return tuple(found)
 
     def _evaluated(self, index: int, size: int) -> float:
         """Returns the mean loss on one part."""

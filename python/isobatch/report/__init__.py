@@ -1,1 +1,1 @@
-"""Plans, fleets, sweeps and validations as pages for people: one self-contained HTML file each."""
+"""Plans, fleets, counts and validations as pages for people: one self-contained HTML file each."""

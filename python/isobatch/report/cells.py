@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isobatch import words
+from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
-from isobatch.fleet.sweep import Sweep
 from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
@@ -80,15 +80,15 @@ def _recipe(recipe: Recipe) -> Cell:
     return Cell(f"Recipe: {batch}, learning rate {words.real(recipe.lr)}, {recipe.optimizer}", table=table)
 
 
-def _sweep(swept: Sweep) -> Cell:
-    ends = {name: getattr(swept, name) for name in ("fastest", "cheapest", "knee")}
+def _counts(found: Counts) -> Cell:
+    ends = {name: getattr(found, name) for name in ("fastest", "cheapest", "knee")}
     lines = [f"{name}: {counted(gpus, 'GPU')}" for name, gpus in ends.items() if gpus is not None]
     names = ("gpus", "status", "micro_batch", "accumulation", "effective_batch", "lr", "hours", "cost")
-    columns = {name: swept.columns[name].tolist() for name in names}
-    if swept.columns["status"].dtype.kind in "iu":
-        columns["status"] = STATUS[swept.columns["status"]].tolist()
+    columns = {name: found.columns[name].tolist() for name in names}
+    if found.columns["status"].dtype.kind in "iu":
+        columns["status"] = STATUS[found.columns["status"]].tolist()
     good = sum(status != "infeasible" for status in columns["status"])
-    title = f"Sweep: {count(good)} of {counted(len(columns['gpus']), 'GPU count')} have a plan"
+    title = f"Counts: {count(good)} of {counted(len(columns['gpus']), 'GPU count')} have a plan"
     return Cell(title, lines=lines, table=_head(columns, "GPU counts"))
 
 
@@ -145,7 +145,7 @@ def _text(name: str, value: Any) -> str:
 _CELLS: dict[type, Callable[[Any], Cell]] = {
     Plan: _plan,
     Recipe: _recipe,
-    Sweep: _sweep,
+    Counts: _counts,
     Elastic: _elastic,
     Laws: _laws,
     Report: _report,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import words
+from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
-from isobatch.fleet.sweep import Sweep
 from isobatch.reason import Reason
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
@@ -64,7 +64,7 @@ def fleet_page(
     return HtmlPage(title, lead, _headlines(plans, currency, deadline), sections)
 
 
-def sweep_page(
+def counts_page(
     swept: Any,
     *,
     title: str = "One job over GPU counts",
@@ -72,12 +72,12 @@ def sweep_page(
     deadline: float | None = None,
     currency: str = "$",
 ) -> HtmlPage:
-    """Makes the page of a sweep: an `ib.Sweep`, or a table of what `isobatch sweep --json` printed.
+    """Makes the page of counts: an `ib.Counts`, or a table of what `isobatch counts --json` printed.
 
     Raises:
         InputError: it is none.
     """
-    if isinstance(swept, Sweep):
+    if isinstance(swept, Counts):
         status = swept.columns["status"]
         named = STATUS[status] if status.dtype.kind in "iu" else status
         plans = plans_of({**swept.columns, "status": named}, file)
@@ -89,13 +89,13 @@ def sweep_page(
         headlines.insert(0, _within(plans, deadline, currency))
     if times_known(plans):
         headlines += [*_best(plans, currency), *knee_of(plans)]
-    if isinstance(swept, Sweep) and swept.critical_batch is not None:
+    if isinstance(swept, Counts) and swept.critical_batch is not None:
         headlines.append(Headline("critical batch", words.figure(swept.critical_batch), swept.definition))
     known = plans.gpus[~np.isnan(plans.gpus)]
     ends = f"{count(known.min())} to {counted(known.max(), 'GPU')}" if known.size else "no count"
     lead = f"How the job splits, and what more GPUs buy: {ends}.{how_sure(plans)}"
     if not times_known(plans):
-        lead += " Hours and cost are not known: the sweep was made without a profile."
+        lead += " Hours and cost are not known: they were asked without a profile."
     rows = rows_of(plans, "GPU count", file)
     sections = [*time_section(plans, deadline, currency), Section("All counts", tables=[rows])]
     return HtmlPage(title, lead, headlines, sections)
@@ -105,7 +105,7 @@ def sweep_page(
 
 
 def _best(plans: Plans, currency: str) -> list[Headline]:
-    """Where a sweep is fastest and cheapest."""
+    """Where a job is fastest and cheapest."""
     found = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
         values = plans.spent(name)
@@ -119,7 +119,7 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
 
 
 def _within(plans: Plans, deadline: float, currency: str) -> Headline:
-    """Where a sweep keeps the deadline with the fewest GPU-hours, and how surely."""
+    """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
     work = plans.spent("gpu_hours")
     row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
     label = f"deadline {words.duration(deadline * 3600)}"

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.fleet.sweep import Sweep
+from isobatch.fleet.counts import Counts
 from isobatch.planning.plan import Plan
 from isobatch.report import charts
-from isobatch.report.fleet_page import fleet_page, sweep_page
+from isobatch.report.fleet_page import counts_page, fleet_page
 from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page
 from isobatch.report.validation_page import validation_page
@@ -38,13 +38,13 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch sweep --json`, or the table of a fleet.
+    """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch counts --json`, or the table of a fleet.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
         title: the page's heading; None: the file's name.
         currency: the sign of the prices.
-        deadline: of a fleet or a sweep, the hours that a run may take; None: as the plans' settings say.
+        deadline: of a fleet or of counts, the hours that a run may take; None: as the plans' settings say.
 
     Raises:
         InputError: it cannot be read, or is none of these.
@@ -54,8 +54,8 @@ def page_of_file(
         from isobatch.files.read import read_table
 
         table = read_table(path)
-        is_sweep = "gpus" in table.column_names and "world_size" not in table.column_names
-        page = sweep_page if is_sweep else fleet_page
+        is_counts = "gpus" in table.column_names and "world_size" not in table.column_names
+        page = counts_page if is_counts else fleet_page
         return page(table, title=name, file=path, currency=currency, deadline=deadline)
     try:
         found = json.loads(read_whole(path))
@@ -70,7 +70,7 @@ def page_of_file(
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
-    """Makes the page of a Plan, a Sweep, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
+    """Makes the page of a Plan, a Counts, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
 
     Raises:
         InputError: it is none of these.
@@ -79,11 +79,11 @@ def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
         return plan_page(value, **keywords)
     if isinstance(value, Report):
         return validation_page(value, **keywords)
-    if isinstance(value, Sweep):
-        return sweep_page(value, **keywords)
+    if isinstance(value, Counts):
+        return counts_page(value, **keywords)
     if isinstance(value, dict) or hasattr(value, "__arrow_c_stream__"):
         return fleet_page(value, **keywords)
-    raise must_be("a Plan, a Sweep, a Report or a table of plans", type(value), field="value")
+    raise must_be("a Plan, Counts, a Report or a table of plans", type(value), field="value")
 
 
 def content(page: HtmlPage, output: str) -> bytes:
@@ -104,7 +104,7 @@ def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
     """Writes the page of a value, or the picture of its charts, whole or not at all.
 
     Args:
-        value: a Plan, a Sweep, a validation's Report, the table of a fleet, or the path of a file of one.
+        value: a Plan, a Counts, a validation's Report, the table of a fleet, or the path of a file of one.
         output: a file: .html, .svg or .png.
         keywords: those of `page_of_file`.
 
@@ -139,10 +139,10 @@ class Plot(NamedTuple):
 
 
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws a plan, a sweep, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
+    """Draws a plan, counts, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
 
     Args:
-        value: what to draw: of a plan, a sweep, a report or a table the charts of its page.
+        value: what to draw: of a plan, counts, a report or a table the charts of its page.
         steps: where the curve of a schedule ends (default: with its run, or past what is interesting).
 
     Raises:
@@ -150,8 +150,10 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     """
     require_extra()
     if not isinstance(value, Schedule):
-        is_sweep = isinstance(value, Sweep)
-        why = "the sweep has no times: pass a profile" if is_sweep else "it is infeasible, or has no length"
+        is_counts = isinstance(value, Counts)
+        why = (
+            "the counts have no times: pass a profile" if is_counts else "it is infeasible, or has no length"
+        )
         return Plot(picture(page_of_value(value), why))
     stop = extent.span(value.form) if steps is None else steps
     sampled = curve(value, stop)

@@ -79,7 +79,7 @@ class Plans(NamedTuple):
 
     @property
     def gpus(self) -> NDArray[np.float64]:
-        """The GPU count of each row: a sweep's own column, or the plan's."""
+        """The GPU count of each row: one job's own column, or the plan's."""
         return self.numbers["gpus"] if "gpus" in self.numbers else self.number("world_size")
 
     def has(self, reason: Reason) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Hours and cost over GPU counts, and where each job is fastest, cheapest and at its knee: of a fleet and of a sweep."""
+"""Hours and cost over GPU counts, and where each job is fastest, cheapest and at its knee: of a fleet and of one job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core, words
-from isobatch.fleet.sweep import compared, end_of, grows
+from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
@@ -81,14 +81,14 @@ def knees(plans: Plans) -> dict[int, int]:
     """Finds each job's row of the least hours × GPU-hours: past it, 1 % less time costs more than 1 % more GPU-hours.
 
     A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU types, since an hour of
-    one is no hour of another; nor has one whose batch grows, and with it the samples to the same loss, which only a sweep knows.
+    one is no hour of another; nor has one whose batch grows, and with it the samples to the same loss, which only `counts` knows.
     """
     if len(plans.gpu_types()[0]) > 1:
         return {}
     _, job = plans.text("job")
-    is_sweep = "gpus" in plans.numbers
+    is_counts = "gpus" in plans.numbers
     with np.errstate(over="ignore"):
-        product = compared(_figures(plans)) if is_sweep else plans.spent("hours") * plans.spent("gpu_hours")
+        product = compared(_figures(plans)) if is_counts else plans.spent("hours") * plans.spent("gpu_hours")
     rows = np.flatnonzero(~np.isnan(product))
     rows = rows[np.lexsort((product[rows], job[rows]))]
     if not len(rows):
@@ -96,7 +96,7 @@ def knees(plans: Plans) -> dict[int, int]:
     _, first = np.unique(job[rows], return_index=True)
     gpus = plans.gpus[rows]
     several = np.minimum.reduceat(gpus, first) < np.maximum.reduceat(gpus, first)
-    if not is_sweep:
+    if not is_counts:
         several &= ~grows(plans.number("effective_batch")[rows], plans.number("total_steps")[rows], first)
     return {int(job[row]): int(row) for row in rows[first[several]].tolist()}
 

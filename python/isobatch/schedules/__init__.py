@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from isobatch.schedules.kinds import *  # noqa: F403
     from isobatch.schedules.lint import ScheduleReason as ScheduleReason
     from isobatch.schedules.matrix import COLUMNS as COLUMNS
-    from isobatch.schedules.peers import composer, megatron, optax, timm, torch, transformers
+    from isobatch.schedules.peers import megatron, optax, timm, torch, transformers
     from isobatch.schedules.peers.live import from_torch as from_torch
 
 for _kind in KINDS.values():
     globals()[_kind.name] = _kind.constructor
 
 _HOMES = {"COLUMNS": "matrix", "ScheduleReason": "lint", "from_torch": "peers.live"}
-_PEERS = ("composer", "megatron", "optax", "timm", "torch", "transformers")
+_PEERS = ("megatron", "optax", "timm", "torch", "transformers")
 
 __all__ = [
     "COLUMNS",
@@ -32,7 +32,6 @@ __all__ = [
     "ScheduleReason",
     "Units",
     "check_spec",
-    "composer",
     "from_torch",
     "join",
     "megatron",
@@ -50,6 +49,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _PEERS:
         return import_module(f"isobatch.schedules.peers.{name}")
+    if name == "composer":
+        raise AttributeError(
+            "isobatch.schedules.composer is gone: write the schedule in time strings of your own units (docs/schedules.md), or read "
+            "Composer's YAML with isobatch plan --from FILE"
+        )
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch.schedules' has no attribute {name!r}")
     return getattr(import_module(f"isobatch.schedules.{_HOMES[name]}"), name)

@@ -187,20 +187,3 @@ pub fn noise_over_run(noise: Vec<(f64, f64)>, tuned_batch: f64) -> f64 {
 pub fn verdict(value: f64, error: f64, limit: f64) -> Option<&'static str> {
     forecast::Verdict::of(value, error, limit).map(forecast::Verdict::name)
 }
-
-/// The largest micro-batch up to `most` that fits into each number of bytes; −1 where not even one sample does.
-#[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
-pub fn micro_batch_rows<'py>(
-    py: Python<'py>,
-    fixed: f64,
-    per_sample: f64,
-    bytes: PyReadonlyArray1<'py, f64>,
-    most: u64,
-) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let known = |value| Constant { value, error: 0.0 };
-    let profile =
-        Profile { memory_fixed: known(fixed), memory_per_sample: known(per_sample), ..Profile::default() };
-    let fits = |&bytes: &f64| profile.largest_micro_batch(bytes, 1, most).map_or(-1, u64::cast_signed);
-    Ok(bytes.as_slice()?.iter().map(fits).collect::<Vec<i64>>().into_pyarray(py))
-}

@@ -30,9 +30,7 @@ mod _core {
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
-    use crate::forecast::{
-        all_reduce_rows, forecast_rows, micro_batch_rows, noise_over_run, step_rows, verdict,
-    };
+    use crate::forecast::{all_reduce_rows, forecast_rows, noise_over_run, step_rows, verdict};
     #[pymodule_export]
     use crate::goodput::goodput_rows;
     #[pymodule_export]

@@ -1,1 +1,1 @@
-"""The arguments of other libraries' schedules: torch, transformers, optax, timm, Megatron and Composer."""
+"""The arguments of other libraries' schedules: torch, transformers, optax, timm and Megatron."""

@@ -106,23 +106,3 @@ impl Clock {
         self.pieces.partition_point(|piece| piece.step <= x).saturating_sub(1)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bends_at_its_knots_and_goes_on_with_its_last_slope() {
-        let clock = Clock::new(&[(0.0, 0.0), (10.0, 10.0), (11.0, 14.0)]).unwrap();
-        let seen: Vec<f64> = [0.0, 5.0, 10.0, 10.5, 12.0].map(|x| clock.at(x)).to_vec();
-        assert_eq!(seen, [0.0, 5.0, 10.0, 12.0, 18.0]);
-    }
-
-    #[test]
-    fn refuses_knots_that_do_not_rise() {
-        assert!(Clock::new(&[(0.0, 0.0), (0.0, 1.0)]).is_err());
-        assert!(Clock::new(&[(0.0, 1.0), (1.0, 1.0)]).is_err());
-        assert!(Clock::new(&[]).is_err());
-        assert!(Clock::new(&[(f64::NAN, 1.0)]).is_err());
-    }
-}

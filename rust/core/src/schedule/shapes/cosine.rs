@@ -92,16 +92,3 @@ impl Curve for Cosine {
         Some(Expansion { reach, centre, coefficients: c, degree: expander.entire.terms - 1 })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn goes_from_one_to_zero_and_back() {
-        let half = Cosine::HALF_WAVE;
-        assert_eq!([half.at(0.0), half.at(1.0), half.at(2.0)], [1.0, 0.0, 1.0]);
-        let wrap = Cosine::new(2.0, 1.0, 1.0, true).unwrap();
-        assert_eq!(wrap.at(0.5), 1.0);
-    }
-}

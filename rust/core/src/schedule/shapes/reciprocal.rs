@@ -35,13 +35,3 @@ impl Curve for Reciprocal {
         Some(Monomial { exponent: -self.exponent, start: 1.0, direction: 1.0, shift: 0.0, factor: 1.0 })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn halves_at_three_lengths() {
-        assert_eq!(Reciprocal::new(0.5).unwrap().at(3.0), 0.5);
-    }
-}

@@ -28,14 +28,3 @@ impl Curve for Rex {
         Some(Monomial { exponent: -1.0, start: 2.0, direction: -1.0, shift: 2.0, factor: -2.0 })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stays_above_the_line() {
-        assert_eq!([Rex.at(0.0), Rex.at(1.0)], [1.0, 0.0]);
-        assert!(Rex.at(0.5) > 0.5);
-    }
-}

@@ -1,4 +1,4 @@
-"""One job over many GPU counts: what more GPUs buy, and what they cost."""
+"""One job over many GPU counts: which work and how, what more GPUs buy, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.limits import real
+from isobatch.planning.plan import Plan, plan
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
@@ -35,13 +36,18 @@ _COLUMNS = (
     "gpu_hours",
     "cost",
     "memory_gib",
+    "data_parallel",
+    "batch_change",
+    "lr_scale",
+    "nearest_world_size",
+    "nearest_batch",
 )
 
 _MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
     ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
@@ -49,7 +55,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     ``knee`` is the count with the least hours × GPU-hours: past it, one percent less time costs more than one percent
     more GPU-hours. Each is ``None`` where no row has the figure. Where the same samples are trained in batches that differ, the hours
     of the knee are to the same loss, by the critical batch; it is ``None`` where that is not known. ``critical_batch`` is in
-    samples, ``definition`` says what it means, and its range.
+    samples, ``definition`` says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -58,18 +64,43 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     knee: int | None
     critical_batch: float | None
     definition: str
+    recipe: Recipe
+    cluster: Cluster
+    settings: dict[str, Any]
+
+    @property
+    def groups(self) -> list[tuple[tuple[int, int], ...]]:
+        """Lists, for each row, groups of equal replicas as (replicas, samples of each in a step): one, two where uneven, none without a
+        plan.
+
+        >>> counts(Recipe(effective_batch=128, lr=0.1), [8, 24, 160], split="ragged").groups
+        [((8, 16),), ((8, 6), (16, 5)), ()]
+        """
+        names = ("reasons", "effective_batch", "data_parallel", "micro_batch")
+        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
+        return [_groups(*row) for row in rows]
+
+    @property
+    def working(self) -> list[int]:
+        """The counts that have a plan."""
+        return [int(gpus) for gpus, group in zip(self.columns["gpus"], self.groups, strict=True) if group]
+
+    def plan_at(self, gpus: int) -> Plan:
+        """Plans the job at one count, as the row has it."""
+        planned: Plan = plan(self.recipe, _node_of(self.cluster, gpus), **self.settings)
+        return planned
 
     def __repr__(self) -> str:
         """Shows the outstanding counts; `columns` has all of them."""
-        counts = self.columns["gpus"]
+        gpus = self.columns["gpus"]
         critical = "None" if self.critical_batch is None else figure(self.critical_batch)
         return (
-            f"Sweep({counted(len(counts), 'GPU count')}, fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}, "
+            f"Counts({counted(len(gpus), 'GPU count')}, fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}, "
             f"critical_batch={critical})"
         )
 
 
-def sweep(
+def counts(
     recipe: Recipe,
     gpus: Sequence[int] = range(1, 1025),
     *,
@@ -77,7 +108,7 @@ def sweep(
     cluster: Cluster | None = None,
     critical_batch: CriticalBatch | float | None = None,
     **settings: Any,
-) -> Sweep:
+) -> Counts:
     """Plans a job at every GPU count of a part of one node or of whole nodes (others are left out).
 
     Args:
@@ -96,7 +127,7 @@ def sweep(
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
     ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5), intra_gb_s=Constant(value=1),
     ...     noise_scale=Constant(value=2048))
-    >>> found = sweep(Recipe(effective_batch=256, lr=0.1, duration="1000st"), [1, 2, 4, 8], profile=measured)
+    >>> found = counts(Recipe(effective_batch=256, lr=0.1, duration="1000st"), [1, 2, 4, 8], profile=measured)
     >>> found.columns["hours"].round(4).tolist(), found.fastest, found.knee
     ([0.0739, 0.0661, 0.0622, 0.0603], 8, 1)
     >>> found.columns["samples_over_least"].tolist()[0]
@@ -107,23 +138,18 @@ def sweep(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    counts = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
-    if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
+    asked = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
+    if asked.dtype.kind not in "iu" or asked.ndim != 1 or not asked.size or asked.min() < 1:
         raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
-    if counts.size > _MAX_GPU_COUNTS:
+    if asked.size > _MAX_GPU_COUNTS:
         raise InputError(
             f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call",
             field="gpus",
         )
-    whole = counts[(counts <= node.gpus_per_node) | (counts % node.gpus_per_node == 0)]
+    whole = asked[(asked <= node.gpus_per_node) | (asked % node.gpus_per_node == 0)]
     if not whole.size:
         raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")
-    clusters = [
-        msgspec.structs.replace(
-            node, nodes=max(1, count // node.gpus_per_node), gpus_per_node=min(count, node.gpus_per_node)
-        )
-        for count in whole.tolist()
-    ]
+    clusters = [_node_of(node, count) for count in whole.tolist()]
     if profile is not None:
         settings["profile"] = profile
     planned = plan_fleet([recipe], clusters, columns=_COLUMNS, **settings)
@@ -140,14 +166,32 @@ def sweep(
         known = ~np.isnan(values)
         return int(whole[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
 
-    return Sweep(
+    return Counts(
         columns=columns,
         fastest=least(columns["hours"]),
         cheapest=least(columns["cost"]),
         knee=least(compared(columns)),
         critical_batch=limit,
         definition=definition,
+        recipe=recipe,
+        cluster=node,
+        settings=settings,
     )
+
+
+def _node_of(node: Cluster, gpus: int) -> Cluster:
+    """Returns part of one node, or whole nodes."""
+    each = min(gpus, node.gpus_per_node)
+    return msgspec.structs.replace(node, nodes=max(1, gpus // node.gpus_per_node), gpus_per_node=each)
+
+
+def _groups(reasons: int, batch: int, replicas: int, micro: int) -> tuple[tuple[int, int], ...]:
+    """Groups the replicas of a row by their samples in a step, the larger first."""
+    if reasons & _INFEASIBLE:
+        return ()
+    unit = micro if reasons >> Reason.UNEVEN.bit & 1 else 1
+    low, more = divmod(batch // unit, replicas)
+    return tuple((some, each * unit) for some, each in ((more, low + 1), (replicas - more, low)) if some)
 
 
 def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""`isobatch sweep`: one recipe over many GPU counts."""
+"""`isobatch counts`: the GPU counts at which one recipe works, and why not at the others."""
 
 from __future__ import annotations
 
@@ -16,29 +16,35 @@ from isobatch.errors import InputError, must_be
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
+from isobatch.tools.platforms import PLATFORMS, write
 
-_SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps")
+_SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (
     "gpus",
     "micro_batch",
     "accumulation",
     "effective_batch",
+    "groups",
     "efficiency",
     "hours",
     "range",
     "gpu_hours",
     "cost",
+    "memory_gib",
 )
 _EXACT = ("lr",)
 
 
-DESCRIPTION = "Plans one recipe at many GPU counts: how it splits at each and, with a profile, what more GPUs buy and cost."
+DESCRIPTION = "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, what more GPUs buy and cost; also as a platform's own table."
 EXAMPLES = (
-    "isobatch sweep job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
-    "isobatch sweep job.toml --gpus 8,16,32 --json",
+    "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
+    "isobatch counts job.toml --gpus 8,16,32 --json",
+    "isobatch counts job.toml --gpus 8..128 --split ragged --to hyperpod",
 )
 
-EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --json"
+EVERYDAY = (
+    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --to --json"
+)
 
 
 def add(command: Parser) -> None:
@@ -63,24 +69,38 @@ def add(command: Parser) -> None:
     options.add_hardware(where)
     option(where, "--currency SIGN", "of the price (default: $)", default="$")
     options.add_settings(command)
+    option(
+        command,
+        "--to PLATFORM",
+        f"print the platform's own table of the counts: {', '.join(PLATFORMS)}",
+        choices=tuple(PLATFORMS),
+    )
     option(command, "--json", "print every count as a line of JSON, the infeasible too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the feasible counts, and the best of them; 1 where there is none."""
-    from isobatch.fleet.sweep import sweep
+    """Prints the counts that work, why the others do not, and the best; 1 where none works."""
+    from isobatch.fleet.counts import counts
 
     asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
-        raise InputError(f"--profile must be one, got {len(profiles)}: a sweep is over one GPU type")
+        raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
     if deadline is not None and not profiles:
         raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
-    found = sweep(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
+    found = counts(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
+    if args.to:
+        text, notes = write(found, args.to)
+        print(text, end="")
+        for note in notes:
+            say(note)
+        return 0
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
+    for row, groups in zip(rows, found.groups, strict=True):
+        row["groups"] = groups
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
@@ -109,6 +129,10 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
     """The table, with the range of hours, GPU-hours and cost where one is known; with a deadline its last column says where it is met."""
     if not any(map(_share, rows)):
         names = tuple(name for name in names if name != "range")
+    if all(len(row["groups"]) == 1 for row in rows):
+        names = tuple(name for name in names if name != "groups")
+    if all(row["memory_gib"] != row["memory_gib"] for row in rows):
+        names = tuple(name for name in names if name != "memory_gib")
     headers = [*names, *(["deadline"] if deadline is not None else [])]
     cells = []
     for row in rows:
@@ -167,7 +191,7 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
     """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
-    from isobatch.fleet.sweep import end_of, grows_here
+    from isobatch.fleet.counts import end_of, grows_here
 
     columns, lines = found.columns, []
     for what in ("fastest", "cheapest", "knee"):
@@ -231,6 +255,8 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
 
 
 def _cell(name: str, value: Any) -> str:
+    if name == "groups":
+        return " + ".join(f"{replicas:,} × {samples:,}" for replicas, samples in value)
     if value != value or value == -1:
         return ""
     if name in _EXACT:
@@ -240,8 +266,9 @@ def _cell(name: str, value: Any) -> str:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON has it, its unknown values null."""
-    values = {name: value.item() for name, value in row.items()}
+    groups = [{"replicas": replicas, "samples": samples} for replicas, samples in row["groups"]]
+    values = {name: value.item() for name, value in row.items() if name != "groups"}
     reasons = [reason.value for reason in Reason.of(values.pop("reasons"))]
     return {
         name: None if value in (-1, "") or value != value else value for name, value in values.items()
-    } | {"reasons": reasons}
+    } | {"reasons": reasons, "groups": groups}

@@ -1,0 +1,86 @@
+"""Counts: groups, plans at a count, and platforms' tables."""
+
+import numpy as np
+import pytest
+import yaml
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.tools.platforms import write
+
+NODE = ib.Cluster(gpus_per_node=8)
+RECIPE = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=8, accumulation=2, lr=1e-4, duration="1000st")
+
+
+@pytest.mark.parametrize("split", ["even", "ragged", "uneven"])
+def test_groups_are_what_the_replicas_of_the_plan_take(split):
+    found = ib.counts(RECIPE, range(1, 129), cluster=NODE, split=split, batch_tolerance=0.02)
+    for gpus, groups in zip(found.columns["gpus"].tolist(), found.groups, strict=True):
+        made = found.plan_at(gpus)
+        if made.status == "infeasible":
+            assert groups == () and gpus not in found.working
+            continue
+        took = [int(made.micro_batches(rank).sum()) for rank in range(gpus)]
+        assert sorted(took) == sorted(size for replicas, size in groups for _ in range(replicas))
+        row = np.flatnonzero(found.columns["gpus"] == gpus)[0]
+        assert sum(took) == found.columns["effective_batch"][row] and gpus in found.working
+    assert any(len(groups) == 2 for groups in found.groups) == (split != "even")
+
+
+def test_hyperpods_rows_add_up():
+    text, notes = write(ib.counts(RECIPE, range(1, 129), cluster=NODE, split="ragged"), "hyperpod")
+    rows = yaml.safe_load(text)["scale_config"]
+    assert rows[3]["training_config"]["training_args"] == {
+        "train_batch_size": 128,
+        "uneven_batch": {
+            "use_uneven_batch": True,
+            "num_dp_groups_with_small_batch_size": 16,
+            "small_local_batch_size": 5,
+            "large_local_batch_size": 6,
+        },
+        "learning_rate": 1e-4,
+    }
+    assert list(rows) == list(range(1, 17)) and rows[4]["training_config"]["training_args"][
+        "micro_train_batch_size"
+    ] == (4)
+    assert notes == ("left out 1, 2, 3, 4, 5, 6, 7 GPUs: a part of a node of 8",)
+    small = ib.Cluster(gpus_per_node=1)
+    _, notes = write(ib.counts(RECIPE, [3, 4], cluster=small, split="ragged"), "hyperpod")
+    assert notes == ("left out 3 GPUs: their uneven groups take 6 passes, and HyperPod's take one",)
+
+
+@pytest.mark.parametrize(
+    ("platform", "line"),
+    [
+        ("slurm", "#SBATCH --nodes=1,2,4"),
+        ("torchft", "# replica groups of 8 GPUs that keep the plan: 1 2 4"),
+        ("torchrun", "torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide"),
+        ("kubeflow", "  name: isobatch-32"),
+    ],
+)
+def test_platforms_get_the_counts_that_work(platform, line):
+    text, _ = write(ib.counts(RECIPE, range(8, 33), cluster=NODE), platform)
+    assert any(each.startswith(line) for each in text.splitlines())
+    if platform == "kubeflow":
+        nodes = [each["spec"]["trainer"]["numNodes"] for each in yaml.safe_load_all(text)]
+        assert nodes == [1, 2, 4]
+
+
+def test_no_count_for_a_platform_is_said():
+    with pytest.raises(ib.InputError, match="no count of whole nodes of 8 GPUs has a plan"):
+        write(ib.counts(RECIPE, [4, 24], cluster=NODE), "slurm")
+    with pytest.raises(ib.InputError, match="unknown platform .mesos.: there are hyperpod"):
+        write(ib.counts(RECIPE, [8]), "mesos")
+
+
+def test_the_command(tmp_path, capsys):
+    RECIPE.save(tmp_path / "job.json")
+    job = [str(tmp_path / "job.json"), "--gpus", "8,24"]
+    assert main(["counts", *job, "--split", "ragged"]) == 0
+    assert "8 × 6 + 16 × 5" in capsys.readouterr().out
+    assert main(["counts", *job]) == 0
+    shown = capsys.readouterr()
+    assert "groups" not in shown.out and "no plan on 24 GPUs" in shown.err
+    assert main(["counts", *job, "--to", "slurm"]) == 0
+    assert capsys.readouterr().out == "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
+    assert main(["sweep", *job]) == 2 and "isobatch counts" in capsys.readouterr().err
