@@ -102,7 +102,10 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     import altair as alt
 
     x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
-    y = alt.Y(f"{value}:Q").scale(type="log").title(label).axis(tickCount=6, format=",~g")
+    values = [point[value] for point in points] + [deadline] * (deadline is not None)
+    ends = [min(values) / 1.3, max(values) * 1.3]  # whole decades would press the data into a strip
+    scale = {"type": "log", "nice": False, "domain": ends}
+    y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
     color = _color("job", points)
     if len({point["job"] for point in points}) > 1:
         lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}

@@ -12,7 +12,8 @@ from isobatch.files.whole import read_whole, write_whole
 from isobatch.fleet.counts import Counts
 from isobatch.planning.plan import Plan
 from isobatch.report import charts
-from isobatch.report.fleet_page import counts_page, fleet_page
+from isobatch.report.counts_page import counts_page
+from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page
 from isobatch.report.validation_page import validation_page
@@ -38,13 +39,13 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), the lines of `isobatch counts --json`, or the table of a fleet.
+    """Makes the page of a file: a plan or a validation (.json), or the table of a fleet.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
         title: the page's heading; None: the file's name.
         currency: the sign of the prices.
-        deadline: of a fleet or of counts, the hours that a run may take; None: as the plans' settings say.
+        deadline: of a fleet, the hours that a run may take; None: as the plans' settings say.
 
     Raises:
         InputError: it cannot be read, or is none of these.
@@ -53,10 +54,7 @@ def page_of_file(
     if PurePath(path).suffix.lower() != ".json":
         from isobatch.files.read import read_table
 
-        table = read_table(path)
-        is_counts = "gpus" in table.column_names and "world_size" not in table.column_names
-        page = counts_page if is_counts else fleet_page
-        return page(table, title=name, file=path, currency=currency, deadline=deadline)
+        return fleet_page(read_table(path), title=name, file=path, currency=currency, deadline=deadline)
     try:
         found = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
