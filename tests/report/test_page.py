@@ -1,6 +1,5 @@
 """The page of each kind of input: well formed, self-contained, escaped, and with the figures of its input."""
 
-import json
 import re
 
 import msgspec

@@ -64,13 +64,13 @@ def counts_page(
     Args:
         found: the counts, by `isobatch.counts`.
         beside: the same counts under other policies, to choose between.
-        tool: whose lines are shown to copy, as for `Plan.to`; None: none are.
+        tool: whose lines are shown to copy, as for `Plan.to`, or why it cannot run the plan; None: none are.
         title: the page's heading.
         deadline: hours that a run may take.
         currency: the sign of the prices.
 
     Raises:
-        InputError: there are more than 4,096 counts, those beside are others, or the tool is unknown.
+        InputError: there are more than 4,096 counts, or those beside are others.
     """
     status = found.columns["status"]
     plans = plans_of({**found.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
@@ -148,8 +148,6 @@ def _lines(plan: Plan, tool: str) -> list[str]:
     try:
         return str(plan.to(tool)).rstrip("\n").split("\n")
     except InputError as error:
-        if error.field == "tool":
-            raise
         return [f"# not for {tool}: {error}"]
 
 
