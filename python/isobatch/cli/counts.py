@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
     tuned, tool = _source(args)
 
-    def under(**policy: str) -> Any:
+    def under(**policy: Any) -> Any:
         profile = profiles[0] if profiles else None
         return counts(tuned, args.gpus, profile=profile, cluster=node, **asked, **policy)
 
