@@ -11,27 +11,11 @@ from isobatch.cli import main
 from isobatch.report.page import html
 from isobatch.report.pages import page_of_value, write
 from report.pages import Parsed, columns_of, timed_profile
-from report.test_browser import CHROMIUM, run
+from report.test_browser import CHROMIUM, RECIPE, over, run
 from report.test_page import shown
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
-
-
-RECIPE = ib.Recipe(
-    gpus=4,
-    effective_batch=128,
-    micro_batch=8,
-    lr=2e-5,
-    optimizer="adamw",
-    dataset_size=52_002,
-    duration="3ep",
-)
-NODE = ib.Cluster(gpus_per_node=8192)
-
-
-def over(gpus, **settings):
-    return ib.counts(RECIPE, gpus, cluster=NODE, **settings)
 
 
 def plans_in(text):

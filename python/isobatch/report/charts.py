@@ -40,6 +40,8 @@ _FROM_0 = "datum.value == 0 ? '0' : datum.label"
 """Of an axis in thousands or millions, the label of 0 is 0."""
 _SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
 """Of an axis of learning rates: 3e-4, as people write it; 0.00015 would reach into the axis's title where the font is wide."""
+_ROLES = re.compile(r' (?:role="graphics-\w+"|aria-roledescription="[^"]*")')
+"""What Vega says of each mark without a name; the whole picture has one."""
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 
@@ -212,7 +214,7 @@ def inline(drawn: str, name: str, described: str) -> str:
         described: what it shows, in words, for screen readers.
     """
     text = drawn[drawn.index("<svg") :]
-    text = _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text)
+    text = _ROLES.sub("", _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text))
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"var({variable})"')
     head, _, body = text.partition(">")
