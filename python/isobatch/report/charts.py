@@ -126,6 +126,33 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
+def rates(points: Rows) -> Any:
+    """Draws learning rates over the batch, both in times the tuned one and logarithmic: rows with `rule`, `k` and `factor`."""
+    import altair as alt
+
+    x = alt.X("k:Q").scale(type="log", base=2, nice=False).title("batch, times the tuned one")
+    y = alt.Y("factor:Q").scale(type="log", base=2).title("learning rate, times the tuned one")
+    lines = _chart(points).mark_line(strokeWidth=2)
+    lines = lines.encode(x=x.axis(format="~g"), y=y.axis(format="~g"), color=_color("rule", points))
+    return lines.properties(width=WIDTH, height=HEIGHT)
+
+
+def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
+    """Draws a figure at each GPU count, both axes logarithmic: rows with `gpus` and the figure."""
+    import altair as alt
+
+    x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
+    ends = [min(point[value] for point in points) / 1.3, max(point[value] for point in points) * 1.3]
+    axis = {"format": ",~g"} if ends[1] > 1 else {"format": "~g", "labelExpr": _SMALL}
+    y = alt.Y(f"{value}:Q").scale(type="log", nice=False, domain=ends).title(label).axis(tickCount=5, **axis)
+    return (
+        _chart(points)
+        .mark_point(filled=True, size=36, opacity=1)
+        .encode(x=x, y=y)
+        .properties(width=WIDTH, height=180)
+    )
+
+
 def statuses(counts: Rows) -> Any:
     """Draws the rows of each status, a bar a name: rows with `name`, `status` and `rows`."""
     import altair as alt

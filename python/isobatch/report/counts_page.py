@@ -14,10 +14,12 @@ from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
-from isobatch.report.page import Headline, HtmlPage, Section
+from isobatch.report.charts import steps_over_gpus
+from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import ROWS, explained
-from isobatch.report.table import Plans, plans_of, rows_of
+from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.times import (
+    at_most,
     best_in_time,
     cost_of,
     duration_of,
@@ -84,10 +86,27 @@ def counts_page(
     lead = how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
     listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
     sections = [
-        *time_section(plans, deadline, currency),
+        *(time_section(plans, deadline, currency) or _split_section(plans)),
         Section("All counts", tables=[rows_of(listed, "GPU count")]),
     ]
     return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
+
+
+def _split_section(plans: Plans) -> list[Section]:
+    """Draws batch and learning rate over the GPU counts that work, where no times are known; nothing of what is the same at all."""
+    works = np.flatnonzero(plans.status != INFEASIBLE)
+    rows = works[at_most(list(range(len(works))))].tolist() if len(works) else []
+    drawings = []
+    for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
+        points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
+        if len({each[name] for each in points}) > 1:
+            ends = (
+                f"{words.real(each[name])} on {counted(each['gpus'], 'GPU')}"
+                for each in (points[0], points[-1])
+            )
+            chart = steps_over_gpus(points, name, label)
+            drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
+    return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
 
 
 # ---- the plans to choose between ----

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.fleet.counts import Counts
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import Rules
+from isobatch.recipes.recipe import Recipe
 from isobatch.report import charts
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
@@ -137,7 +139,7 @@ class Plot(NamedTuple):
 
 
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws a plan, counts, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
+    """Draws a plan, counts, rules, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
 
     Args:
         value: what to draw: of a plan, counts, a report or a table the charts of its page.
@@ -147,14 +149,32 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
         InputError: the extra `report` is not installed, or there is nothing to draw.
     """
     require_extra()
+    if isinstance(value, Rules):
+        title = f"Learning rate by rule, at a noise scale of {_NOISE} times the tuned batch"
+        return Plot(charts.themed(charts.rates(_rates(value)), title))
     if not isinstance(value, Schedule):
-        is_counts = isinstance(value, Counts)
-        why = (
-            "the counts have no times: pass a profile" if is_counts else "it is infeasible, or has no length"
-        )
+        why = "it is infeasible, or has no length"
+        if isinstance(value, Counts):
+            why = "batch and learning rate are the same at all counts that work, and hours need a profile"
         return Plot(picture(page_of_value(value), why))
     stop = extent.span(value.form) if steps is None else steps
     sampled = curve(value, stop)
     points = [{"run": "schedule", "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
     title = f"Learning rate {real(max(lr for _, lr in sampled))} at most, {count(round(stop))} steps"
     return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))
+
+
+_NOISE = 8
+_DRAWN = ("linear", "sqrt", "saturating", "surge", "muon", "none")
+"""Rules whose curves differ, and that need no more than a noise scale."""
+
+
+def _rates(rules: Rules) -> list[dict[str, Any]]:
+    """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule."""
+    tuned = Recipe(effective_batch=4096, lr=1.0, optimizer="adamw", noise_scale=4096.0 * _NOISE)
+    return [
+        {"rule": rule, "k": 2.0**power, "factor": plan(tuned, 1, policy=int(4096 * 2.0**power), rule=rule).lr}
+        for rule in _DRAWN
+        if rule in {each.rule for each in rules}
+        for power in range(-6, 7)
+    ]
