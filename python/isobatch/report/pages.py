@@ -11,7 +11,7 @@ from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.fleet.counts import Counts
 from isobatch.planning.plan import Plan, plan
-from isobatch.planning.settings import Rules
+from isobatch.planning.settings import Rule, Rules
 from isobatch.recipes.recipe import Recipe
 from isobatch.report import charts
 from isobatch.report.counts_page import counts_page
@@ -151,7 +151,7 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     require_extra()
     if isinstance(value, Rules):
         title = f"Learning rate by rule, at a noise scale of {_NOISE} times the tuned batch"
-        return Plot(charts.themed(charts.rates(_rates(value)), title))
+        return Plot(charts.themed(charts.rates(_rates()), title))
     if not isinstance(value, Schedule):
         why = "it is infeasible, or has no length"
         if isinstance(value, Counts):
@@ -165,16 +165,15 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
 
 
 _NOISE = 8
-_DRAWN = ("linear", "sqrt", "saturating", "surge", "muon", "none")
+_DRAWN: tuple[Rule, ...] = ("linear", "sqrt", "saturating", "surge", "muon", "none")
 """Rules whose curves differ, and that need no more than a noise scale."""
 
 
-def _rates(rules: Rules) -> list[dict[str, Any]]:
+def _rates() -> list[dict[str, Any]]:
     """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule."""
     tuned = Recipe(effective_batch=4096, lr=1.0, optimizer="adamw", noise_scale=4096.0 * _NOISE)
     return [
         {"rule": rule, "k": 2.0**power, "factor": plan(tuned, 1, policy=int(4096 * 2.0**power), rule=rule).lr}
         for rule in _DRAWN
-        if rule in {each.rule for each in rules}
         for power in range(-6, 7)
     ]
