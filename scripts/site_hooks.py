@@ -1,17 +1,34 @@
-"""What mkdocs needs to know beyond docs/: the measurements and examples that pages link to are outside of it, and come into the site."""
+"""What mkdocs needs to know beyond docs/: the measurements and examples that pages link to are outside of it, and come into the site,
+with pages that isobatch writes of published recipes."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
+from isobatch.cli import main
+
 ROOT = Path(__file__).parent.parent
 OUTSIDE = {"bench/results": "results", "examples/slurm": "examples/slurm"}
 """Folders of the repository, and where the site has them."""
 MEASURED = "measured.md"
+WHAT_IF = {
+    "resnet50-goyal-8k": "lightning",
+    "deit-b": "torchrun",
+    "stable-diffusion-v1-2": "accelerate",
+    "gpt2-124m-nanogpt": "transformers",
+    "pythia-12b": "megatron",
+    "llama-2-70b": "torchtitan",
+}
+"""Jobs of examples/jobs.csv with a page of every GPU count, and the tool whose lines it has."""
 
 
 def on_config(config: Any) -> Any:
@@ -39,7 +56,42 @@ def on_files(files: Any, config: Any) -> Any:
             if path.is_file():
                 files.append(File.generated(config, f"{place}/{path.name}", abs_src_path=str(path)))
     files.append(File.generated(config, MEASURED, content=measured()))
+    with (ROOT / "examples/jobs.csv").open(encoding="utf-8", newline="") as file:
+        jobs = {job.pop("job"): job for job in csv.DictReader(file)}
+    for name, tool in WHAT_IF.items():
+        files.append(File.generated(config, f"what-if/{name}.html", content=what_if(name, jobs[name], tool)))
     return files
+
+
+def what_if(name: str, job: dict[str, str], tool: str) -> str:
+    """Writes the page of a job over GPU counts, by the command that anybody would type."""
+    cluster = ["--model-parallel", job["model_parallel"]] if job["model_parallel"] else []
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
+        recipe, page = Path(folder, f"{name}.json"), Path(folder, "page.html")
+        recipe.write_text(
+            json.dumps(
+                {
+                    field: _typed(field, job[field])
+                    for field in job
+                    if job[field] and field not in ("source", "notes")
+                }
+            )
+        )
+        if main(["counts", str(recipe), "--gpus", "1..1024", *cluster, "--to", tool, "-o", str(page)]):
+            raise RuntimeError(f"{name}: {said.getvalue()}")
+        return page.read_text(encoding="utf-8").replace(
+            f"{name}.json:", f"{name}, {job['source'].split(',')[0]}:"
+        )
+
+
+def _typed(field: str, text: str) -> Any:
+    """Reads a cell of a table as a recipe's file has it."""
+    if field == "betas":
+        return [float(beta) for beta in text.split(",")]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def measured() -> str:

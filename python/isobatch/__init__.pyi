@@ -29,6 +29,7 @@ from isobatch.planning.plan import Plan as Plan
 from isobatch.planning.plan import plan as plan
 from isobatch.planning.replan import replan as replan
 from isobatch.planning.settings import Settings as Settings
+from isobatch.planning.settings import rules as rules
 from isobatch.probing.probe import probe as probe
 from isobatch.reason import Reason as Reason
 from isobatch.recipes.cluster import Cluster as Cluster

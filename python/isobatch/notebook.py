@@ -9,6 +9,7 @@ TYPES = (
     "isobatch.forecast.laws.Laws",
     "isobatch.planning.elastic.Elastic",
     "isobatch.planning.plan.Plan",
+    "isobatch.planning.settings.Rules",
     "isobatch.recipes.recipe.Recipe",
     "isobatch.schedules.schedule.Schedule",
     "isobatch.validate.report.Report",

@@ -11,7 +11,7 @@ from isobatch import Reason
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile
 from isobatch.report import fleet_page, times
-from isobatch.report.fleet_page import counts_page
+from isobatch.report.counts_page import counts_page
 from isobatch.report.plan_page import plan_page
 from isobatch.report.table import plans_of
 from isobatch.words import ranged

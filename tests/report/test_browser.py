@@ -4,12 +4,14 @@ import html as escapes
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
+import isobatch as ib
 from isobatch.report.page import html
 from isobatch.report.pages import page_of_value
-from report.pages import hostile_fleet, timed_profile, wide_fleet
+from report.pages import hostile_fleet, timed_profile, validation, wide_fleet
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
@@ -17,16 +19,32 @@ for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
+RECIPE = ib.Recipe(
+    gpus=4,
+    effective_batch=128,
+    micro_batch=8,
+    lr=2e-5,
+    optimizer="adamw",
+    dataset_size=52_002,
+    duration="3ep",
+)
+
+
+def over(gpus, **settings):
+    """Counts of a recipe on one large node."""
+    return ib.counts(RECIPE, gpus, cluster=ib.Cluster(gpus_per_node=8192), **settings)
+
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
 ]
 
-WAIT = "const wait = async () => { for (let n = 0; n < 6000 && document.getElementById('rows').dataset.ready !== 'yes'; n++) await new Promise((go) => setTimeout(go, 10)); };"
+WAIT = "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && (document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new Promise((go) => setTimeout(go, 10)); };"
 
 
-def run(tmp_path, text, script, width=900):
+def run(tmp_path, text, script, width=900, dark=False):
     """What a script finds in the page, as a text: the script is added, and its digest to what the page lets run."""
     import base64
     import hashlib
@@ -48,6 +66,7 @@ def run(tmp_path, text, script, width=900):
             "--disable-gpu",
             f"--user-data-dir={tmp_path / 'profile'}",
             f"--window-size={width},900",
+            *(["--blink-settings=preferredColorScheme=0"] if dark else []),
             "--virtual-time-budget=120000",
             "--dump-dom",
             page.as_uri(),
@@ -103,6 +122,25 @@ def test_the_table_sorts_and_filters(tmp_path):
         ["10 of 1,000 rows", True],
         f"{bad} of 1,000 rows" if bad else "no row has that",
     ]
+
+
+PAGES = {
+    "counts": lambda: over(range(1, 9), profile=timed_profile()),
+    "plan": lambda: ib.plan(RECIPE, 16, policy="grow"),
+    "menu": lambda: ib.plan(RECIPE, 7),
+    "fleet": lambda: wide_fleet(5, profile=timed_profile()),
+    "hostile": hostile_fleet,
+    "validation": validation,
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(tmp_path, name, dark):
+    package = pytest.importorskip("axe_core_python", reason="pip install axe-core-python")
+    axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
+    script = f"{axe}; return (await axe.run()).violations.map((it) => [it.id, it.nodes[0].html]);"
+    assert run(tmp_path, html(page_of_value(PAGES[name]())), script, 400, dark) == []
 
 
 @pytest.mark.parametrize("width", [500, 900, 1600])

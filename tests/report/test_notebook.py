@@ -27,6 +27,7 @@ VALUES = {
     "laws": ib.laws(parameters=1e9, tokens=1e11),
     "report": validation(*HOSTILE),
     "recipe": RECIPE,
+    "rules": ib.rules(),
 }
 
 
@@ -108,10 +109,26 @@ def test_a_cell_has_the_figures():
     assert "hours" in cells and f"knee: {sweep.knee} GPUs" in cells and "cost" not in cells
 
 
-@pytest.mark.parametrize("name", ["plan", "counts"])
+@pytest.mark.parametrize("name", ["plan", "counts", "rules"])
 def test_values_have_a_chart(name, tmp_path):
     ib.plot(VALUES[name]).save(tmp_path / "chart.svg")
     assert (tmp_path / "chart.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_without_a_profile_batch_and_learning_rate_are_drawn():
+    grown = ib.counts(RECIPE, [4, 8, 16, 24], policy="grow")
+    for layer, name in zip(ib.plot(grown).chart.to_dict()["vconcat"], ("effective_batch", "lr"), strict=True):
+        seen = {row["gpus"]: row[name] for row in layer["data"]["values"]}
+        assert seen == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
+
+
+def test_the_rules_are_drawn_as_they_are_planned():
+    rows = ib.plot(ib.rules()).chart.to_dict()["data"]["values"]
+    factors = {(row["rule"], row["k"]): row["factor"] for row in rows}
+    assert factors["linear", 4] == 4 and factors["sqrt", 4] == 2 and factors["none", 64] == 1
+    # McCandlish et al., eq. 2.6, at a noise scale of 8 times the batch.
+    assert factors["saturating", 8] == pytest.approx((1 + 8) / (1 + 1))
+    assert {rule for rule, _ in factors} < {each.rule for each in ib.rules()}
 
 
 def test_a_notebook_shows_each_of_our_types():
@@ -159,7 +176,7 @@ def test_small_learning_rates_are_written_shortly():
 def test_what_cannot_be_drawn_says_why():
     with pytest.raises(ib.InputError, match="nothing to draw: it is infeasible"):
         ib.plot(VALUES["never"])
-    with pytest.raises(ib.InputError, match="nothing to draw: the counts have no times"):
+    with pytest.raises(ib.InputError, match="nothing to draw: batch and learning rate are the same"):
         ib.plot(ib.counts(RECIPE, [8]))
     with pytest.raises(ib.InputError, match="value must be"):
         ib.plot(RECIPE)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import isobatch as ib
-from isobatch.report.fleet_page import counts_page, fleet_page
+from isobatch.report.fleet_page import fleet_page
 from isobatch.report.table import plans_of, rows_of
 from report.pages import timed_profile
 
@@ -77,11 +77,6 @@ def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
     hours = plans_of(some).spent("hours")
     assert np.isnan(hours).tolist() == [False, True, True, False]
     assert fleet_page(some).headlines[2].value != "unknown"
-
-
-def test_a_sweep_whose_counts_are_not_known():
-    table = pa.table({"gpus": pa.array([None], pa.int64()), "status": ["ok"], "reasons": [""]})
-    assert counts_page(table).lead.startswith("How the job splits, and what more GPUs buy: no count.")
 
 
 UNREADABLE = [pa.array([2**31 - 1], pa.date32()), pa.array([1], pa.timestamp("s", tz="a\x1b[2J")), pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b")))]  # fmt: skip

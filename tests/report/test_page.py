@@ -1,6 +1,5 @@
 """The page of each kind of input: well formed, self-contained, escaped, and with the figures of its input."""
 
-import json
 import re
 
 import msgspec
@@ -178,13 +177,6 @@ def test_a_plan_that_cannot_be_has_its_menu():
     assert "Cannot train on 7 GPUs as asked:" in said and "split=" in said
 
 
-def test_a_sweep_has_its_knee():
-    found = ib.counts(RECIPE, [1, 2, 4, 8, 16, 32], profile=timed_profile())
-    _, parsed = shown(found)
-    assert f"{found.knee} GPU" in parsed.text("bdi")
-    assert columns_of(parsed)["gpus"] == ["1", "2", "4", "8", "16", "32"]
-
-
 def test_a_validation_has_its_verdicts_and_the_fit():
     text, parsed = shown(validation())
     assert "img" not in {tag for tag, _ in parsed.tags} and len(parsed.of("script")) == 1
@@ -201,17 +193,13 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
     pq.write_table(table, tmp_path / "plans.parquet")
     ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
     validation().save(tmp_path / "report.json")
-    found = ib.counts(RECIPE, [8, 16])
-    lines = [{"gpus": gpus, "status": "ok", "reasons": ["padded"], "hours": None} for gpus in (8, 16)]
-    assert found.columns["gpus"].tolist() == [8, 16]
-    (tmp_path / "sweep.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for name in ("plans.parquet", "plan.json", "report.json", "sweep.jsonl"):
+    for name in ("plans.parquet", "plan.json", "report.json"):
         output = tmp_path / f"{name}.html"
         assert main(["report", str(tmp_path / name), "-o", str(output)]) == 0
         parsed = Parsed(output.read_text(encoding="utf-8"))
         assert not parsed.open
         assert f"{name}.html: 0." in capsys.readouterr().err
-    assert parsed.texts["title"] == ["sweep.jsonl"] and columns_of(parsed)["gpus"] == ["8", "16"]
+    assert parsed.texts["title"] == ["report.json"]
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         output = tmp_path / f"plan.{suffix}"
         assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any
 
 from isobatch import _core, words
 from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
-from isobatch.cli.source import add_from, recipe
+from isobatch.cli.source import add_from, read, recipe, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
+from isobatch.tools import detect
 from isobatch.tools.platforms import PLATFORMS, write
+from isobatch.words import counted
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (
@@ -40,11 +43,10 @@ EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
     "isobatch counts job.toml --gpus 8..128 --split ragged --to hyperpod",
+    "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
-EVERYDAY = (
-    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --to --json"
-)
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --to --json --output"
 
 
 def add(command: Parser) -> None:
@@ -72,16 +74,25 @@ def add(command: Parser) -> None:
     option(
         command,
         "--to PLATFORM",
-        f"print the platform's own table of the counts: {', '.join(PLATFORMS)}",
-        choices=tuple(PLATFORMS),
+        f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has to copy "
+        "(default: that of --from)",
     )
     option(command, "--json", "print every count as a line of JSON, the infeasible too")
+    option(
+        command,
+        "-o/--output FILE",
+        "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of --policy; or its "
+        "charts (.svg, .png)",
+        type=options.path,
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the counts that work, why the others do not, and the best; 1 where none works."""
+    """Prints the counts that work, why the others do not, and the best, or writes their page; 1 where none works."""
     from isobatch.fleet.counts import counts
 
+    if args.to and not args.output and args.to not in PLATFORMS:
+        raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
@@ -91,7 +102,17 @@ def run(args: argparse.Namespace) -> int:
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
-    found = counts(recipe(args), args.gpus, profile=profiles[0] if profiles else None, cluster=node, **asked)
+    tuned, tool = _source(args)
+
+    def under(**policy: Any) -> Any:
+        profile = profiles[0] if profiles else None
+        return counts(tuned, args.gpus, profile=profile, cluster=node, **asked, **policy)
+
+    found = under()
+    if args.output:
+        beside = [] if "policy" in asked else [under(policy="grow")]
+        _write_page(args, found, beside=beside, tool=tool, deadline=deadline)
+        return 0 if found.working else 1
     if args.to:
         text, notes = write(found, args.to)
         print(text, end="")
@@ -123,6 +144,28 @@ def run(args: argparse.Namespace) -> int:
     for line in _summary(found, rows, args.currency, deadline):
         say(line)
     return 0 if feasible else 1
+
+
+def _source(args: argparse.Namespace) -> tuple[Any, str | None]:
+    """Reads the recipe, and tells the tool whose lines a page has: that of --to, else that of --from where it is written, too."""
+    if not args.output or args.to:
+        return recipe(args), target(args) if args.output else None
+    if not args.source:
+        return recipe(args), None
+    tuned, pages = read(args)
+    tool = detect.tool_of(pages[0].tool)
+    return tuned, tool.name if tool.writer is not None else tool.written_as or None
+
+
+def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:
+    from isobatch.report.pages import write
+
+    name = Path(args.source[0] if args.source else args.recipe or "the recipe").name
+    title = f"{name}: what changes with the number of GPUs?"
+    write(found, args.output, title=title, currency=args.currency, **shown)
+    say(
+        f"{args.output}: {counted(len(found.columns['gpus']), 'GPU count')}, {Path(args.output).stat().st_size / 1e6:.2f} MB"
+    )
 
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:

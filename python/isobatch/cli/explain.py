@@ -71,13 +71,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _rules(*, as_json: bool) -> int:
     """Lists the scaling rules: how a learning rate follows the batch."""
-    from isobatch import _core
+    from isobatch.planning.settings import ScalingRule, rules
 
-    headers = ("rule", "formula", "holds", "source")
     if as_json:
-        write_json([dict(zip(headers, rule, strict=True)) for rule in _core.rules()])
+        write_json([each._asdict() for each in rules()])
     else:
-        show_table(headers, _core.rules())
+        show_table(ScalingRule._fields, rules())
         print("\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.")
     return 0
 

@@ -1,4 +1,4 @@
-"""`isobatch report`: plans, counts or a validation as a page that people read, or a table of plans as files of other tools."""
+"""`isobatch report`: plans or a validation as a page that people read, or a table of plans as files of other tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ EXAMPLES = (
     "isobatch report plans.parquet -o report.html",
     "isobatch report plan.json -o plan.png",
     "isobatch report plans.parquet --to slurm -o jobs/ --clusters clusters.csv",
-    "isobatch counts job.toml --profile profile.json --json | isobatch report - -o counts.html",
 )
 
 
@@ -32,8 +31,8 @@ def add(command: Parser) -> None:
         "source",
         metavar="FILE",
         type=path,
-        help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, a validation's report.json, or the "
-        "lines of `isobatch counts --json` (.jsonl); -: stdin",
+        help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
+        "report.json; -: stdin",
     )
     option(
         command,

@@ -309,9 +309,14 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 }
 
 
+def ways(plan: PlanRecord, options: Sequence[PlanRecord]) -> list[tuple[str, str, str, str]]:
+    """Writes each way out: its batch, its split, its price and the flags to copy."""
+    return [(_what(plan, it), _how(it), _price(it), _flags(plan, it)) for it in options]
+
+
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
-    """Lists the ways out: each with its batch, its split, its price and the flags to copy."""
-    rows = [(_what(plan, it), _how(it), _price(it), _flags(plan, it)) for it in options]
+    """Lists the ways out in columns."""
+    rows = ways(plan, options)
     if not rows:
         yield "Nothing close to it would work."
         return

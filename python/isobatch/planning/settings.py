@@ -223,3 +223,35 @@ def _no_setting(name: str) -> InputError:
             todo = f"it is a field of {article}, or a column of the {'cluster' if owner is Cluster else 'job'}s of a fleet"
             return InputError(f"unknown setting {name!r}: {todo}", field=name)
     return unknown("setting", name, (*Settings._fields, "profile"), field=name)
+
+
+# ---- the rules that settings name ----
+
+
+class ScalingRule(NamedTuple):
+    """How a learning rate follows the batch: its name in `rule=`, its formula, where it holds, and who says so."""
+
+    rule: str
+    formula: str
+    holds: str
+    source: str
+
+
+class Rules(tuple[ScalingRule, ...]):
+    """All scaling rules; a notebook shows them as a table, and `isobatch.plot` draws their curves."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Rules({', '.join(each.rule for each in self)})"
+
+
+def rules() -> Rules:
+    """Lists the scaling rules; in the formulas k is the new effective batch over the tuned one.
+
+    >>> rules()[1]
+    ScalingRule(rule='linear', formula="η' = kη", holds='SGD, up to the noise scale; it broke above 8192 images', source='Goyal et al. 2017, arXiv 1706.02677, section 2.1')
+    """
+    from isobatch import _core
+
+    return Rules(ScalingRule(*each) for each in _core.rules())

@@ -13,6 +13,7 @@ from isobatch.fleet.results import STATUS
 from isobatch.forecast.laws import Laws
 from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
+from isobatch.planning.settings import Rules, ScalingRule
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
@@ -24,7 +25,7 @@ from isobatch.words import count, counted
 _MAX_ROWS = 20
 _MAX_LINES = 4
 _KINDS = {"status": "status", "verdict": "status"}
-_KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text"), "text")
+_KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text", "rule", "holds"), "text")
 
 
 class Cell(NamedTuple):
@@ -115,6 +116,13 @@ def _laws(found: Laws) -> Cell:
     return Cell("What the published laws say", lines=lines, table=_head(columns, "Laws"))
 
 
+def _rules(found: Rules) -> Cell:
+    columns: dict[str, list[Any]] = {
+        name: [getattr(each, name) for each in found] for name in ScalingRule._fields
+    }
+    return Cell("How a learning rate follows the batch, k times the tuned one", table=_head(columns, "Rules"))
+
+
 def _report(report: Report) -> Cell:
     passed = sum(proof.verdict == "pass" for proof in report.proofs)
     rehearsal = f", a rehearsal {report.rehearsal}" if report.rehearsal else ""
@@ -148,5 +156,6 @@ _CELLS: dict[type, Callable[[Any], Cell]] = {
     Counts: _counts,
     Elastic: _elastic,
     Laws: _laws,
+    Rules: _rules,
     Report: _report,
 }

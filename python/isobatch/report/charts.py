@@ -40,6 +40,8 @@ _FROM_0 = "datum.value == 0 ? '0' : datum.label"
 """Of an axis in thousands or millions, the label of 0 is 0."""
 _SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
 """Of an axis of learning rates: 3e-4, as people write it; 0.00015 would reach into the axis's title where the font is wide."""
+_ROLES = re.compile(r' (?:role="graphics-\w+"|aria-roledescription="[^"]*")')
+"""What Vega says of each mark without a name; the whole picture has one."""
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 
@@ -102,7 +104,10 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     import altair as alt
 
     x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
-    y = alt.Y(f"{value}:Q").scale(type="log").title(label).axis(tickCount=6, format=",~g")
+    values = [point[value] for point in points] + [deadline] * (deadline is not None)
+    ends = [min(values) / 1.3, max(values) * 1.3]  # whole decades would press the data into a strip
+    scale = {"type": "log", "nice": False, "domain": ends}
+    y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
     color = _color("job", points)
     if len({point["job"] for point in points}) > 1:
         lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
@@ -119,6 +124,33 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
         layers.append(limit.mark_rule(strokeDash=[6, 4], color=red))
         layers.append(text.encode(x=alt.value(0), text="text:N"))
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def rates(points: Rows) -> Any:
+    """Draws learning rates over the batch, both in times the tuned one and logarithmic: rows with `rule`, `k` and `factor`."""
+    import altair as alt
+
+    x = alt.X("k:Q").scale(type="log", base=2, nice=False).title("batch, times the tuned one")
+    y = alt.Y("factor:Q").scale(type="log", base=2).title("learning rate, times the tuned one")
+    lines = _chart(points).mark_line(strokeWidth=2)
+    lines = lines.encode(x=x.axis(format="~g"), y=y.axis(format="~g"), color=_color("rule", points))
+    return lines.properties(width=WIDTH, height=HEIGHT)
+
+
+def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
+    """Draws a figure at each GPU count, both axes logarithmic: rows with `gpus` and the figure."""
+    import altair as alt
+
+    x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
+    ends = [min(point[value] for point in points) / 1.3, max(point[value] for point in points) * 1.3]
+    axis = {"format": ",~g"} if ends[1] > 1 else {"format": "~g", "labelExpr": _SMALL}
+    y = alt.Y(f"{value}:Q").scale(type="log", nice=False, domain=ends).title(label).axis(tickCount=5, **axis)
+    return (
+        _chart(points)
+        .mark_point(filled=True, size=36, opacity=1)
+        .encode(x=x, y=y)
+        .properties(width=WIDTH, height=180)
+    )
 
 
 def statuses(counts: Rows) -> Any:
@@ -209,7 +241,7 @@ def inline(drawn: str, name: str, described: str) -> str:
         described: what it shows, in words, for screen readers.
     """
     text = drawn[drawn.index("<svg") :]
-    text = _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text)
+    text = _ROLES.sub("", _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text))
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"var({variable})"')
     head, _, body = text.partition(">")

@@ -1,4 +1,4 @@
-"""The page of many plans: of a fleet, or of one job over GPU counts."""
+"""The page of a fleet: its sums, where each job can run, and why not elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import words
-from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.reason import Reason
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.times import (
-    best_in_time,
-    cost_of,
-    duration_of,
-    end_at,
     how_sure,
     in_time,
     knee_of,
@@ -64,71 +59,7 @@ def fleet_page(
     return HtmlPage(title, lead, _headlines(plans, currency, deadline), sections)
 
 
-def counts_page(
-    swept: Any,
-    *,
-    title: str = "One job over GPU counts",
-    file: str | None = None,
-    deadline: float | None = None,
-    currency: str = "$",
-) -> HtmlPage:
-    """Makes the page of counts: an `ib.Counts`, or a table of what `isobatch counts --json` printed.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(swept, Counts):
-        status = swept.columns["status"]
-        named = STATUS[status] if status.dtype.kind in "iu" else status
-        plans = plans_of({**swept.columns, "status": named}, file)
-    else:
-        plans = plans_of(swept, file)
-    good = int((plans.status != INFEASIBLE).sum())
-    headlines = [Headline("GPU counts with a plan", count(good), f"of {count(plans.rows)}")]
-    if times_known(plans) and deadline is not None:
-        headlines.insert(0, _within(plans, deadline, currency))
-    if times_known(plans):
-        headlines += [*_best(plans, currency), *knee_of(plans)]
-    if isinstance(swept, Counts) and swept.critical_batch is not None:
-        headlines.append(Headline("critical batch", words.figure(swept.critical_batch), swept.definition))
-    known = plans.gpus[~np.isnan(plans.gpus)]
-    ends = f"{count(known.min())} to {counted(known.max(), 'GPU')}" if known.size else "no count"
-    lead = f"How the job splits, and what more GPUs buy: {ends}.{how_sure(plans)}"
-    if not times_known(plans):
-        lead += " Hours and cost are not known: they were asked without a profile."
-    rows = rows_of(plans, "GPU count", file)
-    sections = [*time_section(plans, deadline, currency), Section("All counts", tables=[rows])]
-    return HtmlPage(title, lead, headlines, sections)
-
-
 # ---- the first lines ----
-
-
-def _best(plans: Plans, currency: str) -> list[Headline]:
-    """Where a job is fastest and cheapest."""
-    found = []
-    for label, name in (("fastest", "hours"), ("cheapest", "cost")):
-        values = plans.spent(name)
-        if np.isnan(values).all():
-            continue
-        row = int(np.nanargmin(values))
-        end = end_at(plans, row)
-        took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
-        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
-    return found
-
-
-def _within(plans: Plans, deadline: float, currency: str) -> Headline:
-    """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
-    work = plans.spent("gpu_hours")
-    row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
-    label = f"deadline {words.duration(deadline * 3600)}"
-    if row is None:
-        return Headline(label, "missed", "at all counts with known hours")
-    took = duration_of(plans, row) + cost_of(plans, row, currency)
-    return Headline(
-        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
-    )
 
 
 def _lead(plans: Plans) -> str:

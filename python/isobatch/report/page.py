@@ -66,13 +66,14 @@ class Section(NamedTuple):
 
 
 class HtmlPage(NamedTuple):
-    """A page from top to bottom."""
+    """A page from top to bottom; `choices` are plans of which a slider shows one."""
 
     title: str
     lead: str
     headlines: Sequence[Headline]
     sections: Sequence[Section]
     status: str = ""
+    choices: Any = None
 
     @property
     def drawings(self) -> list[Drawing]:
@@ -80,7 +81,7 @@ class HtmlPage(NamedTuple):
         return [drawing for section in self.sections for drawing in section.drawings]
 
 
-def _text(name: str) -> str:
+def template(name: str) -> str:
     return files("isobatch.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
@@ -113,7 +114,7 @@ def html(page: HtmlPage) -> str:
         drawn = charts.svg(charts.themed(drawing.chart, drawing.title))
         described = printable(f"{drawing.title}. {drawing.described}", _MAX_CHARACTERS)
         pictures[id(drawing)] = Markup(charts.inline(drawn, f"chart-{number}", described))
-    script = _text("table.js")
+    script = template("table.js") + (template("choices.js") if page.choices else "")
     rendered: str = (
         environment()
         .get_template("page.html")
@@ -121,7 +122,9 @@ def html(page: HtmlPage) -> str:
             page=page,
             charts=lambda drawing: pictures[id(drawing)],
             signs=SIGNS,
-            style=Markup(_text("style.css")),
+            # In a script element only "<" could end its text.
+            data=Markup(page.choices.data.replace("<", "\\u003c") if page.choices else ""),
+            style=Markup(template("style.css") + (template("choices.css") if page.choices else "")),
             script=Markup(script),
             # The browser runs this script and no other, whatever else may have got into the page.
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -18,7 +18,7 @@ from isobatch.words import count, percent
 
 _MAX_STAGES = 200
 
-_ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("GPUs", "world_size", count),
     ("replicas", "data_parallel", count),
     ("micro-batch, samples per replica and pass", "micro_batch", count),
@@ -135,7 +135,7 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
 def _beside(plan: Plan, tuned: Plan | None) -> Section:
     """Puts the values of the tuned run beside those of the plan."""
     rows = []
-    for label, name, write in _ROWS:
+    for label, name, write in ROWS:
         now, old = getattr(plan, name), getattr(tuned, name, None)
         if now is None and old is None:
             continue

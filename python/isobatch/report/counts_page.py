@@ -1,0 +1,200 @@
+"""The page of one job over GPU counts: a slider shows the plan of each, all of them made beforehand; then what more GPUs buy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from isobatch import words
+from isobatch.errors import InputError, must_be
+from isobatch.fleet.counts import Counts
+from isobatch.fleet.results import STATUS
+from isobatch.planning.plan import Plan
+from isobatch.planning.refusal import ways
+from isobatch.report.charts import steps_over_gpus
+from isobatch.report.page import Drawing, Headline, HtmlPage, Section
+from isobatch.report.plan_page import ROWS, explained
+from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
+from isobatch.report.times import (
+    at_most,
+    best_in_time,
+    cost_of,
+    duration_of,
+    end_at,
+    how_sure,
+    knee_of,
+    time_section,
+    times_known,
+)
+from isobatch.words import counted
+
+MAX_CHOICES = 4_096
+"""Counts that a page has plans for, all policies together twice as many."""
+_LISTED = (
+    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error", "gpu_hours", "cost",
+    "memory_gib",
+)  # fmt: skip
+"""Columns of the table of all counts; the plans above have the others."""
+_MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
+_START = 8
+"""GPUs that the page begins with where the tuned run's are not known: a node's."""
+
+
+class Choices(NamedTuple):
+    """Every plan of a page, as its script reads them (JSON), and what one chooses between."""
+
+    counts: Sequence[int]
+    policies: Sequence[tuple[str, str]]
+    tool: str | None
+    data: str
+
+
+def counts_page(
+    found: Counts,
+    *,
+    beside: Sequence[Counts] = (),
+    tool: str | None = None,
+    title: str = "What changes with the number of GPUs?",
+    deadline: float | None = None,
+    currency: str = "$",
+) -> HtmlPage:
+    """Makes the page of a job over GPU counts.
+
+    Args:
+        found: the counts, by `isobatch.counts`.
+        beside: the same counts under other policies, to choose between.
+        tool: whose lines are shown to copy, as for `Plan.to`, or why it cannot run the plan; None: none are.
+        title: the page's heading.
+        deadline: hours that a run may take.
+        currency: the sign of the prices.
+
+    Raises:
+        InputError: there are more than 4,096 counts, or those beside are others.
+    """
+    status = found.columns["status"]
+    plans = plans_of({**found.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+    headlines = list[Headline]()
+    if times_known(plans) and deadline is not None:
+        headlines.append(_within(plans, deadline, currency))
+    if times_known(plans):
+        headlines += [*_best(plans, currency), *knee_of(plans)]
+    if found.critical_batch is not None:
+        headlines.append(Headline("critical batch", words.figure(found.critical_batch), found.definition))
+    lead = how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
+    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
+    sections = [
+        *(time_section(plans, deadline, currency) or _split_section(plans)),
+        Section("All counts", tables=[rows_of(listed, "GPU count")]),
+    ]
+    return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
+
+
+def _split_section(plans: Plans) -> list[Section]:
+    """Draws batch and learning rate over the GPU counts that work, where no times are known; nothing of what is the same at all."""
+    works = np.flatnonzero(plans.status != INFEASIBLE)
+    rows = works[at_most(list(range(len(works))))].tolist() if len(works) else []
+    drawings = []
+    for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
+        points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
+        if len({each[name] for each in points}) > 1:
+            ends = (
+                f"{words.real(each[name])} on {counted(each['gpus'], 'GPU')}"
+                for each in (points[0], points[-1])
+            )
+            chart = steps_over_gpus(points, name, label)
+            drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
+    return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
+
+
+# ---- the plans to choose between ----
+
+
+class _Texts:
+    """A table of different texts: what many plans say alike is in the page once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __call__(self, *texts: str) -> list[int]:
+        """Returns the numbers of texts."""
+        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
+
+
+def _choices(asked: Sequence[Counts], tool: str | None) -> Choices:
+    gpus = asked[0].columns["gpus"].tolist()
+    if len(gpus) > MAX_CHOICES:
+        raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
+    if any(each.columns["gpus"].tolist() != gpus for each in asked):
+        raise InputError("beside must have the same counts", field="beside")
+    names = [str(each.settings.get("policy", "keep")) for each in asked]
+    tuned = asked[0].recipe.gpus or _START
+    texts = _Texts()
+    data = {
+        "counts": gpus,
+        "first": int(np.argmin(np.abs(asked[0].columns["gpus"] - tuned))),
+        "policies": names,
+        "plans": [[_choice(each.plan_at(many), tool, texts) for each in asked] for many in gpus],
+        "texts": list(texts.numbers),
+    }
+    policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
+    return Choices(gpus, policies, tool, msgspec.json.encode(data).decode())
+
+
+def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
+    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out (with their GPUs), the tool's lines."""
+    headline, sentences, points = explained(plan)
+    if plan.status == "infeasible":
+        said = f"{headline} {points[0]}" if len(points) == 1 else headline.rstrip(":")
+        out = [
+            [*texts(*row), option.world_size]
+            for row, option in zip(ways(plan, plan.options), plan.options, strict=True)
+        ]
+        return [plan.status, *texts(said), [], [], texts(*points[1:] and points), out, []]
+    tuned = plan.tuned()
+    figures = []
+    for label, name, write in ROWS:
+        now, was = getattr(plan, name), getattr(tuned, name, None)
+        if now is not None:
+            figures.append(texts(label, "" if was is None else write(was), write(now)))
+    lines = [] if tool is None else texts(*_lines(plan, tool))
+    return [plan.status, *texts(headline), figures, texts(*sentences[1:]), texts(*points), [], lines]
+
+
+def _lines(plan: Plan, tool: str) -> list[str]:
+    try:
+        return str(plan.to(tool)).rstrip("\n").split("\n")
+    except InputError as error:
+        return [f"# not for {tool}: {error}"]
+
+
+# ---- the first lines ----
+
+
+def _best(plans: Plans, currency: str) -> list[Headline]:
+    """Where a job is fastest and cheapest."""
+    found = []
+    for label, name in (("fastest", "hours"), ("cheapest", "cost")):
+        values = plans.spent(name)
+        if np.isnan(values).all():
+            continue
+        row = int(np.nanargmin(values))
+        end = end_at(plans, row)
+        took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
+        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
+    return found
+
+
+def _within(plans: Plans, deadline: float, currency: str) -> Headline:
+    """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
+    work = plans.spent("gpu_hours")
+    row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
+    label = f"deadline {words.duration(deadline * 3600)}"
+    if row is None:
+        return Headline(label, "missed", "at all counts with known hours")
+    took = duration_of(plans, row) + cost_of(plans, row, currency)
+    return Headline(
+        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
+    )

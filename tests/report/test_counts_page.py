@@ -1,0 +1,175 @@
+"""The page of one job over GPU counts: every plan is in it, as `plan` has it, and a slider shows one."""
+
+import json
+import re
+
+import pytest
+
+import isobatch as ib
+from hostile import HOSTILE
+from isobatch.cli import main
+from isobatch.report.page import html
+from isobatch.report.pages import page_of_value, write
+from report.pages import Parsed, columns_of, timed_profile
+from report.test_browser import CHROMIUM, RECIPE, over, run
+from report.test_page import shown
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+
+
+def plans_in(text):
+    """What the page's script reads, its texts in place of their numbers."""
+    data = json.loads(re.search(r'id="plans">(.*?)</script>', text, re.DOTALL)[1])
+
+    def read(value):
+        return [read(each) for each in value] if isinstance(value, list) else data["texts"][value]
+
+    for row in data["plans"]:
+        for at, (status, headline, figures, sentences, points, ways, lines) in enumerate(row):
+            out = [[*read(way[:4]), way[4]] for way in ways]
+            row[at] = (status, read(headline), read(figures), read(sentences), read(points), out, read(lines))
+    return data
+
+
+def test_every_plan_is_in_the_page():
+    gpus = [1, 7, 8, 12, 16]
+    text, parsed = shown(over(gpus), beside=[over(gpus, policy="grow")], tool="transformers")
+    data = plans_in(text)
+    assert (data["counts"], data["policies"], data["counts"][data["first"]]) == (gpus, ["keep", "grow"], 1)
+    for count, row in zip(gpus, data["plans"], strict=True):
+        for policy, (status, headline, figures, sentences, points, ways, lines) in zip(
+            data["policies"], row, strict=True
+        ):
+            plan = ib.plan(RECIPE, ib.Cluster(gpus_per_node=count), policy=policy)
+            said = plan.explain()
+            assert status == plan.status and headline in said.replace(":\n  - ", ": ")
+            assert all(part in said for part in (*sentences, *points))
+            assert [way[4] for way in ways] == [option.world_size for option in plan.options]
+            assert all(part in said for way in ways for part in way[:4])
+            if status != "infeasible":
+                assert "\n".join(lines) == str(plan.to("transformers")).rstrip("\n")
+                now = {label: value for label, _, value in figures}
+                assert now["batch, samples per step"] == f"{plan.effective_batch:,}"
+                was = {label: value for label, value, _ in figures}
+                assert was["batch, samples per step"] == "128"
+    assert columns_of(parsed)["gpus"] == [str(count) for count in gpus]
+    assert "Hours and cost are not known" in parsed.text("bdi")
+
+
+def test_what_a_tool_cannot_run_is_said_in_its_place():
+    text, _ = shown(over([8, 12], split="ragged"), tool="transformers")
+    even, ragged = (row[0][6] for row in plans_in(text)["plans"])
+    assert even[3] == "per_device_train_batch_size: 8" and ragged[0].startswith("# not for transformers: ")
+
+
+def test_with_a_profile_it_has_what_more_gpus_buy():
+    found = over([1, 2, 4, 8, 16, 32], profile=timed_profile())
+    _, parsed = shown(found)
+    assert f"{found.knee} GPU" in parsed.text("bdi")
+    assert [it["aria-label"].split(".")[0] for it in parsed.of("svg")] == ["Hours over GPUs"]
+
+
+def test_it_is_small_for_512_counts():
+    profile = ib.Profile.estimate(parameters=7 * 10**9, flops_per_sample=1e13, gpu_tflops=312, intra_gb_s=240)
+    keep, grow = (over(range(1, 513), policy=policy, profile=profile) for policy in ("keep", "grow"))
+    text = html(page_of_value(keep, beside=[grow], tool="transformers"))
+    assert len(text.encode()) < 1_000_000
+
+
+def test_no_text_ends_the_data_or_runs():
+    recipe = ib.Recipe(effective_batch=128, lr=0.1)
+    _, parsed = shown(ib.counts(recipe, [8]), title=HOSTILE[0] + "</script><script>alert(1)</script>")
+    assert len(parsed.of("script")) == 2 and "alert(1)" not in parsed.text("script")
+    data = html(page_of_value(ib.counts(recipe, [8]))._replace(choices=_Hostile))
+    assert "</script><img" not in data and "\\u003c/script>\\u003cimg" in data
+
+
+class _Hostile:
+    counts, policies, tool, data = [8], [("keep", "k")], None, '{"texts": ["</script><img>"]}'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: page_of_value(over(range(1, 4098))), "gpus must be at most 4,096 counts"),
+        (lambda: page_of_value(over([8]), beside=[over([16])]), "beside must have the same counts"),
+    ],
+)
+def test_wrong_choices(wrong, message):
+    with pytest.raises(ib.InputError, match=message):
+        wrong()
+
+
+def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "args.json").write_text(
+        json.dumps({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 900})
+    )
+    asked = ["counts", "--from", "args.json", "--set", "gpus=4", "--gpus", "1..16", "-o", "page.html"]
+    assert main(asked) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and "page.html: 9 GPU counts, 0." in said.err
+    data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert data["policies"] == ["keep", "grow"]
+    assert "per_device_train_batch_size: 8" in data["plans"][-1][1][6]
+    # One policy, another tool's lines, and charts alone.
+    assert main([*asked, "--policy", "grow", "--to", "deepspeed"]) == 0
+    data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert data["policies"] == ["grow"] and any(
+        "train_micro_batch" in line for line in data["plans"][-1][0][6]
+    )
+    timed_profile().save(tmp_path / "profile.json")
+    assert main([*asked[:-1], "page.svg", "--profile", "profile.json"]) == 0
+    assert (tmp_path / "page.svg").read_bytes().startswith(b"<svg")
+    for words, message in (
+        (["--to", "hyperpod"], "unknown tool 'hyperpod'"),
+        (["-o", "page.pdf"], "cannot tell the format"),
+        (["-o", "page.svg"], "there is nothing to draw"),
+    ):
+        assert main([*asked, *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_in_python(tmp_path):
+    write(over([8, 16]), tmp_path / "counts.html", title="Mine")
+    assert Parsed((tmp_path / "counts.html").read_text(encoding="utf-8")).texts["title"] == ["Mine"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_slider_the_number_and_the_address_choose(tmp_path):
+    gpus = [1, 2, 4, 7, 8, 16]
+    page = page_of_value(over(gpus), beside=[over(gpus, policy="grow")], tool="transformers")
+    script = """
+    const by = (id) => document.getElementById(id);
+    const seen = () => [location.hash, by('headline').textContent.split(' GPU')[0], by('menu').hidden, by('lines').hidden];
+    const found = [seen()];
+    by('slider').value = 3;
+    by('slider').dispatchEvent(new Event('input'));
+    found.push(seen());
+    by('menu').querySelector('a').click();
+    await new Promise((go) => setTimeout(go, 200));
+    found.push(seen());
+    by('number').value = 12;
+    by('number').dispatchEvent(new Event('change'));
+    found.push(seen(), by('strip-words').textContent);
+    document.querySelector('[name=policy][value=grow]').click();
+    found.push(seen(), by('figures').textContent.includes('learning rate'));
+    location.hash = '#gpus=2&policy=keep';
+    await new Promise((go) => setTimeout(go, 200));
+    found.push(seen(), by('slider').getAttribute('aria-valuetext'));
+    return found;
+    """
+    assert run(tmp_path, html(page), script) == [
+        ["", "4", True, False],
+        ["#gpus=7&policy=keep", "Cannot train on 7", False, True],
+        ["#gpus=4&policy=keep", "4", True, False],
+        ["#gpus=8&policy=keep", "8", True, False],
+        "12 is not among the counts: 8 is shown. 5 of 6 counts work as asked.",
+        ["#gpus=8&policy=grow", "8", True, False],
+        True,
+        ["#gpus=2&policy=keep", "2", True, False],
+        "2 GPUs",
+    ]
