@@ -91,7 +91,11 @@ def stand_in(path):
             sys.modules[name] = types.ModuleType(name)
         sys.modules["gavel"].GavelPolicy = sys.modules["sia_fix"].SiaFixPolicy = type("Other", (), {})
         with contextlib.suppress(ModuleNotFoundError):
-            import cvxpy  # noqa: F401
+            import cvxpy
+
+            # SciPy's HiGHS for CBC, which few have: both solve to the end.
+            solve = cvxpy.Problem.solve
+            cvxpy.Problem.solve = lambda problem, **asked: solve(problem, solver=cvxpy.SCIPY)
         sys.modules.setdefault("cvxpy", types.ModuleType("cvxpy"))
     sys.path.insert(0, str(path))
 

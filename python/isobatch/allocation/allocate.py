@@ -154,8 +154,8 @@ def allocate(
 
 
 def _notes(jobs: Jobs, holds: dict[str, Held], gone: dict[str, list[str]]) -> tuple[str, ...]:
-    ended = [name for name in dict.fromkeys((*holds, *gone)) if name not in set(jobs.ids)]
-    return (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else ()
+    ended = {**holds, **gone}.keys() - set(jobs.ids)
+    return (f"held by jobs that are not among the jobs, and free: {few(sorted(ended))}",) if ended else ()
 
 
 def _answered(

@@ -72,7 +72,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     fields = dict(table.fields)
     cells = {name: cells_of(table.extra[name]) for name in OWN if name in table.extra}
     if "deadline_hours" in fields:
-        cells["deadline_hours"] = [table.cell("deadline_hours", row) for row in range(table.rows)]
+        cells["deadline_hours"] = table.cells("deadline_hours")
     if (deadline := settings.pop("deadline_hours", None)) is not None:
         given = cells.get("deadline_hours", [None] * table.rows)
         cells["deadline_hours"] = [deadline if cell is None else cell for cell in given]
@@ -135,7 +135,9 @@ def _profiles(
     ids: list[str], given: Any, paths: list[Any] | None, fault: dict[int, str]
 ) -> list[tuple[Profile, ...]]:
     """Finds each job's profiles: of its own column, else by its id, else those of all."""
-    each = {str(job): as_profiles(it) for job, it in given.items()} if isinstance(given, Mapping) else {}
+    own = given if isinstance(given, Mapping) else {}
+    several = {id(it): as_profiles(it) for it in {id(it): it for it in own.values()}.values()}
+    each = {str(job): several[id(it)] for job, it in own.items()}
     if unknown := sorted(each.keys() - set(ids)):
         raise InputError(f"profile has a job that is not there: {shown(unknown[0])}", field="profile")
     shared = () if isinstance(given, Mapping) else as_profiles(given)
@@ -197,8 +199,8 @@ class Planner:
         self.workloads = [workloads_of(jobs.profiles[first[group]]) for group in range(len(keys))]
 
     def _policy_is(self, name: str) -> NDArray[np.bool_]:
-        own = (self.jobs.table.cell("policy", row) for row in range(self.jobs.rows))
-        return np.array([(self.settings["policy"] if it is None else it) == name for it in own], bool)
+        default, own = self.settings["policy"], self.jobs.table.cells("policy")
+        return np.array([(default if it is None else it) == name for it in own], bool)
 
     def planned(
         self, job: NDArray[np.int64], cluster: NDArray[np.uint32], columns: tuple[str, ...]
@@ -238,12 +240,16 @@ class Planner:
         """Each job's tuned batch and noise scale."""
         table = self.jobs.table
         tuned, noise = np.full((2, table.rows), np.nan)
-        for row in range(table.rows):
-            batch, own = table.cell("effective_batch", row), table.cell("noise_scale", row)
+        cells = zip(table.cells("effective_batch"), table.cells("noise_scale"), strict=True)
+        of_profile: dict[tuple[int, float], float | None] = {}
+        for row, (batch, own) in enumerate(cells):
             tuned[row] = batch if isinstance(batch, (int, float)) else number_of(str(batch)) or np.nan
             if own is None and tuned[row] > 0:
-                known = (it.noise_scale_over_run(tuned[row]) for it in self.jobs.profiles[row])
-                own = next((it for it in known if it is not None), None)
+                key = int(self.group[row]), tuned[row]
+                if key not in of_profile:
+                    known = (it.noise_scale_over_run(tuned[row]) for it in self.jobs.profiles[row])
+                    of_profile[key] = next((it for it in known if it is not None), None)
+                own = of_profile[key]
             noise[row] = np.nan if own is None else float(own)
         return tuned, noise
 
@@ -289,9 +295,11 @@ class Planner:
                 ),
             ]
         )
+        columns = (table.cells(it) for it in ("effective_batch", "model_parallel", "batch_tolerance"))
+        cells = [*zip(*columns, strict=True)]
         for row in np.flatnonzero(keep).tolist():
-            batch, own = table.cell("effective_batch", row), table.cell("model_parallel", row)
-            tolerance = table.cell("batch_tolerance", row) or self.settings["batch_tolerance"]
+            batch, own, tolerance = cells[row]
+            tolerance = tolerance or self.settings["batch_tolerance"]
             if all(isinstance(it, (int, float, type(None))) for it in (batch, own, tolerance)):
                 found[row] = (batch or 0) * (1 + (tolerance or 0)) * max(own or 1, parallel) + 1
         return found

@@ -106,6 +106,16 @@ class InputTable:
         value = data[1][data[0][row]] if isinstance(data, tuple) else data[row].item()
         return None if value in (None, "") or value == MISSING or value != value else value
 
+    def cells(self, field: str) -> list[Any]:
+        """Returns the values of a field in all rows; None where one is not known, or there is no such column."""
+        data = dict(self.fields).get(field)
+        if data is None:
+            return [None] * self.rows
+        if isinstance(data, tuple):
+            texts = [None if text == "" else text for text in data[1]]
+            return [texts[code] for code in data[0].tolist()]
+        return [None if value == MISSING or value != value else value for value in data.tolist()]
+
     def has(self, field: str) -> bool:
         """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""
         data = dict(self.fields).get(field)
