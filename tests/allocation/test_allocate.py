@@ -200,7 +200,7 @@ def test_a_held_table_that_cannot_be_is_refused(held, said):
 def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
     with pytest.raises(InputError, match="duplicate job id 'a'"):
         ib.allocate(jobs(2, job=["a", "a"]), 8, profile=SPEED)
-    with pytest.raises(InputError, match="one name for each node, got 'x'"):
+    with pytest.raises(InputError, match="duplicate node id 'x'"):
         ib.allocate(jobs(1), {"node": ["x", "x"], "gpus": [8, 8]}, profile=SPEED)
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import _core
 from isobatch.allocation.answer import Change, changes_of, table_of, why_idle
+from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Jobs, Planner, Profiles, named, read_jobs
-from isobatch.allocation.nodes import Held, Pool, read_held, read_pool
-from isobatch.allocation.objectives import values_of
-from isobatch.allocation.placement import Want, place
+from isobatch.allocation.nodes import Held, read_held, read_pool
 from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
 
@@ -36,12 +34,6 @@ _SAID = (
     "lr",
 )
 """What the JSON has of each row, beside its nodes."""
-
-_STEPS_DOWN = 32
-"""How often jobs without a place take fewer GPUs before they wait."""
-
-_TIE = 1e-9
-"""By how much of its value a job rather stays than changes, where nothing says what a restart costs."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +148,9 @@ def allocate(
     where = read_pool(pool)
     asked = read_jobs(jobs, profile, settings)
     holds, gone = read_held(held, where)
-    division = _Division(asked, where, Planner(asked, where, settings), named(asked, holds), objective, p)
-    return division.answer(_notes(asked, holds, gone), gone)
+    planner = Planner(asked, where, settings)
+    division = Division(asked, where, planner, named(asked, holds), objective, p)
+    return _answered(division, planner, _notes(asked, holds, gone), gone)
 
 
 def _notes(jobs: Jobs, holds: dict[str, Held], gone: dict[str, list[str]]) -> tuple[str, ...]:
@@ -165,161 +158,49 @@ def _notes(jobs: Jobs, holds: dict[str, Held], gone: dict[str, list[str]]) -> tu
     return (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else ()
 
 
-class _Division:
-    """A question, and the steps to its answer."""
-
-    def __init__(
-        self, jobs: Jobs, pool: Pool, planner: Planner, held: dict[int, Held], objective: str, p: float
-    ) -> None:
-        self.jobs, self.pool, self.planner, self.held, self.objective = jobs, pool, planner, held, objective
-        self.shape = {row: shape for row, mine in held.items() if (shape := pool.shape(mine)) is not None}
-        self.choices = planner.choices(self.shape)
-        holders = np.zeros(jobs.rows, bool)
-        holders[list(held)] = True
-        nowhere = np.zeros(len(self.choices.job), bool)
-        self.values, self.moved = (
-            values_of(objective, p, jobs, pool, self.choices, holders, stays)
-            for stays in (self.choices.held, nowhere)
-        )
-        self.pinned = np.array(jobs.pinned, bool) & holders
-        self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
-        self._divide()
-
-    @property
-    def counted(self) -> NDArray[np.int64]:
-        """Rows of the jobs that can run: the objective is theirs."""
-        known = ~np.isnan(self.values.value)
-        return np.unique(self.choices.job[known])
-
-    def _divide(self) -> None:
-        choice, total, bound, prices, exact = self._divided(self.open)
-        found = self._settled(choice)
-        if found[2]:
-            # Counts that halve from a node downwards leave no pieces.
-            found = max(
-                found, self._settled(self._divided(self.open & self._halves())[0]), key=lambda it: it[1]
-            )
-        self.choice, value, _, self.nodes = found
-        best = total if exact else bound
-        # The tie's own share is not in the value.
-        self.value = value
-        self.bound = value if value >= best - 2 * _TIE * abs(best) else best
-        self.prices = prices
-
-    def _divided(self, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], float, float, list[float], bool]:
-        """Divides by these choices: the choice of each job, −1 where it waits, and what the core says of the whole."""
-        at = np.flatnonzero(among)
-        part, value = self.choices.only(at), self.values.value[at]
-        value = value + np.where(part.held, _TIE * np.abs(value), 0.0)
-        offsets = np.searchsorted(part.job, np.arange(self.jobs.rows + 1)).astype(np.uint64)
-        room = np.array([kind.total for kind in self.pool.kinds], np.int64)
-        for row in np.flatnonzero(self.pinned).tolist():
-            for node, gpus in self.held[row].items():
-                room[self.pool.kind_of[node]] -= gpus
-        choice, total, bound, prices, exact = _core.divide_pool(
-            offsets, part.kind, part.gpus.astype(np.uint64), value, self._waiting(), room.astype(np.uint64)
-        )
-        return np.where(choice >= 0, at[choice] if len(at) else -1, -1), total, bound, prices, exact
-
-    def _waiting(self) -> NDArray[np.float64]:
-        """The value of each job without a choice of its own: of those that cannot run nothing, of the pinned what they have."""
-        found = np.zeros(self.jobs.rows)
-        found[self.counted] = self.values.wait[self.counted]
-        mine = np.flatnonzero(self.pinned[self.choices.job] & ~np.isnan(self.values.value))
-        found[self.choices.job[mine]] = self.values.value[mine]
-        return found
-
-    def _halves(self) -> NDArray[np.bool_]:
-        sizes = np.array([kind.gpus for kind in self.pool.kinds], np.int64)[self.choices.kind]
-        legal = self.choices.gpus >= sizes
-        for _ in range(int(sizes.max(initial=1)).bit_length()):
-            legal |= self.choices.gpus == sizes
-            sizes = np.where(sizes % 2 == 0, sizes // 2, 1)
-        return legal
-
-    def _settled(self, choice: NDArray[np.int64]) -> tuple[NDArray[np.int64], float, bool, dict[int, Held]]:
-        """Places a division; jobs without a place take fewer GPUs, or wait. Returns choices, value, whether some had none."""
-        choice, short = choice.copy(), False
-        for step in range(_STEPS_DOWN + 1):
-            nodes, left = place(self.pool, self._wants(choice))
-            if not left:
-                break
-            short = True
-            for want in left:
-                choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(want)
-        total = self._waiting()
-        for row in np.flatnonzero(choice >= 0).tolist():
-            stays = self.choices.held[choice[row]] and nodes[row] == self.held[row]
-            total[row] = (self.values if stays else self.moved).value[choice[row]]
-        return choice, float(np.nan_to_num(total, nan=-np.inf).sum()), short, nodes
-
-    def _fewer(self, want: Want) -> int:
-        """The best choice of a job on fewer GPUs of the kind."""
-        mine = np.flatnonzero((self.choices.job == want.job) & self.open)
-        mine = mine[(self.choices.kind[mine] == want.kind) & (self.choices.gpus[mine] < want.gpus)]
-        value = self.values.value[mine]
-        return int(mine[np.argmax(value)]) if len(mine) and value.max() > self.values.wait[want.job] else -1
-
-    def _wants(self, choice: NDArray[np.int64]) -> list[Want]:
-        wants = [
-            Want(
-                row,
-                int(self.choices.kind[at]),
-                int(self.choices.gpus[at]),
-                self.held.get(row, {}),
-                bool(self.choices.held[at]),
-            )
-            for row, at in enumerate(choice.tolist())
-            if at >= 0
-        ]
-        for row in np.flatnonzero(self.pinned).tolist():
-            parts: dict[int, Held] = {}
-            for node, gpus in self.held[row].items():
-                parts.setdefault(self.pool.kind_of[node], {})[node] = gpus
-            wants += [Want(row, kind, sum(mine.values()), mine, True, True) for kind, mine in parts.items()]
-        return wants
-
-    def answer(self, notes: tuple[str, ...], gone: dict[str, list[str]]) -> Allocation:
-        """Puts the answer into words and tables."""
-        chosen = self.choice.copy()
-        for row in np.flatnonzero(self.pinned).tolist():
-            mine = np.flatnonzero(self.choices.job == row)
-            chosen[row] = mine[0] if len(mine) else -1
-            self.nodes[row] = self.held[row]
-        used = sum(sum(mine.values()) for mine in self.nodes.values())
-        placement = {self.jobs.ids[row]: self.nodes[row] for row in sorted(self.nodes)}
-        whole = self.values.whole
-        value, bound = whole(self.value), whole(self.bound)
-        return Allocation(
-            self.objective,
-            table_of(
-                self.jobs,
-                self.planner,
-                self.choices,
-                self.values,
-                chosen,
-                self.nodes,
-                self.held,
-                gone,
-                self.objective,
-            ),
-            placement,
-            value,
-            bound,
-            {
-                f"{at}: {kind}": price
-                for at, (kind, price) in enumerate(zip(self.pool.kinds, self.prices, strict=True))
-            },
-            changes_of(self.jobs.ids, self.held, self.nodes),
-            used,
-            self.pool.total - used,
-            why_idle(self.pool, self.choices, self.values, chosen, self.nodes),
-            notes,
-            lambda job: _explained(self, chosen, job),
-        )
+def _answered(
+    it: Division, planner: Planner, notes: tuple[str, ...], gone: dict[str, list[str]]
+) -> Allocation:
+    """Puts the answer into words and tables."""
+    chosen = it.choice.copy()
+    for row in np.flatnonzero(it.pinned).tolist():
+        mine = np.flatnonzero(it.choices.job == row)
+        chosen[row] = mine[0] if len(mine) else -1
+        it.nodes[row] = it.held[row]
+    used = sum(sum(mine.values()) for mine in it.nodes.values())
+    placement = {it.jobs.ids[row]: it.nodes[row] for row in sorted(it.nodes)}
+    whole = it.values.whole
+    value, bound = whole(it.value), whole(it.bound)
+    return Allocation(
+        it.objective,
+        table_of(
+            it.jobs,
+            planner,
+            it.choices,
+            it.values,
+            chosen,
+            it.nodes,
+            it.held,
+            gone,
+            it.objective,
+        ),
+        placement,
+        value,
+        bound,
+        {
+            f"{at}: {kind}": price
+            for at, (kind, price) in enumerate(zip(it.pool.kinds, it.prices, strict=True))
+        },
+        changes_of(it.jobs.ids, it.held, it.nodes),
+        used,
+        it.pool.total - used,
+        why_idle(it.pool, it.choices, it.values, chosen, it.nodes),
+        notes,
+        lambda job: _explained(it, chosen, job),
+    )
 
 
-def _explained(it: _Division, chosen: NDArray[np.int64], job: str) -> str:
+def _explained(it: Division, chosen: NDArray[np.int64], job: str) -> str:
     """What one job gets and why not more."""
     row = {name: at for at, name in enumerate(it.jobs.ids)}.get(one_of(job, "job", it.jobs.ids))
     assert row is not None
@@ -346,7 +227,7 @@ def _explained(it: _Division, chosen: NDArray[np.int64], job: str) -> str:
     return "; ".join(lines)
 
 
-def _losses(it: _Division, chosen: NDArray[np.int64], kind: int, but: int) -> list[tuple[float, str]]:
+def _losses(it: Division, chosen: NDArray[np.int64], kind: int, but: int) -> list[tuple[float, str]]:
     """What each other job on a kind would lose for each GPU that it gave, the least first."""
     found = []
     for row, at in enumerate(chosen.tolist()):

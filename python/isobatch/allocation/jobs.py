@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.allocation.nodes import Held, Pool, whole
+from isobatch.allocation.nodes import Held, Pool
 from isobatch.errors import InputError, must_be
+from isobatch.fleet.columns import cells_of, number_in
 from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet
@@ -67,12 +68,9 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     Raises:
         InputError: the table cannot be read, or two jobs have one id.
     """
-    if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
-        names = dict.fromkeys(name for row in source for name in row)
-        source = {name: [row.get(name) for row in source] for name in names}
     table = input_table("job", source)
     fields = dict(table.fields)
-    cells = {name: _cells(table.extra[name]) for name in OWN if name in table.extra}
+    cells = {name: cells_of(table.extra[name]) for name in OWN if name in table.extra}
     if "deadline_hours" in fields:
         cells["deadline_hours"] = [table.cell("deadline_hours", row) for row in range(table.rows)]
     if (deadline := settings.pop("deadline_hours", None)) is not None:
@@ -97,29 +95,17 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     )
 
 
-def _cells(column: Any) -> list[Any]:
-    found = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
-    return [
-        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
-    ]
-
-
 def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
     unknown, legal, is_legal = _NUMBERS[name]
     found = np.full(rows, float(unknown))
     for row, cell in enumerate(cells or ()):
         if cell is None:
             continue
-        value = number_of(cell) if isinstance(cell, str) else cell
-        if (
-            isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and is_legal(value)
-        ):
-            found[row] = value
-        else:
+        value = number_in(cell, is_legal)
+        if value is None:
             fault.setdefault(row, str(must_be(legal, cell, field=name)))
+        else:
+            found[row] = value
     return found
 
 
@@ -295,7 +281,13 @@ class Planner:
         table, keep = self.jobs.table, self._policy_is("keep")
         found = np.full(table.rows, np.inf)
         parallel = max(
-            [1.0, *(float(whole(kind.hardware.get("model_parallel"), 1) or 1) for kind in self.pool.kinds)]
+            [
+                1.0,
+                *(
+                    float(number_in(it.hardware.get("model_parallel"), _COUNT[1]) or 1)
+                    for it in self.pool.kinds
+                ),
+            ]
         )
         for row in np.flatnonzero(keep).tolist():
             batch, own = table.cell("effective_batch", row), table.cell("model_parallel", row)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from isobatch.errors import InputError, missing, must_be, unknown
-from isobatch.fleet.columns import as_array, known_text
-from isobatch.fleet.table import table_at
+from isobatch.errors import InputError, must_be, unknown
+from isobatch.fleet.columns import cells_of, known_text, number_in
+from isobatch.fleet.table import input_table
 from isobatch.recipes.cluster import Cluster
-from isobatch.words import nearest, number_of, shown
+from isobatch.words import nearest, shown
 
 _HARDWARE = tuple(name for name in Cluster.__struct_fields__ if name not in ("nodes", "gpus_per_node"))
 """Columns of a node beside its name and GPUs; nodes that differ in any are of two kinds."""
@@ -88,33 +88,6 @@ class Pool:
         return (kind, sum(held.values())) if len(held) == 1 or whole else None
 
 
-def table_columns(source: Any, what: str) -> tuple[str | None, dict[str, list[Any]]]:
-    """Reads a table as columns of Python's values: a mapping, Arrow, a path, or a sequence of mappings.
-
-    Raises:
-        InputError: it is none of these, or its columns differ in length.
-    """
-    file, found = table_at(source)
-    if hasattr(found, "__arrow_c_stream__"):
-        import pyarrow as pa
-
-        table = pa.table(found)
-        return file, {name: table[name].to_pylist() for name in table.column_names}
-    if (
-        isinstance(found, Sequence)
-        and not isinstance(found, str)
-        and all(isinstance(it, Mapping) for it in found)
-    ):
-        names = dict.fromkeys(str(name) for row in found for name in row)
-        return file, {name: [row.get(name) for row in found] for name in names}
-    if not isinstance(found, Mapping):
-        raise must_be(f"a table of {what}", found, field=what, file=file)
-    columns = {str(name): as_array(str(name), cells, file).tolist() for name, cells in found.items()}
-    if len(set(map(len, columns.values()))) > 1:
-        raise InputError(f"{what} has columns of different lengths", field=what, file=file)
-    return file, columns
-
-
 def read_pool(pool: Any) -> Pool:
     """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes.
 
@@ -127,38 +100,29 @@ def read_pool(pool: Any) -> Pool:
         pool = Cluster(gpus_per_node=pool)
     if isinstance(pool, Cluster):
         for name in ("nodes", "gpus_per_node"):
-            count = whole(getattr(pool, name), 1)
-            if count is None or count > _MAX:
+            if _count(getattr(pool, name), 1) is None:
                 raise must_be("a whole number from 1 to 1,048,576", getattr(pool, name), field=name)
         hardware = {name: getattr(pool, name) for name in _HARDWARE}
         return _pooled([(str(node), pool.gpus_per_node, hardware) for node in range(pool.nodes)])
-    file, columns = table_columns(pool, "nodes")
+    table = input_table("node", pool)
     known = ("node", "gpus", *_HARDWARE)
-    for name in columns:
+    for name in table.extra:
         if name not in known and nearest(name, known, 0.82):
-            raise unknown("column", name, known, field=name, file=file)
-    if "gpus" not in columns:
-        raise missing("gpus", "each node needs its number of GPUs", file=file)
-    rows = len(columns["gpus"])
-    names = [str(name) for name in columns.get("node", range(rows))]
-    nodes, seen = [], set()
-    for row, (name, gpus) in enumerate(zip(names, columns["gpus"], strict=True)):
-        if name in seen or name in ("", "None"):
-            raise must_be("one name for each node", name, field="node", file=file, row=row + 1)
-        seen.add(name)
-        count = whole(gpus, 0)
-        if count is None or count > _MAX:
-            raise must_be("a whole number from 0 to 1,048,576", gpus, field="gpus", file=file, row=row + 1)
-        nodes.append((name, count, {it: columns[it][row] for it in _HARDWARE if it in columns}))
+            raise unknown("column", name, known, field=name, file=table.file)
+    columns = {name: cells_of(table.extra[name]) for name in known if name in table.extra}
+    nodes = []
+    for row, (name, gpus) in enumerate(zip(table.id_list, columns["gpus"], strict=True)):
+        if (count := _count(gpus, 0)) is None:
+            legal = "a whole number from 0 to 1,048,576"
+            raise must_be(legal, gpus, field="gpus", file=table.file, row=row + 1)
+        hardware = {it: cells[row] for it, cells in columns.items() if it != "gpus"}
+        nodes.append((str(name), count, hardware))
     return _pooled(nodes)
 
 
-def whole(value: Any, least: int) -> int | None:
-    """Reads a whole number, also as text; None where it is none from `least` on."""
-    number = number_of(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float, np.integer, np.floating)):
-        return None
-    return int(number) if number >= least and number == number // 1 else None
+def _count(cell: Any, least: int) -> int | None:
+    count = number_in(cell, lambda x: least <= x <= _MAX and x == x // 1)
+    return None if count is None else int(count)
 
 
 def _pooled(nodes: Sequence[tuple[str, int, dict[str, Any]]]) -> Pool:
@@ -170,7 +134,10 @@ def _pooled(nodes: Sequence[tuple[str, int, dict[str, Any]]]) -> Pool:
     if not groups:
         raise InputError("the pool must have a node with a GPU", field="pool")
     kinds = tuple(Kind(gpus, hardware, tuple(names)) for gpus, hardware, names in groups.values())
-    return Pool(kinds, {name: at for at, kind in enumerate(kinds) for name in kind.nodes})
+    kind_of = {name: at for at, kind in enumerate(kinds) for name in kind.nodes}
+    if len(kind_of) < sum(len(kind.nodes) for kind in kinds):
+        raise InputError("two nodes have one name, as texts", field="node")
+    return Pool(kinds, kind_of)
 
 
 def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[str]]]:
@@ -179,20 +146,17 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
     Raises:
         InputError: it is no table of job, node and gpus, GPUs are no count, or more are held of a node than it has.
     """
-    if held is None:
+    if held is None or (isinstance(held, (list, tuple)) and not held):
         return {}, {}
-    file, columns = table_columns(held, "held")
-    for name in ("job", "node", "gpus"):
-        if columns and name not in columns:
-            raise missing(name, "held needs the columns job, node and gpus", file=file)
+    table = input_table("held", held, unique=False)
     found: dict[str, Held] = {}
     gone: dict[str, list[str]] = {}
     taken: dict[str, int] = {}
-    rows = zip(*(columns.get(name, ()) for name in ("job", "node", "gpus")), strict=True)
+    rows = zip(*(cells_of(table.extra[name]) for name in ("job", "node", "gpus")), strict=True)
     for row, (job, node, gpus) in enumerate(rows, 1):
-        job, node, count = str(job), str(node), whole(gpus, 1)
+        job, node, count = str(job), str(node), _count(gpus, 1)
         if count is None:
-            raise must_be("a whole number from 1", gpus, field="gpus", file=file, row=row)
+            raise must_be("a whole number from 1", gpus, field="gpus", file=table.file, row=row)
         if node not in pool.kind_of:
             gone.setdefault(job, []).append(node)
             continue
@@ -200,7 +164,7 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
         there = pool.kinds[pool.kind_of[node]].gpus
         if taken[node] > there:
             text = f"more is held of node {shown(node)} than its {there} GPUs: {taken[node]}"
-            raise InputError(text, file=file, row=row, field="gpus")
+            raise InputError(text, file=table.file, row=row, field="gpus")
         mine = found.setdefault(job, {})
         mine[node] = mine.get(node, 0) + count
     return found, gone

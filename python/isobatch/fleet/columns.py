@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.schedules.text import check_spec
+from isobatch.words import number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -360,3 +362,22 @@ def _number(cell: float) -> float | None:
     if cell == MISSING or cell != cell:
         return None
     return int(cell) if cell == cell // 1 else cell
+
+
+# Cells that only Python reads
+
+
+def cells_of(column: Any) -> list[Any]:
+    """Reads a column of NumPy or Arrow as Python's values; None where one is not known."""
+    found = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
+    return [
+        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
+    ]
+
+
+def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | None:
+    """Reads a cell's number, also one that is text; None where it is none, or not legal."""
+    value = number_of(cell) if isinstance(cell, str) else cell
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return value if math.isfinite(value) and is_legal(value) else None

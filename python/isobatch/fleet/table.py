@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,20 @@ from isobatch.words import OURS, few, nearest, printable, redacted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RECORD = {"job": "a Recipe", "cluster": "a Cluster or a whole number of GPUs"}
+_RECORD = {
+    "job": "a Recipe",
+    "cluster": "a Cluster or a whole number of GPUs",
+    "node": "a mapping",
+    "held": "a mapping",
+}
+
+_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "job": ((*JOB_FIELDS, *SETTINGS_FIELDS), ("effective_batch", "lr")),
+    "cluster": ((*CLUSTER_FIELDS, *SETTINGS_FIELDS), ("nodes",)),
+    "node": ((), ("gpus",)),
+    "held": ((), ("job", "node", "gpus")),
+}
+"""Of each kind of table, the columns that the core reads, and those without which it is none."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class InputTable:
     """The jobs or the clusters of a fleet, or some rows of them.
 
     Attributes:
-        kind: "job" or "cluster".
+        kind: "job", "cluster", "node" or "held".
         rows: how many there are.
         fields: columns that the core reads.
         ids: names the rows; None where no column does: they are then numbered from `first_id`.
@@ -170,7 +184,7 @@ def input_table(
     unique: bool = True,
     decimal: str | None = None,
 ) -> InputTable:
-    """Reads a job or cluster table from anything tabular: a mapping of arrays, an Arrow stream, records, a Cluster, GPU counts.
+    """Reads a table from anything tabular: a mapping of arrays or a sequence of mappings, an Arrow stream, records, a Cluster, GPU counts.
     `decimal` is the sign before the fractions of numbers that are texts.
 
     Jobs without an id get a reason, since others can be planned without them; on a cluster without one each job would be planned.
@@ -183,6 +197,8 @@ def input_table(
     file = file or place
     if isinstance(source, (Recipe, Cluster)) or (type(source) is int and kind == "cluster"):
         source = [source]
+    if isinstance(source, (list, tuple)) and source and all(isinstance(row, Mapping) for row in source):
+        source = {name: [row.get(name) for row in source] for name in dict.fromkeys(chain(*source))}
     if hasattr(source, "__arrow_c_stream__") and len(getattr(source, "shape", ())) == 1:
         source = np.asarray(source)  # a Series, which is no table
     if kind == "cluster" and (counts := _gpu_counts(source)) is not None:
@@ -241,7 +257,7 @@ def _gpu_counts(source: Any) -> NDArray[Any] | None:
 
 
 def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    cls = Recipe if kind == "job" else Cluster
+    cls: Any = {"job": Recipe, "cluster": Cluster}.get(kind, dict)
     every = [
         Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records
     ]
@@ -249,7 +265,7 @@ def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
         if type(record) is not cls:
             raise must_be(_RECORD[kind], record, row=row, field=kind)
     columns = {}
-    for name in cls.__struct_fields__:
+    for name in getattr(cls, "__struct_fields__", ()):
         column = np.empty(len(every), dtype=object)
         column[:] = [getattr(record, name) for record in every]
         columns[name] = column
@@ -258,12 +274,12 @@ def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
 
 def field_names(kind: str) -> tuple[str, ...]:
     """Returns the fields of a table; other columns are repeated in the result."""
-    return (*(JOB_FIELDS if kind == "job" else CLUSTER_FIELDS), *SETTINGS_FIELDS)
+    return _COLUMNS[kind][0]
 
 
 def required_fields(kind: str) -> tuple[str, ...]:
     """Returns the required columns of a table."""
-    return ("effective_batch", "lr") if kind == "job" else ("nodes",)
+    return _COLUMNS[kind][1]
 
 
 def _of_columns(
@@ -310,7 +326,7 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
         return f"rename {close!r}?"
     has = f"the columns are {few(names, 40) or 'none'}"
     if kind == "cluster" and set(required_fields("job")) <= set(names):
-        return f"these are jobs: give them first, and the clusters behind them ({has})"
+        return f"these are jobs: give them first, and the {kind}s behind them ({has})"
     return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
 
 

@@ -1,0 +1,414 @@
+"""Our division in the peers' own simulators, beside their policies.
+
+`python bench/allocate.py PATH` takes a clone of petuum/adaptdl (branch osdi21-artifact) or of siasosp23/artifacts, neither of which is
+part of this project, and plays their workloads. Rates, restart delays, intervals and what a policy may know are theirs. `ours` divides
+by their objective and knowledge; `ours, hours` also knows how much of each job is left, as a plan does. `--log FILE` keeps a line a
+run, and those that it has are not run again; `--table` only prints; `--day FILE` logs who had what in the last run.
+
+Their simulators want an old NumPy and pandas, and autograd; here four lines stand for what is gone, and the fit's gradient is written
+out (equal to autograd's to rounding, and thirty times as fast). That Tiresias' published mean comes out to the digit shows that the rest
+is the same.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from isobatch import _core
+from isobatch.allocation.division import Division
+from isobatch.allocation.jobs import Choices, named, read_jobs
+from isobatch.allocation.nodes import read_held, read_pool
+
+INTERVAL, RESTART, GPUS = 60, 30, 4
+LOADS = {0.5: "workloads-0.5", 1.0: "workloads", 1.5: "workloads-1.5", 2.0: "workloads-2.0"}
+SIA = {"philly": 8, "saturn": 10, "newtrace": 10}
+PUBLISHED_BY_SIA = {"philly": (0.6, 9.5, 14.2), "saturn": (0.7, 10.9, 14.9), "newtrace": (0.7, 4.6, 52.2)}
+"""Table 3 of Sia (SOSP 2023): hours of the mean, of the 99th percentile, and of the makespan; saturn is its Helios."""
+SHORT_FIRST = -0.5
+"""The weight of a job is its hours left to this power: the best of -1, -0.5, -0.25 and 0 on one workload."""
+
+
+def gradient(params, nodes, replicas, batch, accumulating, step):
+    """The gradient of the simulators' fit of step times (goodput.py, `_obj_fn`)."""
+    a_c, b_c, a_n, b_n, a_r, b_r, gamma = params
+    far, near, more = nodes > 1, (nodes <= 1) & (replicas > 1), np.maximum(replicas - 2, 1e-8)
+    compute = a_c + b_c * batch
+    network = np.where(far, a_n + b_n * more, np.where(near, a_r + b_r * more, 1e-8 + 1e-8 * more))
+    powers = compute**gamma, network**gamma
+    total = powers[0] + powers[1]
+    log_step = np.log(total) / gamma
+
+    def slope(error):
+        norm = np.sqrt((error**2).mean()) * len(error)
+        return error / norm if norm else np.zeros(len(error))
+
+    of_step = slope(log_step - np.log(step))
+    of_compute = (
+        slope(np.log(compute) - np.log(accumulating)) / compute + of_step * powers[0] / compute / total
+    )
+    of_network = of_step * powers[1] / network / total
+    bent = (powers[0] * np.log(compute) + powers[1] * np.log(network)) / total / gamma - log_step / gamma
+    return np.array(
+        [
+            of_compute.sum(),
+            (of_compute * batch).sum(),
+            of_network[far].sum() - 0.02 * b_n**2 / a_n**3,
+            (of_network * more)[far].sum() + 0.02 * b_n / a_n**2,
+            of_network[near].sum() - 0.02 * b_r**2 / a_r**3,
+            (of_network * more)[near].sum() + 0.02 * b_r / a_r**2,
+            (of_step * bent).sum() + 2e-3 * (gamma - 1),
+        ]
+    )
+
+
+@contextlib.contextmanager
+def quiet():
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def stand_in(path):
+    """Puts a simulator on the path, with what is gone of NumPy and pandas, and without the solvers of the policies that are not run."""
+    np.int, np.float = int, float
+    pd.DataFrame.append = lambda a, b, ignore_index=False: pd.concat([a, b], ignore_index=ignore_index)
+    gone = types.ModuleType("autograd")
+    gone.numpy, gone.grad = np, lambda function: gradient
+    sys.modules["autograd"], sys.modules["autograd.numpy"] = gone, np
+    if (path / "pollux.py").exists():
+        sys.modules["pollux"] = types.ModuleType("pollux")
+        sys.modules["pollux"].PolluxPolicy = type("PolluxPolicy", (), {})
+    else:
+        for name in ("gavel", "sia_fix"):
+            sys.modules[name] = types.ModuleType(name)
+        sys.modules["gavel"].GavelPolicy = sys.modules["sia_fix"].SiaFixPolicy = type("Other", (), {})
+        with contextlib.suppress(ModuleNotFoundError):
+            import cvxpy  # noqa: F401
+        sys.modules.setdefault("cvxpy", types.ModuleType("cvxpy"))
+    sys.path.insert(0, str(path))
+
+
+class Told:
+    """Rates that the simulator tells, in the place of plans."""
+
+    def __init__(self, choices, rows):
+        self.told, self.rows = choices, rows
+
+    def choices(self, held):
+        now = np.full((2, self.rows), -1)
+        for row, shape in held.items():
+            now[:, row] = shape
+        told = self.told
+        return replace(told, held=(now[0][told.job] == told.kind) & (now[1][told.job] == told.gpus))
+
+
+def pollux(path, load, number, hours):
+    """One of Pollux's workloads under our division; returns the cluster, and seconds a round."""
+    import simulator
+
+    class Ours(simulator.PolluxPolicy):
+        rounds, known = [], {}
+
+        def optimize(self, infos, nodes, before, template):
+            start = time.perf_counter()
+            names, pool = list(infos), read_pool({"node": list(nodes), "gpus": [GPUS] * len(nodes)})
+            counts = [pool.kinds[0].counts[pool.kinds[0].counts <= it.max_replicas] for it in infos.values()]
+            rates = [self.rates(it.speedup_fn, n) for it, n in zip(infos.values(), counts, strict=True)]
+            table = {
+                "job": names,
+                "effective_batch": [1] * len(names),
+                "lr": [1.0] * len(names),
+                "restarts": [it.num_restarts for it in infos.values()],
+                "age_seconds": [it.age for it in infos.values()],
+            }
+            if hours:
+                fair = max(len(nodes) * GPUS // len(names), 1)
+                table["weight"] = [
+                    self.weight(*it, fair) for it in zip(names, infos.values(), counts, rates, strict=True)
+                ]
+            gpus = np.concatenate(counts)
+            zeros, rate = np.zeros(len(gpus), np.uint32), np.concatenate(rates)
+            job = np.repeat(np.arange(len(names)), [len(it) for it in counts])
+            told = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.ones(len(gpus)))
+            held = [
+                {"job": job, "node": node, "gpus": on.count(node)}
+                for job, on in before.items()
+                for node in set(on)
+            ]
+            jobs, (holds, _) = read_jobs(table, None, {}), read_held(held, pool)
+            found = Division(jobs, pool, Told(told, len(names)), named(jobs, holds), "fair", -1.0)
+            placed = {
+                names[row]: [int(node) for node, n in sorted(mine.items()) for _ in range(n)]
+                for row, mine in found.nodes.items()
+            }
+            self.rounds.append(time.perf_counter() - start)
+            return placed, len(nodes)
+
+        def rates(self, speed, counts):
+            """Pollux's goodput; of a job that has not run yet, as many as it has GPUs, as Pollux takes it."""
+            if not hasattr(speed, "_goodput_fn"):
+                return counts.astype(float)
+            fn = speed._goodput_fn
+            asked = (
+                fn._perf_params,
+                fn._grad_params,
+                speed._max_batch_size,
+                speed._atomic_bsz_range,
+                len(counts),
+            )
+            if asked not in self.known:
+                nodes = np.ceil(counts / GPUS).astype(int)
+                self.known[asked] = fn.optimize(nodes, counts, *asked[2:4], accumulation=True)[0]
+            return self.known[asked]
+
+        def weight(self, name, info, counts, rates, fair):
+            if not hasattr(info.speedup_fn, "_goodput_fn"):
+                return 1.0
+            job, app = self.jobs[name], self.jobs[name].application
+            left = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
+            rate = rates[max(np.searchsorted(counts, fair, "right") - 1, 0)]
+            return max(left / rate / 3600, 1e-3) ** SHORT_FIRST
+
+    policy = Ours()
+    policy.rounds, policy.known = [], {}
+    cluster = simulator.Cluster(
+        pd.read_csv(path / LOADS[load] / f"workload-{number}.csv"), policy, 16, num_gpus=GPUS
+    )
+    policy.jobs = {job.name: job for job in cluster.jobs}
+    with quiet():
+        while not cluster.all_complete():
+            cluster.step(INTERVAL)
+    return cluster, policy.rounds
+
+
+def tiresias(path, load, number, hours):
+    """Their Tiresias, which shows that the simulator is theirs."""
+    import simulator
+
+    policy = simulator.TiresiasPolicy(lambda: cluster.current_time)
+    cluster = simulator.Cluster(pd.read_csv(path / LOADS[load] / f"workload-{number}.csv"), policy, 16)
+    with quiet():
+        while not cluster.all_complete():
+            cluster.step(INTERVAL)
+    return cluster, [0.0]
+
+
+def sia(path, trace, number, hours, theirs=False):
+    """One of Sia's workloads with our division in the place of its integer program, on the same values."""
+    import sia as scheduler
+    import simulator_config as config
+    from cluster import Cluster
+
+    solve = "_SiaPolicy__solve_mip_rescaled"
+
+    class Ours(scheduler.SiaPolicy):
+        rounds = []
+
+        def weights(self, names):
+            return [weight(self.jobs[name]) if hours else 1.0 for name in names]
+
+    def divided(self, asked, free, weights, kept):
+        start = time.perf_counter()
+        names, speedups, factors = asked["adaptive"]
+        assert not asked["rigid"][0]
+        configs = [self.idx_to_config_map[at] for at in range(speedups.shape[1])]
+        before = self.prev_allocs_v2["adaptive"]
+        for row, name in enumerate(names):
+            if (now := before.get(name)) is not None:
+                stays = speedups[row, now]
+                speedups[row] *= factors[row]
+                speedups[row, now] = stays
+        cost = np.minimum(np.round(speedups**self.p_fairness, 2), config.sia_goodput_clip_val)
+        value = np.array(self.weights(names))[:, None] * (self.lambda_n - cost)
+        room = np.array([self.cluster_total_gpus[it] for it in self.cluster_ordering], np.uint64)
+        legal = speedups > scheduler.ZERO_ALLOC_GAIN
+        for name in kept["adaptive"]:
+            row = names.index(name)
+            kind, _, gpus = configs[before[name]]
+            room[self.cluster_ordering.index(kind)] -= int(gpus)
+            legal[row] = False
+        at, column = np.nonzero(legal)
+        choice, *_ = _core.divide_pool(
+            np.searchsorted(at, np.arange(len(names) + 1)).astype(np.uint64),
+            np.array([self.cluster_ordering.index(configs[it][0]) for it in column], np.uint32),
+            np.array([configs[it][2] for it in column], np.uint64),
+            np.ascontiguousarray(value[at, column], np.float64),
+            np.zeros(len(names)),
+            room,
+        )
+        jobs, clusters = {}, {}
+        for row, name in enumerate(names):
+            chosen = (
+                before[name]
+                if name in kept["adaptive"]
+                else column[choice[row]]
+                if choice[row] >= 0
+                else None
+            )
+            before[name] = None if chosen is None else int(chosen)
+            jobs[name] = None
+            if chosen is not None:
+                kind, nodes, gpus = configs[chosen]
+                jobs[name] = kind, (nodes, gpus)
+                clusters.setdefault(kind, {})[name] = nodes, gpus
+        self.prev_allocs_v2["adaptive"] = {name: before[name] for name in names}
+        self.rounds.append(time.perf_counter() - start)
+        return jobs, clusters
+
+    def timed(self, *asked):
+        start = time.perf_counter()
+        found = getattr(scheduler.SiaPolicy, solve)(self, *asked)
+        self.rounds.append(time.perf_counter() - start)
+        return found
+
+    def weight(job):
+        """Of a job by its hours left on one GPU of the first kind on which it has run."""
+        app, run = job.reference_app, [it for it in kinds if job.perf_params[it] is not None]
+        if not run or job.grad_params is None:
+            return 1.0
+        left = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
+        one = job.get_speedup_fn(run[0]).get_goodput(np.ones(1), np.ones(1))[0]
+        return max(left / one / job.calibration_factor / 3600, 1e-3) ** SHORT_FIRST
+
+    setattr(Ours, solve, timed if theirs else divided)
+    kinds = {name: config.cluster_ngpus_per_node[name] for name in config.cluster_nnodes}
+    with quiet():
+        policy = Ours(
+            p_fairness=-0.5, lambda_a=0.01, lambda_n=1.1, project_throughputs=True, share_max_replicas=True
+        )
+        policy.rounds = []
+        policy.populate_valid_configs(config.cluster_nnodes, kinds, config.cluster_max_physical_nnodes)
+        workload = pd.read_csv(path / "workloads" / trace / f"workload-{number}.csv")
+        cluster = Cluster(
+            workload,
+            policy,
+            config.cluster_nnodes,
+            kinds,
+            max_physical_nodes=config.cluster_max_physical_nnodes,
+        )
+        policy.jobs = {job.name: job for job in cluster.jobs}
+        while not cluster.all_complete():
+            cluster.step(INTERVAL)
+    return cluster, policy.rounds
+
+
+POLICIES = {
+    "pollux": {"ours": (pollux, False), "ours, hours": (pollux, True), "Tiresias": (tiresias, False)},
+    "sia": {
+        "ours": (sia, False),
+        "ours, hours": (sia, True),
+        "Sia": (lambda *asked: sia(*asked, theirs=True), False),
+    },
+}
+
+
+def figures(cluster, rounds):
+    """What is said of a run; seconds but for the milliseconds a round."""
+    jobs = cluster.logs[-1]["submitted_jobs"]
+    took = [job["completion_time"] - job["submission_time"] for job in jobs]
+    return {
+        "mean": float(np.mean(took)),
+        "p99": float(np.percentile(took, 99)),
+        "makespan": float(max(job["completion_time"] for job in jobs)),
+        "restarts": sum(job["num_restarts"] or 0 for job in jobs),
+        "ms": 1e3 * float(np.median(rounds)),
+    }
+
+
+def day(cluster, path):
+    """Logs who had what, a line a minute, as `isobatch allocate --json` prints it."""
+    with path.open("w") as file:
+        for record in cluster.logs:
+            has = {}
+            for job in record["submitted_jobs"]:
+                if job["completion_time"] is None:
+                    nodes = [f"n{node}" for node in job["allocation"]]
+                    has[job["name"]] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
+            jobs = [{"job": name, "nodes": nodes} for name, nodes in has.items()]
+            file.write(json.dumps({"seconds": record["timestamp"], "jobs": jobs}) + "\n")
+
+
+def published(path, load):
+    """Pollux's own summary of its runs: of each workload the mean, the 99th percentile, and the makespan."""
+    found = []
+    summary = json.loads((path / "results-jobload" / f"pollux-{load}" / "summary.json").read_text())["jcts"]
+    for name, took in summary.items():
+        starts = pd.read_csv(path / LOADS[load] / f"{name}.csv").set_index("name").time
+        ends = [starts[job] + seconds for job, seconds in took.items()]
+        found.append((np.mean([*took.values()]), np.percentile([*took.values()], 99), max(ends)))
+    return np.mean(found, axis=0)
+
+
+def rows(path, kind, runs):
+    """A line for each load or trace and policy: the means over its workloads."""
+    for load in dict.fromkeys(run["load"] for run in runs):
+        if kind == "pollux":
+            mean, p99, makespan = published(path, load)
+            yield f"| {load:g} | Pollux, published | 8 | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
+        else:
+            mean, p99, makespan = (3600 * hours for hours in PUBLISHED_BY_SIA[load])
+            yield f"| {load} | Sia, published | {SIA[load]} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
+        for policy in POLICIES[kind]:
+            mine = [run for run in runs if (run["load"], run["policy"]) == (load, policy)]
+            if mine:
+                mean, p99, makespan, restarts, ms = (
+                    np.mean([run[name] for run in mine])
+                    for name in ("mean", "p99", "makespan", "restarts", "ms")
+                )
+                yield f"| {load} | {policy} | {len(mine)} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | {restarts:,.0f} | {ms:,.1f} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", type=Path, help="a clone of petuum/adaptdl or siasosp23/artifacts")
+    parser.add_argument("--loads", nargs="+", help="0.5 1.0 1.5 2.0, or philly saturn newtrace")
+    parser.add_argument("--workloads", type=int, nargs="+")
+    parser.add_argument("--policies", nargs="+", default=["ours", "ours, hours"])
+    parser.add_argument("--log", type=Path, default=Path("build/simulated.jsonl"))
+    parser.add_argument("--table", action="store_true", help="print what the log has")
+    parser.add_argument("--day", type=Path, help="log who had what in the last run")
+    args = parser.parse_args()
+    kind = "pollux" if (args.path / "simulator").exists() else "sia"
+    path = (args.path / ("simulator" if kind == "pollux" else "sia-simulator")).resolve()
+    args.log.parent.mkdir(exist_ok=True, parents=True)
+    args.log.touch()
+    runs = [json.loads(line) for line in args.log.read_text().splitlines()]
+    runs = [run for run in runs if (run["load"] in SIA) == (kind == "sia")]
+    if not args.table:
+        stand_in(path)
+        loads = args.loads or (SIA if kind == "sia" else LOADS)
+        asked = [
+            (load if kind == "sia" else float(load), number, policy)
+            for load in loads
+            for number in args.workloads or range(1, 1 + (SIA[load] if kind == "sia" else 8))
+            for policy in args.policies
+        ]
+        done = {(run["load"], run["workload"], run["policy"]) for run in runs}
+        for load, number, policy in asked:
+            if (load, number, policy) in done:
+                continue
+            play, hours = POLICIES[kind][policy]
+            cluster, rounds = play(path, load, number, hours)
+            runs.append({"load": load, "workload": number, "policy": policy, **figures(cluster, rounds)})
+            with args.log.open("a") as file:
+                file.write(json.dumps(runs[-1]) + "\n")
+            print(runs[-1], flush=True)
+            if args.day:
+                day(cluster, args.day)
+    print("| load | policy | workloads | mean, s | p99, s | makespan, s | restarts | ms a round |")
+    print("|---|---|---|---|---|---|---|---|")
+    print(*rows(path, kind, sorted(runs, key=lambda run: str(run["load"]))), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
