@@ -199,7 +199,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         parsed = Parsed(output.read_text(encoding="utf-8"))
         assert not parsed.open
         assert f"{name}.html: 0." in capsys.readouterr().err
-    assert parsed.texts["title"] == ["report.json"]
+    assert parsed.texts["title"] == ["1 of 2 proofs passed"]
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         output = tmp_path / f"plan.{suffix}"
         assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0
@@ -229,6 +229,23 @@ def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
     said = capsys.readouterr()
     assert message in said.err and "Traceback" not in said.err
     assert not (tmp_path / "a.html").exists()
+
+
+def test_the_heading_is_the_answer():
+    table = wide_fleet(5, profile=timed_profile())
+    headings = {each.label: each.value for each in page_of_value(table, deadline=2.0).headlines}
+    title = page_of_value(table, deadline=2.0).title
+    met, cost = headings["deadline met"], headings["cost"]
+    assert title == f"5 of 5 jobs can be planned, {met} within the deadline, for {cost}"
+    assert page_of_value(hostile_fleet()).title == f"{len(HOSTILE)} of {len(HOSTILE)} jobs can be planned"
+    never = page_of_value(ib.plan(RECIPE, 7))
+    assert never.title.endswith("as asked: 256 samples cannot be split evenly over 7 replicas")
+    assert [it.title for it in never.sections] == ["What would work"]
+    grown = page_of_value(ib.plan(RECIPE, 64, policy="grow"))
+    assert grown.sections[0].title == "Warnings" and grown.sections[0].points
+    changed, same = grown.sections[1].tables
+    assert ("batch, samples per step", "2,048", "256") in changed.rows
+    assert all(now != was for _, now, was in changed.rows) and all(now == was for _, now, was in same.rows)
 
 
 def test_in_python(tmp_path):

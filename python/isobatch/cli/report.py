@@ -40,7 +40,7 @@ def add(command: Parser) -> None:
         "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
         type=path,
     )
-    option(command, "--title TEXT", "the page's heading (default: by the file)")
+    option(command, "--title TEXT", "the page's heading (default: the answer that it has)")
     option(
         command, "--deadline-hours HOURS", "hours that a run may take (default: as the plans say)", type=float
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
 def fleet_page(
     table: Any,
     *,
-    title: str = "Plans of a fleet",
+    title: str | None = None,
     file: str | None = None,
     deadline: float | None = None,
     currency: str = "$",
@@ -38,7 +38,7 @@ def fleet_page(
 
     Args:
         table: what `plan_fleet` gave, or a table that it was written to.
-        title: the page's heading.
+        title: the page's heading; None: what can be planned, and for how much.
         file: where it was read from, for errors.
         deadline: hours that a run may take; None: as the plans' settings say.
         currency: the sign of the prices.
@@ -56,7 +56,21 @@ def fleet_page(
         Section("All rows", tables=[rows_of(plans, "row", file)]),
     ]
     lead = _lead(plans) + how_sure(plans) + _already_chosen(plans)
-    return HtmlPage(title, lead, _headlines(plans, currency, deadline), sections)
+    headlines = _headlines(plans, currency, deadline)
+    return HtmlPage(title or _answer(plans, headlines), lead, headlines, sections)
+
+
+def _answer(plans: Plans, headlines: Sequence[Headline]) -> str:
+    """Writes the heading: how many jobs can be planned or meet the deadline, and their cost, with its range."""
+    _, job = plans.text("job")
+    good, jobs = len(np.unique(job[plans.status != INFEASIBLE])), len(np.unique(job))
+    text = f"{count(good)} of {counted(jobs, 'job')} can be planned"
+    figures = {each.label: each.value for each in headlines}
+    if "deadline met" in figures:
+        text += f", {figures['deadline met']} within the deadline"
+    if "cost" in figures:
+        text += f", for {figures['cost']}"
+    return text
 
 
 # ---- the first lines ----

@@ -45,18 +45,17 @@ def page_of_file(
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
-        title: the page's heading; None: the file's name.
+        title: the page's heading; None: the answer that the page has.
         currency: the sign of the prices.
         deadline: of a fleet, the hours that a run may take; None: as the plans' settings say.
 
     Raises:
         InputError: it cannot be read, or is none of these.
     """
-    name = title or PurePath(path).name
     if PurePath(path).suffix.lower() != ".json":
         from isobatch.files.read import read_table
 
-        return fleet_page(read_table(path), title=name, file=path, currency=currency, deadline=deadline)
+        return fleet_page(read_table(path), title=title, file=path, currency=currency, deadline=deadline)
     try:
         found = json.loads(read_whole(path))
     except (ValueError, RecursionError) as error:
@@ -65,7 +64,7 @@ def page_of_file(
     if str(schema).startswith("isobatch.plan/"):
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
-        return validation_page(Report.load(path), title=name)
+        return validation_page(Report.load(path), title=title)
     raise must_be("that of a plan or of a validation", schema, field="schema", file=path)
 
 

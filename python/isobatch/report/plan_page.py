@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from isobatch import words
+from isobatch.planning import refusal
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import error_share, time_of
 from isobatch.report.charts import over_run
@@ -43,21 +44,28 @@ ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 
 def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> HtmlPage:
     """Makes the page of a plan."""
-    possible = plan.status != "infeasible"
-    title = title or f"{count(plan.world_size)} GPUs: {_layout(plan) if possible else 'no plan as asked'}"
-    title_line, plain, points = explained(plan)
-    in_words = Section("In words", plain, points)
-    if not possible:
+    head, plain, points = explained(plan)
+    if plan.status == "infeasible":
+        why = f"{head} {points[0]}" if len(points) == 1 else head.rstrip(":")
         menu = ways(plan)
         nothing = [] if menu else ["Nothing close to it would work."]
-        work = Section("What would work", nothing, tables=[menu] if menu else [])
-        return HtmlPage(title, title_line, [], [in_words, work], plan.status)
+        sections = [Section("What would work", nothing, tables=[menu] if menu else [])]
+        sections += [Section("Why not", points=points)] if len(points) > 1 else []
+        return HtmlPage(title or why, "" if title is None else why, [], sections, plan.status)
     tuned = plan.tuned()
     lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
-    sections = [_beside(plan, tuned), *_rates(runs), *_stages(plan, runs), in_words]
+    warnings = [Section("Warnings", points=points)] if points else []
+    sections = [
+        *warnings,
+        _beside(plan, tuned),
+        *_rates(runs),
+        *_stages(plan, runs),
+        Section("In words", plain),
+    ]
+    title = title or f"{count(plan.world_size)} GPUs: {_layout(plan)}"
     return HtmlPage(title, lead, _headlines(plan, currency), sections, plan.status)
 
 
@@ -82,18 +90,13 @@ def _layout(plan: Plan) -> str:
 def ways(plan: Plan) -> HtmlTable | None:
     """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
     rows = [
-        (
-            count(each.world_size),
-            count(each.layout.effective_batch),
-            percent(each.batch_change or 0, signed=True) if each.batch_change else "exact",
-            _split(each),
-            _keywords(plan, each),
-        )
-        for each in plan.options
+        (what, _keywords(plan, each), split, price)
+        for each, (what, split, price, _) in zip(plan.options, refusal.ways(plan, plan.options), strict=True)
     ]
-    columns = dict.fromkeys(("GPUs", "samples per step", "change"), "number")
-    columns |= {"split": "text", "ib.plan(…)": "text"}
-    return HtmlTable("What would work, best first", columns, rows) if rows else None
+    names = ["what works, best first", "ib.plan(…)", "split", "time"]
+    is_timed = any(price for *_, price in rows)
+    columns = dict.fromkeys(names if is_timed else names[:-1], "text")
+    return HtmlTable("What would work", columns, [row[: len(columns)] for row in rows]) if rows else None
 
 
 def _keywords(asked: Plan, option: Plan) -> str:
@@ -133,16 +136,22 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
 
 
 def _beside(plan: Plan, tuned: Plan | None) -> Section:
-    """Puts the values of the tuned run beside those of the plan."""
-    rows = []
+    """Puts the values of this plan beside those of the tuned run, what changes first."""
+    rows, same = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for label, name, write in ROWS:
         now, old = getattr(plan, name), getattr(tuned, name, None)
         if now is None and old is None:
             continue
-        was, becomes = ("" if value is None else write(value) for value in (old, now))
-        rows.append((label, was, becomes, "" if was == becomes or not was or not becomes else "changed"))
-    columns = {"figure": "text", "as tuned": "number", "this plan": "number", "": "text"}
-    return Section("Old beside new", tables=[HtmlTable("The tuned run beside this plan", columns, rows)])
+        becomes, was = ("" if value is None else write(value) for value in (now, old))
+        (same if was == becomes else rows).append((label, becomes, was))
+    if tuned is None:
+        columns = {"figure": "text", "this plan": "number"}
+        return Section(
+            "The plan", tables=[HtmlTable("This plan", columns, [row[:2] for row in (*rows, *same)])]
+        )
+    columns = {"figure": "text", "this plan": "number", "as tuned": "number"}
+    tables = [HtmlTable("What changes", columns, rows)] if rows else []
+    return Section("New beside old", tables=[*tables, HtmlTable("What stays", columns, same)])
 
 
 def curve(schedule: Schedule, stop: float) -> list[tuple[float, float]]:

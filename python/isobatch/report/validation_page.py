@@ -17,7 +17,7 @@ def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
     verdicts = [str(proof.verdict) for proof in report.proofs]
     passed, unchecked = verdicts.count("pass"), verdicts.count("unchecked")
     rehearsal = f" A rehearsal: {report.rehearsal} ranks of the plan." if report.rehearsal else ""
-    lead = f"{count(passed)} of {counted(len(verdicts), 'proof')} passed, {count(unchecked)} not checked."
+    lead = f"{count(unchecked)} not checked."
     sections = [_verdicts(report)]
     if report.allreduce is not None and report.allreduce.table:
         sections.append(_all_reduce(report.allreduce))
@@ -25,7 +25,7 @@ def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
         sections.append(_step(report, report.step))
     if report.machine is not None:
         sections.append(_machine(report.machine))
-    title = title or "Validation of a plan"
+    title = title or f"{count(passed)} of {counted(len(verdicts), 'proof')} passed"
     return HtmlPage(title, lead + rehearsal, _headlines(report), sections, str(report.verdict))
 
 
