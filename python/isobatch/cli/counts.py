@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
+    tuned, tool = _source(args)  # before the settings: a file may say what the batch is a multiple of
     asked = options.settings(args)
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
@@ -102,7 +103,6 @@ def run(args: argparse.Namespace) -> int:
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
-    tuned, tool = _source(args)
 
     def under(**policy: Any) -> Any:
         profile = profiles[0] if profiles else None

@@ -287,7 +287,11 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         """Plans the recipe on the GPUs of its tuned run; None where they are not known."""
         if self.recipe.gpus is None:
             return None
-        made = plan(self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu))
+        each = self.settings.batch_multiple
+        each = 1 if self.recipe.effective_batch % each else each
+        made = plan(
+            self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu), batch_multiple=each
+        )
         return None if made.status == "infeasible" else made
 
     def to_json(self) -> str:

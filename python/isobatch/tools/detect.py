@@ -96,6 +96,11 @@ TOOLS = {
         "optim_wrapper param_scheduler train_cfg auto_scale_lr default_hooks",
         common="train_dataloader _base_",
     ),
+    "verl": Keys(
+        "actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu actor_rollout_ref.rollout.n "
+        "actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path algorithm.adv_estimator",
+        common="trainer.nnodes trainer.n_gpus_per_node trainer.total_epochs data.train_batch_size",
+    ),
     "torchrun": Keys(module="launchers"),
     "slurm": Keys(module="slurm"),
     "ray_train": Keys(module="launchers"),

@@ -28,7 +28,7 @@ _ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
 _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
 _ELSEWHERE = re.compile(r"[/~\\]|\w+:")
 """An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""
-_FLAG = re.compile(r"(?:^|\s)--[A-Za-z][\w-]*", re.MULTILINE)
+_FLAG = re.compile(r"(?:^|\s)(?:--[A-Za-z][\w-]*|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=\S)", re.MULTILINE)
 _STRING = r'"(?:\\.|[^"\\\n])*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -106,9 +106,26 @@ def _parsed(text: str, file: str, suffix: str, bases: Bases | None, name: str) -
     from isobatch.tools.shells.training import arguments
 
     try:
-        return arguments(text, line=int(name) if name else None, notes=None if bases is None else bases.notes)
+        return _nested(
+            arguments(text, line=int(name) if name else None, notes=None if bases is None else bases.notes)
+        )
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do; a name beside a table of its name stays as it is."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        table: Any = nested
+        for part in path:
+            table = table.setdefault(part, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table[last] = value
+        else:
+            nested[name] = value
+    return nested
 
 
 def _is_python(text: str, suffix: str) -> bool:
@@ -212,5 +229,5 @@ class Bases:
 
 
 def looks_like_arguments(text: str) -> bool:
-    """Whether a text has flags such as --global-batch-size in it."""
+    """Whether a text has flags such as --global-batch-size in it, or overrides such as trainer.nnodes=2."""
     return bool(_FLAG.search(text))

@@ -29,7 +29,8 @@ class Reader:
         names: of a recipe's fields in the tool's files, for a file that leaves one out.
         harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
             with a `*` does not hold for a name that looks like one of these.
-        matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own.
+        matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own, empty where
+            a table is of what does not train.
     """
 
     versions: str

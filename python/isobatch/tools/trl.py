@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
 from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES
 from isobatch.tools.trainer import check as check_trainer
 from isobatch.tools.transformers import TRANSFORMERS
@@ -20,7 +21,7 @@ _HARMLESS = f"""{HARMLESS}
     precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_* scale_rewards shuffle_dataset streaming
     sync_ref_model system_prompt teacher_* temperature top_* transformers_continuous_* truncation_mode use_adaptive_entropy
     use_bias_correction_kl use_bnb_* use_dora use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm num_iterations steps_per_generation benchmarks callbacks config
-    cosine_* stop_token
+    cosine_* stop_token code_language code_eval_test_batch_size code_eval_scoring_mode
 """
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
@@ -40,24 +41,48 @@ def read(page: SettingsPage) -> None:
         page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
     if page.flag("use_vllm") and page.word("vllm_mode", "server") == "server":
         page.note("vllm_mode server: its GPUs do not train, and are none of gpus")
-    for key in ("generation_batch_size", "steps_per_generation"):
-        if page.whole(key):
-            page.note(f"{key} stays with the batch per GPU: TRL divides by it; check it on other GPUs")
+    _rollouts(page)
+
+
+def _rollouts(page: SettingsPage) -> None:
+    """Notes what follows the accumulation or the batch: TRL generates completions of several steps at once, or of a part of one."""
+    steps, fields = page.whole("steps_per_generation"), page.reading.fields
+    if steps and (parts := fields.get("accumulation")) and steps != parts:
+        page.note(
+            f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps that is written"
+        )
+    if page.whole("generation_batch_size"):
+        page.note(
+            "generation_batch_size stays: it must be a multiple of per_device_train_batch_size × GPUs; check it by isobatch doctor"
+        )
 
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds the Trainer's silent behaviour, and a batch that TRL refuses."""
     yield from check_trainer(case)
-    each = case.reading.multiple
-    per_step = case.at("generation_batch_size") or case.batch
-    if each > 1 and type(per_step) is int and per_step % each:
-        yield Issue(
-            f"the run stops: {per_step} completions are no multiple of num_generations {each}",
-            "a step has all completions of each of its prompts",
-            "trl, trainer/grpo_config.py: __post_init__",
-            f"isobatch plan --from ... --batch-multiple {each}",
-            Weight.STOPS,
+    each, micro = case.reading.multiple, number(case.fields.get("batch_per_gpu"))
+    pass_of_all = int(micro) * case.replicas
+    rollout = case.at("generation_batch_size") or pass_of_all * int(
+        number(case.at("steps_per_generation")) or number(case.fields.get("accumulation")) or 1
+    )
+    if pass_of_all and type(rollout) is int and rollout % pass_of_all:
+        yield _stops(
+            f"generation_batch_size {rollout} is no multiple of {int(micro)} × {case.replicas} GPUs",
+            "completions are dealt out in passes over all GPUs",
+            f"generation_batch_size: {-(-rollout // math.lcm(pass_of_all, each)) * math.lcm(pass_of_all, each)}",
         )
+    if each > 1 and pass_of_all and type(rollout) is int and rollout % each:
+        yield _stops(
+            f"{rollout} completions on {case.gpus} GPUs are no multiple of num_generations {each}",
+            "what is generated at once has all completions of each of its prompts",
+            f"isobatch plan --from ... --batch-multiple {each}",
+        )
+
+
+def _stops(what: str, cause: str, change: str) -> Issue:
+    return Issue(
+        f"the run stops: {what}", cause, "trl, trainer/grpo_config.py: __post_init__", change, Weight.STOPS
+    )
 
 
 assert TRANSFORMERS.writer is not None

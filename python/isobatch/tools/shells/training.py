@@ -21,6 +21,8 @@ _LISTS = {"rampup_batch_size", "step_batch_size_schedule", "betas", "adam_betas"
 _SWITCHES = {"bf16", "fp16", "tf32"}
 """Flags that may stand without a value: a variable behind one is a word of its own."""
 _FLAG = re.compile(r"--[A-Za-z]")
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
+"""Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
 
 
 def arguments(text: str, *, line: int | None = None, notes: list[str] | None = None) -> dict[str, Any]:
@@ -94,12 +96,7 @@ def _listed(launches: Iterable[Launch]) -> str:
 
 def kinds(launch: Launch) -> set[str]:
     """What its flags seem to be about: a batch, a learning rate, a length."""
-    names = (
-        word[2:].partition("=")[0]
-        for word in launch.words
-        if _FLAG.match(word) and is_known(word.partition("=")[0])
-    )
-    fields = {guess_field(name.replace("-", "_")) for name in names}
+    fields = {guess_field(found[0]) for word in launch.words if (found := setting(word))}
     return {"batch" if field in _BATCHES else field for field in fields if field is not None}
 
 
@@ -113,10 +110,9 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
     found: dict[str, list[Any]] = {}
     flag = ""
     for word in words:
-        if _FLAG.match(word) and is_known(word.partition("=")[0]):
-            name, equals, value = word[2:].partition("=")
-            flag = name.replace("-", "_")
-            found[flag] = [_value(value, marks)] if equals else []
+        if (named := setting(word)) is not None:
+            flag, value = named
+            found[flag] = [] if value is None else [_value(value, marks)]
         elif word == "--":
             flag = ""
         elif word and all(map(is_mark, word)) and _stands_alone(flag, found):
@@ -131,6 +127,18 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
     }
 
 
+def setting(word: str) -> tuple[str, str | None] | None:
+    """The name in a flag or in an override of Hydra's, and its value, None where that is no part of the word; None for another word.
+
+    >>> setting("--micro-batch=8"), setting("--bf16"), setting("+data.train_batch_size=64"), setting("a=1")
+    (('micro_batch', '8'), ('bf16', None), ('data.train_batch_size', '64'), None)
+    """
+    override, (name, equals, value) = _OVERRIDE.match(word), word.partition("=")
+    if not is_known(name) or not (override or _FLAG.match(word)):
+        return None
+    return (override[1] if override else name[2:].replace("-", "_")), value if equals else None
+
+
 def _stands_alone(flag: str, found: dict[str, list[Any]]) -> bool:
     """Whether a word that is not known is no value of the flag before it."""
     return not flag or flag in _SWITCHES or (bool(found[flag]) and flag not in _LISTS)
@@ -142,7 +150,7 @@ def _value(word: str, marks: Marks) -> Any:
         shown = marks.shown(word)
         inside = "" if shown == reason.source else f"{reason.source}, "
         return Unknown(why=f"is {shown}, {inside}{reason.why}")
-    if word[:1] == "{":
+    if word[:1] in ("{", "["):
         try:
             return json.loads(word)
         except ValueError:

@@ -1,0 +1,213 @@
+"""verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from isobatch.files.texts import scalar_text
+from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, remark_lines, shell
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
+from isobatch.words import count, share
+
+_ACTOR, _N = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
+_PARALLEL = (
+    "ulysses_sequence_parallel_size",
+    "megatron.tensor_model_parallel_size",
+    "megatron.pipeline_model_parallel_size",
+    "megatron.context_parallel_size",
+)
+_HARMLESS = """
+    actor_rollout_ref.* data.* algorithm.* trainer.* data.train_max_samples
+    actor_rollout_ref.actor.megatron.expert_model_parallel_size actor_rollout_ref.actor.megatron.expert_tensor_parallel_size
+    actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size actor_rollout_ref.actor.megatron.sequence_parallel
+"""
+_MATTERS = {
+    f"{_ACTOR}.ppo_micro_batch_size": "micro_batch",
+    f"{_ACTOR}.optim.num_cycles": "schedule",
+    f"{_ACTOR}.optim.lr_decay_steps": "schedule",
+    f"{_ACTOR}.optim.lr_warmup_init": "schedule",
+    f"{_ACTOR}.megatron.dynamic_context_parallel": "model_parallel",
+    f"{_ACTOR}.fsdp_config.turbo_config.*": "",
+    "critic.optim.lr": STAYS,
+    "critic.ppo_m*_size*": STAYS,
+}
+_ELSEWHERE = """
+    actor_rollout_ref.rollout.* actor_rollout_ref.ref.* *.profiler.* critic.* reward* distillation.* global_profiler.* skip.*
+    custom_reward_function.* sandbox_fusion.* transfer_queue.* ray_kwargs.* ray_init.*
+"""
+"""Of verl 0.3 to 0.9; what generates, rewards, scores or profiles has tables of its own."""
+
+
+def read(page: SettingsPage) -> None:
+    """Reads the actor's batch and optimizer, and the trainer's GPUs; the critic's stay as they are."""
+    actor = page.table(_ACTOR)
+    each = page.whole(_N, default=1) or 1
+    prompts = actor.whole("ppo_mini_batch_size", default=256)
+    if prompts:
+        actor.give("effective_batch", prompts * each, "ppo_mini_batch_size")
+    page.reading.multiple = each
+    page.note(f"a sample is a completion: ppo_mini_batch_size {prompts} × rollout.n {each} in a step")
+    if actor.flag("use_dynamic_bsz"):
+        page.note(
+            "use_dynamic_bsz: verl fills micro-batches by ppo_max_token_len_per_gpu; their size is not read"
+        )
+        actor.whole("ppo_micro_batch_size_per_gpu")
+    else:
+        actor.whole("ppo_micro_batch_size_per_gpu", "micro_batch")
+    _gpus(page, actor)
+    actor.number("optim.lr", "lr", default=1e-6)
+    name = (actor.word("optim.optimizer", "adamw") or "").lower()
+    actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
+    actor.number("optim.weight_decay", "weight_decay", default=0.01)
+    actor.pair("optim.betas")
+    actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
+    _lengths(page, actor)
+
+
+def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
+    """Counts the trainer's nodes; those of a rollout with nodes of its own only generate."""
+    nodes, per_node = (
+        page.whole(f"trainer.{key}", default=d) for key, d in (("nnodes", 1), ("n_gpus_per_node", 8))
+    )
+    if nodes and per_node:
+        page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
+    if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
+        page.note(f"rollout.nnodes {alone}: these nodes only generate, and are none of gpus")
+    actor.read_parallel(*_PARALLEL)
+    actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
+
+
+def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
+    """Reads the run and its warmup, which verl counts in rollouts of `data.train_batch_size` prompts."""
+    rollout, prompts = (
+        page.whole("data.train_batch_size", default=1024),
+        actor.whole("ppo_mini_batch_size", default=256),
+    )
+    repeats = actor.whole("ppo_epochs", default=1) or 1
+    steps = repeats * (rollout or 0) // (prompts or 1)
+    rollouts = page.whole("trainer.total_training_steps")
+    if rollouts and steps:
+        page.give("duration", length(rollouts * steps, "st"), "trainer.total_training_steps")
+    else:
+        epochs = page.number("trainer.total_epochs", default=30)
+        page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
+        page.note(
+            f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {page.reading.multiple}, of whole rollouts of {rollout}"
+        )
+    page.give("drop_last", True, "")
+    page.give("convention", "exact", "")  # one loader, of the driver, deals out the rollouts
+    warmup, ratio = actor.number("optim.lr_warmup_steps"), actor.number("optim.lr_warmup_steps_ratio")
+    if warmup is not None and warmup > 0 and steps:
+        page.give("warmup", length(warmup * steps, "st"), f"{_ACTOR}.optim.lr_warmup_steps")
+    elif ratio:
+        page.give("warmup", share(ratio), f"{_ACTOR}.optim.lr_warmup_steps_ratio")
+    key = actor.first("optim.lr_scheduler_type", "optim.warmup_style", "optim.lr_decay_style")
+    kind = actor.word(key, "constant")
+    actor.give("schedule", kind, key)
+    if kind not in ("constant", "cosine", "linear"):
+        actor.unsupported(key, f"the scheduler {kind!r}")
+    elif steps > 1 and (kind == "cosine" or warmup or ratio):
+        page.note(f"verl moves the learning rate once a rollout, which has {steps} optimizer steps")
+    actor.number("optim.min_lr", "min_lr")
+    actor.times_lr("min_lr", actor.number("optim.min_lr_ratio"), "optim.min_lr_ratio")
+
+
+def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+    """Writes the actor's batch and optimizer, and the GPUs. The rollouts, and what is counted in them, stay the user's own.
+
+    Raises:
+        InputError: the batch is no whole number of prompts.
+    """
+    sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
+    actor = {
+        "ppo_mini_batch_size": plan.effective_batch // each,
+        "ppo_micro_batch_size_per_gpu": plan.micro_batch,
+        "optim": {"lr": plan.lr, "weight_decay": plan.weight_decay},
+        "grad_clip": plan.recipe.clip_norm or 1e9,
+    }
+    if plan.recipe.optimizer in ("adam", "adamw"):
+        actor["optim"]["betas"] = [plan.beta1, plan.beta2]
+    if plan.recipe.optimizer != "adamw":
+        sheet.note(
+            f"optim.optimizer is not set: name the class of {plan.recipe.optimizer}; verl's own is AdamW"
+        )
+    sheet.settings = {
+        "actor_rollout_ref": {"actor": actor, "rollout": {"n": each}},
+        "trainer": {"nnodes": plan.cluster.nodes, "n_gpus_per_node": plan.cluster.gpus_per_node},
+    }
+    todo = "set data.train_batch_size anew, to" if plan.batch_change else "keep data.train_batch_size"
+    sheet.note(
+        f"rollout.n is the plan's batch_multiple; {todo} a multiple of {plan.effective_batch // each} prompts"
+    )
+    sheet.note(
+        f"{plan.total_steps} optimizer steps, {plan.warmup_steps} of them warming up: verl counts total_training_steps and "
+        "lr_warmup_steps in rollouts, each data.train_batch_size / ppo_mini_batch_size × ppo_epochs of these"
+    )
+    return sheet
+
+
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+    """Writes Hydra's overrides behind the trainer's module."""
+    from isobatch.tools.export import leaves
+
+    def text(value: object) -> str:
+        return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
+
+    words = [[f"{at}={text(value)}"] for at, value in leaves(sheet.settings).items()]
+    return f"{top}{remark_lines(remarks)}{shell([['python', '-m', 'verl.trainer.main_ppo'], *words])}\n"
+
+
+def check(case: Case) -> Iterator[Issue]:
+    """Finds the batches that verl's own validation and workers refuse."""
+    yield from undivided_batch(case, "verl, workers: normalized ppo_mini_batch_size")
+    rollout, prompts = (
+        case.at("data", "train_batch_size"),
+        case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size"),
+    )
+    rollout, prompts = (int(it or d) for it, d in ((rollout, 1024), (prompts, 256)))
+    each, gpus = case.reading.multiple, case.gpus
+    if rollout * each % gpus and not case.at("actor_rollout_ref", "actor", "use_dynamic_bsz"):
+        yield Issue(
+            f"the run stops: a rollout has {count(rollout * each)} completions, no multiple of {gpus} GPUs",
+            f"data.train_batch_size {rollout} × rollout.n {each} is dealt out to all of them",
+            "verl, utils/config.py: validate_config",
+            f"data.train_batch_size: a multiple of {prompts} for which that holds",
+            Weight.STOPS,
+        )
+    if rollout % prompts:
+        yield Issue(
+            f"a rollout of {rollout} prompts is no whole number of steps of {prompts}"
+            if rollout > prompts
+            else f"the run stops: a rollout has {rollout} prompts, a step {prompts}",
+            "data.train_batch_size must be a multiple of ppo_mini_batch_size",
+            "verl, workers/config/actor.py: validate",
+            f"data.train_batch_size: {-(-rollout // prompts) * prompts}",
+            Weight.STOPS,
+        )
+
+
+VERL = Tool(
+    name="verl",
+    title="verl",
+    reader=Reader(
+        versions="0.3 to 0.9",
+        read=read,
+        check=check,
+        names={"lr": f"{_ACTOR}.optim.lr"},
+        harmless=_HARMLESS,
+        matters=_MATTERS | dict.fromkeys(_ELSEWHERE.split(), ""),
+    ),
+    writer=Writer(
+        versions="0.3 to 0.9",
+        file="verl.sh",
+        forms=("sh", "yaml"),
+        write=write,
+        runs_ragged=False,
+        runs_ramps=False,
+        is_part=True,
+        leaves_out="min_lr warmup_lr schedule eval_steps save_steps log_steps eps momentum ema_decay precision seq_len drop_last even_batches "
+        "name command image resume",
+        render=render,
+    ),
+)

@@ -1,0 +1,121 @@
+"""Trainers of completions: the batch holds the groups of a prompt together, and GPUs that only generate do not train."""
+
+import json
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.doctor import examine
+from isobatch.tools.read import read_file
+
+VERL = """
+B=1024
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=$B \\
+    actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40 +actor_rollout_ref.actor.optim.lr_warmup_steps=10 \\
+    actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 'trainer.logger=["console","wandb"]' \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 trainer.total_training_steps=100
+"""
+GRPO = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 8,
+    "learning_rate": 1e-6,
+    "max_steps": 100,
+    "beta": 0.1,
+}
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(VERL)
+    return path
+
+
+def test_verl_is_read_from_hydras_overrides(script):
+    found = read_file(script)
+    assert (found.tool, found.multiple) == ("verl", 5)
+    read = {
+        name: found.fields[name] for name in ("effective_batch", "micro_batch", "gpus", "duration", "warmup")
+    }
+    assert read == {
+        "effective_batch": 1280,
+        "micro_batch": 40,
+        "gpus": 16,
+        "duration": "400st",
+        "warmup": "40st",
+    }
+    assert "model_parallel" not in found.fields, "the rollout's tensors are of GPUs that generate"
+    assert any("rollout.nnodes 3: these nodes only generate" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("form", ["sh", "yaml"])
+def test_what_is_written_for_verl_is_read_back_at_every_count(script, tmp_path, form):
+    tuned, written, out = ib.Recipe.read(script), 0, tmp_path / f"out.{form}"
+    for gpus in range(1, 65):
+        plan = ib.plan(tuned, gpus, batch_tolerance=0.1, batch_multiple=5)
+        if plan.status == "infeasible":
+            continue
+        out.write_text(plan.to("verl", form=form).text)
+        found = read_file(out, "verl")
+        assert (found.fields["gpus"], found.multiple) == (gpus, 5)
+        assert found.fields["effective_batch"] == plan.effective_batch
+        assert plan.effective_batch % (gpus * found.fields["micro_batch"]) == 0
+        written += 1
+    assert written > 20
+
+
+def test_doctor_says_at_which_count_verl_stops(script):
+    assert examine(script, 16).healthy
+    issues = "\n".join(issue.what for issue in examine(script, 12).findings)
+    assert "the run stops: 1,280 samples are no multiple of 40 × 12 replicas" in issues
+    assert "the run stops: a rollout has 5,120 completions, no multiple of 12 GPUs" in issues
+
+
+@pytest.mark.parametrize(
+    ("beside", "gpus", "says"),
+    [
+        ({}, 3, None),
+        (
+            {"per_device_train_batch_size": 3},
+            3,
+            "18 completions on 3 GPUs are no multiple of num_generations 8",
+        ),
+        ({"steps_per_generation": 1, "per_device_train_batch_size": 4}, 7, "28 completions on 7 GPUs"),
+        ({"generation_batch_size": 128}, 8, None),
+        ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is no multiple of 8 × 7 GPUs"),
+    ],
+)
+def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus, says):
+    stops = [
+        it.what for it in examine({**GRPO, **beside}, gpus).findings if it.what.startswith("the run stops")
+    ]
+    assert [bool(stops), says is None or says in stops[0]] == [says is not None, True], stops
+
+
+def test_a_rollout_of_several_steps_follows_the_accumulation():
+    notes = read_file({**GRPO, "steps_per_generation": 8}).notes
+    assert "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written" in notes
+
+
+def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):
+    path = tmp_path / "grpo.json"
+    path.write_text(json.dumps({**GRPO, "per_device_train_batch_size": 7, "num_generations": 14}))
+    command = [
+        "counts",
+        "--from",
+        str(path),
+        "--set",
+        "gpus=8",
+        "--gpus",
+        "1..8",
+        "--batch-tolerance",
+        "0.1",
+        "--json",
+    ]
+    assert main(command) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    working = [row for row in rows if row["status"] != "infeasible"]
+    assert len(working) > 3 and all(row["effective_batch"] % 14 == 0 for row in working)
