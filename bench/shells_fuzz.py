@@ -112,7 +112,9 @@ def by_bash(scripts: list[str], folder: Path) -> dict[int, list[list[str]]]:
         return {}
     found: dict[int, list[list[str]]] = {number: [] for number in range(1, len(scripts) + 1)}
     for record in (folder / "log").read_bytes().decode(errors="surrogateescape").split("\1\0")[:-1]:
-        number, *words = record.split("\0")[:-1]
+        number, *words = record.split("\0")[:-1] or [""]
+        if not number.isdecimal():
+            return {}  # a script that closed or filled the log
         found[int(number)].append(words)
     return found
 
@@ -152,7 +154,10 @@ def judged(scripts: list[str], folder: Path) -> list[tuple[str, str]]:
         if ran is None or len(ran) > MOST:
             out[place] = ("not compared", "")
         else:
-            out[place] = (verdict(launches, ran), f"read {[(it.words, it.when) for it in launches]}\n  bash {ran}")
+            out[place] = (
+                verdict(launches, ran),
+                f"read {[(it.words, it.when) for it in launches]}\n  bash {ran}",
+            )
     return out
 
 

@@ -181,6 +181,10 @@ class Expansion:
         if operator.lstrip(":") in ("-", "=", "+") and operator:
             yield from self._alternative(shell, part, values)
             return
+        if operator.lstrip(":") == "?" and operator:
+            if values is None or (operator == ":?" and not any(values)):
+                raise InputError(f"{part.source} ends the script: it has no value")
+            self.may_fail |= not all(map(is_known, values))
         if values is None:
             values = [] if is_many(part) else [""]
         if operator and operator.lstrip(":") != "?":
