@@ -71,6 +71,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "plan_files": ("tests/fleet/folder",),
     "plan_fleet": ("rows", "oracle", "alone", "calls"),
     "plot": ("tests/report",),
+    "rules": ("tests/report",),
     "plan_table": ("calls", "tests/fleet"),
     "probe": ("tests/probing",),
     "replan": ("moves", "calls"),

@@ -26,12 +26,13 @@ def test_every_public_name_has_a_law():
 
 def test_every_public_function_is_called_with_anything():
     functions = {name for name in ib.__all__ if callable(getattr(ib, name)) and name.islower()}
-    # One writes folders, one draws, one calls what it is given, and one measures the machine.
+    # One writes folders, one draws, one calls what it is given, one measures the machine, and one takes nothing.
     assert functions - {name.partition(".")[0] for name in CALLS} == {
         "plan_files",
         "plot",
         "memory_of",
         "probe",
+        "rules",
     }
 
 
