@@ -328,4 +328,11 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
             return candidate
     # The comparison takes the product of the lengths.
     close = difflib.get_close_matches(name[:100], every, 1, alike)
+    if not close:  # another tool's name, misspelt
+        meant = difflib.get_close_matches(plain[:100], OURS, 1, 0.85)
+        close = [
+            candidate
+            for candidate in every
+            if meant and candidate.lstrip("-").replace("-", "_") == OURS[meant[0]]
+        ]
     return close[0] if close else None

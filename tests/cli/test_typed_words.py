@@ -103,6 +103,21 @@ def test_options_have_it_too(capsys, option, text, form):
     assert recipe is None and f"{option} must be" in err and err.rstrip().endswith(f"write {form}")
 
 
+@pytest.mark.parametrize("text", ["0.9, 0.95", "[0.9, 0.95]", "(0.9; 0.95)"])
+def test_betas_are_read_as_in_a_table(capsys, text):
+    recipe, _ = planned(capsys, betas=text)
+    assert recipe["betas"] == [0.9, 0.95]
+
+
+def test_a_tensor_is_the_number_that_it_holds():
+    torch = pytest.importorskip("torch")
+    assert ib.Recipe(effective_batch=torch.tensor(64), lr=torch.tensor(0.5)) == ib.Recipe(
+        effective_batch=64, lr=0.5
+    )
+    with pytest.raises(ib.InputError, match="effective_batch must be a whole number"):
+        ib.Recipe(effective_batch=torch.tensor([1, 2]), lr=0.1)
+
+
 def test_options_read_units(capsys):
     for option, text in (
         ("--memory-gib", "80 GiB"),
@@ -119,6 +134,12 @@ def test_options_read_units(capsys):
         (["--learning-rate", "0.1"], "recipe fields go with --set lr=VALUE"),
         (["--effective-batch", "256"], "recipe fields go with --set effective_batch=VALUE"),
         (["-g", "8"], "did you mean '--gpus'?"),
+        (["--price", "2"], "did you mean '--price-per-gpu-hour'?"),
+        (["--set", "learnin_rate=0.1"], "unknown field 'learnin_rate': did you mean 'lr'?"),
+        (
+            ["--set", "effective_batch=64,lr=1e-3"],
+            "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: --set effective_batch=64 --set lr=1e-3",
+        ),
         (["--ragged"], "use --split ragged"),
         (["--muon-decay"], "use --set decay=sqrt"),
         (["--zebra"], "isobatch plan --help all lists every option"),

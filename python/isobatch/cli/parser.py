@@ -185,6 +185,9 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unknown option {name!r}: {hint}ecipe fields go with --set {field}=VALUE")
         if (begun := _GPUS.get(name)) in options:
             return InputError(f"unknown option {name!r}: did you mean {begun!r}?")
+        longer = [option for option in options if option.startswith(name)]
+        if len(name) > 3 and 0 < len(longer) <= 3:
+            return InputError(f"unknown option {name!r}: did you mean {' or '.join(map(repr, longer))}?")
         if nearest(name, options) is None:
             return InputError(f"unknown option {name!r}: {self.prog} --help all lists every option")
         return unknown("option", name, options)

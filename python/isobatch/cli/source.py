@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,10 +67,20 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         name, equals, text = entry.partition("=")
         if not equals:
             raise must_be("FIELD=VALUE", entry, field="--set")
+        also = _JOINED.search(text)
+        if also is not None and also[1] in (*Recipe.__struct_fields__, "batch_per_gpu") and "(" not in text:
+            todo = (
+                f"give each field its own: --set {name}={text[: also.start()]} --set {text[also.start(1) :]}"
+            )
+            raise InputError(f"--set {entry} holds two fields: {todo}", field=f"--set {name}")
         if (went := earlier(name, as_options=True)) is not None:
             raise InputError(f"unknown field {name!r}: {went}", field=f"--set {name}")
         changes[name] = _value(name, text)
     return changes
+
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_JOINED = re.compile(r"[,;\s]\s*(\w+)=")
 
 
 def _value(name: str, text: str) -> Any:
@@ -77,6 +88,8 @@ def _value(name: str, text: str) -> Any:
     value = _core.number("micro_batch" if name == "batch_per_gpu" else name, text)
     if value is not None:
         return value
+    if name in ("betas", "device_batches") and (parts := _NUMBERS.findall(text)):
+        return [json.loads(part) for part in parts] if not _NUMBERS.sub("", text).strip(" ,;()[]") else text
     try:
         value = json.loads(text)
     except ValueError:

@@ -39,9 +39,10 @@ def plain(name: str, value: Any) -> Any:
     """A NumPy scalar as the Python number it stands for; anything else as it is."""
     if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
         return value
-    if getattr(value, "ndim", 0) or value.dtype.kind not in "biuf":
+    kind = getattr(value.dtype, "kind", None)  # of NumPy; a tensor's has none
+    if getattr(value, "ndim", 0) or (kind is not None and kind not in "biuf") or not hasattr(value, "item"):
         return value  # of which the core says what it should have been
-    return operator.index(value) if name in INTEGERS and value.dtype.kind in "iu" else value.item()
+    return operator.index(value) if name in INTEGERS and kind is not None and kind in "iu" else value.item()
 
 
 class _Named(StructMeta):
