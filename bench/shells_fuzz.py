@@ -67,6 +67,8 @@ CHUNK = 400
 FULL = 8 << 20
 """Bytes of a log that an endless script has filled: the others' lines may be missing."""
 MOST = 100
+LONG = 1_000
+"""Commands that isobatch follows; a script of more has a loop."""
 READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[$*?~/]|\$\([^)]*torchrun|`[^`]*torchrun""")
 """A file that is not there, without which bash does not start a command; a name of a file that bash refuses; a command in `$( … )`, which is no training."""
 
@@ -110,61 +112,68 @@ def by_bash(scripts: list[str], folder: Path) -> dict[int, list[list[str]]]:
         return {}
     found: dict[int, list[list[str]]] = {number: [] for number in range(1, len(scripts) + 1)}
     for record in (folder / "log").read_bytes().decode(errors="surrogateescape").split("\1\0")[:-1]:
-        number, *words = record.split("\0")[:-1]
+        number, *words = record.split("\0")[:-1] or [""]
+        if not number.isdecimal():
+            return {}  # a script that closed or filled the log
         found[int(number)].append(words)
     return found
 
 
-def by_isobatch(text: str) -> tuple[list[Launch] | None, bool]:
-    """The launches, None where the script is refused; whether something was taken for granted, and said."""
+def by_isobatch(text: str) -> tuple[list[Launch] | None, str]:
+    """The launches to be compared; and the verdict where there is nothing to compare: refused, or open, as something was taken for granted,
+    and said. A loop without an end is not asked of bash."""
     execution = Execution()
     try:
         execution.run(text, Shell(arguments=()))
     except InputError:
-        return None, False
-    read = [it for it in execution.launches if it.words[0] == "torchrun" or not is_known(it.words[0])]
-    return read, bool(execution.unread or execution.goes_on or execution.expansion.may_fail)
+        return None, "refused"
+    if execution.unread or execution.goes_on or execution.expansion.may_fail:
+        return None, "open"
+    if execution.count > LONG:
+        return None, "not compared"
+    return [it for it in execution.launches if it.words[0] == "torchrun" or not is_known(it.words[0])], ""
 
 
-def verdict(read: list[Launch] | None, presumes: bool, ran: list[list[str]]) -> str:
-    """Equal, open (a part of it depends on the run), refused, or wrong."""
-    if read is None:
-        return "refused"
-    if not presumes and all(not it.when and all(map(is_known, it.words)) for it in read):
+def verdict(read: list[Launch], ran: list[list[str]]) -> str:
+    """Equal, open (a part of it depends on the run), or wrong."""
+    if all(not it.when and all(map(is_known, it.words)) for it in read):
         return "equal" if sorted(list(it.words) for it in read) == sorted(ran) else "wrong"
-    if presumes or all(any(agrees(it.words, words) for it in read) for words in ran):
-        return "open"
-    return "wrong"
+    return "open" if all(any(agrees(it.words, words) for it in read) for words in ran) else "wrong"
+
+
+def judged(scripts: list[str], folder: Path) -> list[tuple[str, str]]:
+    """The verdict on each script, and what differs; bash is asked only where isobatch has an answer, again and alone where they differ."""
+    read = [by_isobatch(text) for text in scripts]
+    asked = [place for place, (launches, _) in enumerate(read) if launches is not None]
+    bash = by_bash([scripts[place] for place in asked], folder)
+    out = [(found, "") for _, found in read]
+    for number, place in enumerate(asked, 1):
+        launches, ran = read[place][0] or [], bash.get(number)
+        if ran is not None and len(ran) <= MOST and verdict(launches, ran) == "wrong":
+            ran = by_bash([scripts[place]], folder).get(1)
+        if ran is None or len(ran) > MOST:
+            out[place] = ("not compared", "")
+        else:
+            out[place] = (
+                verdict(launches, ran),
+                f"read {[(it.words, it.when) for it in launches]}\n  bash {ran}",
+            )
+    return out
 
 
 def fuzz(number: int, rng: random.Random) -> None:
     """Prints the counts, and each script that is read wrong."""
     counts: Counter[str] = Counter()
-    shown, began = 0, time.monotonic()
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(dir="/tmp") as held:
         folder = Path(held)
         folder.chmod(0o755)
-        while sum(counts.values()) < number:
-            scripts = [mutated(rng) for _ in range(CHUNK)]
-            bash = by_bash(scripts, folder)
-            for place, text in enumerate(scripts, 1):
-                if place not in bash:
-                    counts["not compared"] += 1
-                    continue
-                if len(bash[place]) > MOST:
-                    counts["not compared"] += 1
-                    continue
-                read, presumes = by_isobatch(text)
-                found = verdict(read, presumes, bash[place])
+        for done in range(0, number, CHUNK):
+            scripts = [mutated(rng) for _ in range(min(CHUNK, number - done))]
+            for text, (found, why) in zip(scripts, judged(scripts, folder), strict=True):
                 counts[found] += 1
-                if found == "wrong" and shown < 200:
-                    shown += 1
-                    print(
-                        "-----\n"
-                        + text
-                        + f"\n  read {[(it.words, it.when) for it in read or ()]}\n  bash {bash[place]}",
-                        flush=True,
-                    )
-            if sum(counts.values()) % (CHUNK * 10) == 0:
+                if found == "wrong":
+                    print(f"-----\n{text}\n  {why}", flush=True)
+            if done % (CHUNK * 50) == 0:
                 print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     print(dict(counts), f"{time.monotonic() - began:.0f} s")

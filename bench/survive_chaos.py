@@ -105,6 +105,9 @@ def one(folder: Path, seed: int, limit: float, alone: tuple[dict, dict]) -> tupl
             ranks.signal(name, signal.SIGCONT)
         codes = ranks.wait(60)
         wrong = [f"{name} hangs" for name, code in codes.items() if code is None]
+        for name in (name for name, code in codes.items() if code is None):
+            ranks.signal(name, signal.SIGUSR2)  # Where it hangs is in its output.
+        time.sleep(2 if wrong else 0)
         wrong += [
             f"{name} ended with {code}: {ranks.said(name)[-300:]}"
             for name, code in codes.items()

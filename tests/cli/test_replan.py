@@ -5,6 +5,7 @@ import json
 import pytest
 
 import isobatch as ib
+from allocation import pools
 from isobatch.cli import main
 
 RECIPE = ib.Recipe(
@@ -109,3 +110,10 @@ def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, capsys):
     assert "another tool's file goes with --from" in capsys.readouterr().err
     assert main(["plan", saved, "--gpus", "16"]) == 2  # and a plan is no recipe
     assert "is a plan, not a recipe: isobatch replan moves the run" in capsys.readouterr().err
+
+
+def test_a_saved_plans_profile_is_asked_for_again(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    ib.plan(RECIPE, 8, profile=pools.profile()).save(path)
+    assert main(["replan", str(path), "--at-step", "50", "--gpus", "16"]) == 0
+    assert "give --profile again" in capsys.readouterr().err

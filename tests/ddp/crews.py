@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -28,6 +29,9 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     os.setsid()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    # Its loader's workers are started as a training's are, not by a server of their own.
+    multiprocessing.set_start_method("fork", force=True)
     surviving.main(store, folder, name, options)
 
 
@@ -103,7 +107,7 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
         if "done" in line:
             applied.setdefault(line["done"], set()).add(line["crew"])
     if missing := sorted({*steps} - {*applied}):
-        found.append(f"steps {missing} were not done")
+        found.append(f"{len(missing)} steps were not done")
     for step, crews in applied.items():
         if len(crews) > 1:
             twice.append(f"{step} by {sorted(crews)}")

@@ -3,7 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run),
-kills ([step, where] of this rank), each where one of PLACES, and signal, SIGKILL or SIGSTOP.
+kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"]), and signal, SIGKILL or SIGSTOP.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn.functional import mse_loss
 
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
+from isobatch.integrations.torch.elastic.group import CrewGroup
 
 PLACES = ("forward", "between", "reduced", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -95,6 +96,13 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             say(kill=where, step=step)
             os.kill(os.getpid(), getattr(signal, options.get("signal", "SIGKILL")))
 
+    form = CrewGroup.form
+
+    def formed(group, members, number, *args, **settings):
+        at(number, "forming")
+        form(group, members, number, *args, **settings)
+
+    CrewGroup.form = formed
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     crews = survivors(
         recipe_of(options),

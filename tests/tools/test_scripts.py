@@ -271,9 +271,9 @@ def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
             "takes its arguments from the command line",
         ),
         (
-            "accelerator = Accelerator(gradient_accumulation_steps=4)\nloader = DataLoader(data, batch_size=16)\nAdamW(p, lr=1e-3)",
+            "loader = DataLoader(data, batch_size=16)\nAdamW(p, lr=1e-3)",
             None,
-            r"effective_batch=N\s+DataLoader.batch_size 16 × Accelerator.gradient_accumulation_steps 4.*\n\s+--set lr=0.001",
+            r"effective_batch=N\s+DataLoader.batch_size 16 ×.*\n\s+--set lr=0.001",
         ),
         ("def f(): return f()\nTrainingArguments(learning_rate=f())", None, r"learning_rate is f\(\)"),
     ],
@@ -281,6 +281,73 @@ def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
 def test_what_is_not_in_the_script_is_no_default(tmp_path, text, tool, says):
     with pytest.raises(InputError, match=says):
         ib.Recipe.read(script(tmp_path, text), tool=tool, gpus=1)
+
+
+LOOP = """
+    BATCH, STEPS = 16, 1000
+    def main(model, data):
+        accelerator = Accelerator(gradient_accumulation_steps=4, mixed_precision="bf16")
+        train, valid = DataLoader(data, batch_size=BATCH, shuffle=True), DataLoader(data, batch_size=64)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
+        scheduler = get_cosine_schedule_with_warmup(optimizer, 100, num_training_steps=STEPS)
+        for batch in train:
+            accelerator.clip_grad_norm_(model.parameters(), 0.5)
+    main(m, d)
+"""
+
+
+def test_a_loop_around_an_accelerator_is_read(tmp_path):
+    recipe = ib.Recipe.read(script(tmp_path, LOOP), gpus=2, duration="500st")
+    assert (recipe.effective_batch, recipe.lr, recipe.weight_decay, recipe.clip_norm) == (128, 3e-4, 0.1, 0.5)
+    assert (recipe.schedule, recipe.warmup, recipe.precision, recipe.optimizer) == (
+        "cosine",
+        "10%",
+        "bf16",
+        "adamw",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("BATCH, STEPS = 16", "BATCH, STEPS = size()", "DataLoader.batch_size is BATCH.*give batch_per_gpu"),
+        ("steps=4,", "steps=4, split_batches=f(),", "Accelerator.split_batches is f.*give effective_batch"),
+        ("steps=4,", "steps=4, deepspeed_plugin=p,", "Accelerator.deepspeed_plugin.*give accumulation"),
+        ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
+        ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
+        (
+            "get_cosine_schedule_with_warmup",
+            "torch.optim.lr_scheduler.OneCycleLR",
+            "OneCycleLR.*give schedule",
+        ),
+    ],
+)
+def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):
+    assert old in LOOP
+    with pytest.raises(InputError, match=says):
+        ib.Recipe.read(script(tmp_path, LOOP.replace(old, new)), gpus=2)
+
+
+def test_methods_of_the_arguments_are_what_the_real_class_makes_of_them(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    calls = (
+        ".set_training(learning_rate=2e-5, batch_size=4, max_steps=100)",
+        ".set_optimizer(beta2=0.95, learning_rate=3e-5)",
+        ".set_lr_scheduler('cosine', max_steps=90, warmup_steps=9)",
+        ".set_dataloader(train_batch_size=2, drop_last=True)",
+    )
+    made = "TrainingArguments('out', weight_decay=0.3, gradient_accumulation_steps=8, save_steps=500, use_cpu=True)"
+    lines = f"args = {made}\n" + "".join(f"args{call}\n" for call in calls)
+    real = transformers.TrainingArguments(
+        str(tmp_path), weight_decay=0.3, gradient_accumulation_steps=8, use_cpu=True
+    )
+    real.set_training(learning_rate=2e-5, batch_size=4, max_steps=100)
+    real.set_optimizer(beta2=0.95, learning_rate=3e-5)
+    real.set_lr_scheduler("cosine", max_steps=90, warmup_steps=9).set_dataloader(2, drop_last=True)
+    first, second = (ib.Recipe.read(it, gpus=2) for it in (script(tmp_path, lines), real))
+    assert {name: getattr(first, name) for name in FIELDS} == {name: getattr(second, name) for name in FIELDS}
+    with pytest.raises(InputError, match=r"learning_rate depends on debug \(line 4\): give lr a value"):
+        ib.Recipe.read(script(tmp_path, f"args = {made}\nif debug: args{calls[0]}"), gpus=2)
 
 
 def test_nothing_is_executed(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ SAME = {
     "case": "M=7B\ncase $M in\n  7B|8B) BS=4 ;;\n  *) BS=1 ;;\nesac\ntorchrun t.py $BS",
     "sums": "N=4\nG=8\nA=$((256 / (N * G * 2)))\n((A++))\nlet B=3\ntorchrun t.py $A $((A > 4 ? 1 : -7 % 3)) $((0x10 + 010 + 2#11))",
     "defaults": 'X=${X:-8}\n: ${Y:=a b}\nZ=set\ntorchrun t.py $X "$Y" $Y ${Z:+yes} ${W-} "${W:-"c d"}"',
+    "defaults that are assigned": 'torchrun t.py ${A="t.py --lr"\n1} $A ${A=x}',
     "parts of values": "M=a/llama-7b.v1\ntorchrun t.py ${M%.*} ${M##*/} ${M%%-*} ${M#*/} ${M/7b/13b} ${#M} ${M:2:5} ${M: -2} ${M^^}",
     "arrays": 'A=(--lr 1e-4 "a b")\nA+=(--wd 0.1)\nA[1]=3e-4\ntorchrun t.py "${A[@]}" ${A[2]} ${#A[@]} "${A[*]}" $A',
     "quotes": "N='a b'\ntorchrun t.py \"$N\" $N '$N' a\"b\"'c'\\ d $'x\\ty\\x41\\'' \"\\$N \\a\" \"\" ''",
@@ -106,6 +107,22 @@ def test_what_only_the_run_knows_is_said():
     assert "source env.sh is another file, and not read" in said and "line 1" in said
     assert "$EXTRA, which is not set in this file: flags in it are not read" in said
     assert "LR=1e-4" in said
+
+
+def test_an_unknown_word_may_be_none_or_several():
+    found = arguments("f() { N=$#; L=$2; shift; torchrun t.py --lr $L --n $N --bs $1; }\nf $X 8")
+    assert all(why(found[name]) for name in ("lr", "n", "bs"))
+
+
+def test_slurms_variables_are_those_of_its_own_lines(tmp_path):
+    file = tmp_path / "train.slurm"
+    flags = "--per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9"
+    command = f"srun torchrun --nnodes $SLURM_NNODES --nproc_per_node $SLURM_GPUS_ON_NODE t.py {flags}\n"
+    file.write_text(f"#!/bin/bash\n#SBATCH --nodes=4 # four\n#SBATCH --gres=gpu:a100:8\n{command}")
+    assert ib.Recipe.read(file).effective_batch == 128
+    file.write_text(f"#SBATCH -N 1-2\n#SBATCH --gpus-per-node 8\n{command}")
+    with pytest.raises(InputError, match=r"SLURM_NNODES, which is not set in this file: give gpus a value"):
+        ib.Recipe.read(file)
 
 
 def test_words_that_a_condition_adds_leave_the_others():

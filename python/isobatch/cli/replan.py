@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     )
     tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
     feasible = moved.status != "infeasible"
+    if feasible and running.hours is not None and moved.hours is None:
+        say("hours are not known any more: a saved plan has no profile, so give --profile again")
     written = moved.to(tool, job=job(args, resume=checkpoint)) if tool is not None and feasible else None
     if args.output:
         moved.save(args.output)

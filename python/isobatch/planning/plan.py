@@ -477,7 +477,9 @@ def plan(
         refuse_no_recipe(recipe)
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
-    made = plan_of(recipe, cluster, settings_of(settings), workloads_of_profiles(profile))
+    workloads = workloads_of_profiles(profile)
+    made = plan_of(recipe, cluster, settings_of(settings), workloads)
+    made.__dict__["workloads"] = workloads  # for `replan`
     return made.require() if strict else made
 
 

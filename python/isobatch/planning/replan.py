@@ -40,7 +40,7 @@ def replan(
         at_step: optimizer steps done, counted from the start of the run.
         cluster: the target (a number is that many GPUs), which may be the old one; None: where it ran.
         effective_batch: the batch to reach; None: as the policy has it, under "keep" the batch it had.
-        profile: as in `plan`.
+        profile: as in `plan`; None: that of the running plan, which a plan from a file does not have.
         changes: keywords of `plan` that are others from here on, such as max_micro_batch or split.
 
     Returns:
@@ -82,7 +82,7 @@ def replan(
     settings_of(changes)  # for the names of those that there are not
     asked = running.settings._replace(**changes)
     where = running.cluster if cluster is None else cluster_of(cluster)
-    workloads = workloads_of_profiles(profile)
+    workloads = running.__dict__.get("workloads") if profile is None else workloads_of_profiles(profile)
     if effective_batch is None:
         return _at(running, at_step, workloads, where, asked)
     # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
@@ -103,11 +103,12 @@ def _at(
     if after.status == "infeasible":
         after.__dict__["make"] = partial(_at, running, step, workloads)
         return after
-    if step == 0:
-        return after
-    # A move at the same step never ran: this one takes its place.
-    moves = running.moves[:-1] if running.moves and running.moves[-1].step == step else running.moves
-    return _moved(running, moves, after, step)
+    if step > 0:
+        # A move at the same step never ran: this one takes its place.
+        moves = running.moves[:-1] if running.moves and running.moves[-1].step == step else running.moves
+        after = _moved(running, moves, after, step)
+    after.__dict__["workloads"] = workloads
+    return after
 
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:

@@ -14,6 +14,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Rule, Rules
 from isobatch.recipes.recipe import Recipe
 from isobatch.report import charts
+from isobatch.report.allocation_page import allocation_page, log_in
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
@@ -41,7 +42,7 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), or the table of a fleet.
+    """Makes the page of a file: a plan or a validation (.json), a log of divisions (.jsonl), or the table of a fleet.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
@@ -52,6 +53,8 @@ def page_of_file(
     Raises:
         InputError: it cannot be read, or is none of these.
     """
+    if PurePath(path).suffix.lower() == ".jsonl" and (divisions := log_in(path)) is not None:
+        return allocation_page(divisions, title=title)
     if PurePath(path).suffix.lower() != ".json":
         from isobatch.files.read import read_table
 

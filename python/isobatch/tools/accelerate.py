@@ -1,13 +1,15 @@
-"""Accelerate's launcher configuration: the processes, and little of the training."""
+"""Accelerate's launcher configuration, which has the processes and little of the training, and loops of one's own around an Accelerator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from isobatch.errors import InputError
 from isobatch.tools.launchers import layout, port, script, variables
-from isobatch.tools.page import SettingsPage
+from isobatch.tools.page import SettingsPage, Unknown
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
+from isobatch.words import share
 
 _HARMLESS = """
     command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
@@ -17,11 +19,23 @@ _HARMLESS = """
     parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_sp_backend
     parallelism_config.parallelism_config_cp_comm_strategy parallelism_config.parallelism_config_sp_attn_implementation
     parallelism_config.parallelism_config_sp_seq_length parallelism_config.parallelism_config_sp_seq_length_is_variable
+    Accelerator.* *.fused *.foreach *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
 """
+_MATTERS = {
+    "Accelerator.dataloader_config": "effective_batch",
+    "Accelerator.gradient_accumulation_plugin": "accumulation",
+    "Accelerator.deepspeed_plugin*": "accumulation",
+    "Accelerator.megatron_lm_plugin": "model_parallel",
+    "Accelerator.parallelism_config": "model_parallel",
+}
+"""Arguments of a script's Accelerator that hold settings in a class of their own."""
 
 
 def read(page: SettingsPage) -> None:
-    """num_processes counts the processes of all machines together."""
+    """num_processes counts the processes of all machines together. A Python script has its loop instead."""
+    if "Accelerator" in page.settings:
+        _read_loop(page)
+        return
     page.whole("num_processes", "gpus", default=1)
     mixed = page.word("mixed_precision", "no")
     if mixed in ("bf16", "fp16"):
@@ -46,6 +60,58 @@ def read(page: SettingsPage) -> None:
         megatron.whole("megatron_lm_num_micro_batches", "accumulation")
     if megatron.has("megatron_lm_gradient_clipping"):
         megatron.clip("megatron_lm_gradient_clipping")
+
+
+def _read_loop(page: SettingsPage) -> None:
+    """`Accelerator(…)`, `DataLoader(…)`, the optimizer, `clip_grad_norm_(…)` and the scheduler of a script, each a table of its arguments.
+    The length is in a loop that is not read: it is asked for.
+    """
+    from isobatch.tools.follow import OPTIMIZERS
+
+    loader, own, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
+    micro = loader.whole("batch_size", "batch_per_gpu")
+    accumulation = own.whole("gradient_accumulation_steps", "accumulation", default=1)
+    if isinstance(own.raw("split_batches"), Unknown):
+        own.number("split_batches", "effective_batch")
+    elif own.flag("split_batches") and micro:
+        del fields["batch_per_gpu"], page.reading.keys["batch_per_gpu"]
+        page.give("effective_batch", micro * (accumulation or 1), "DataLoader.batch_size")
+        page.note("Accelerator.split_batches: DataLoader.batch_size is of all processes together")
+    mixed = own.word("mixed_precision", "no")
+    if mixed in ("bf16", "fp16"):
+        page.give("precision", mixed, "Accelerator.mixed_precision")
+    page.table("clip_grad_norm_").clip("max_norm")
+    made = [name for name in OPTIMIZERS if name in page.settings]
+    if len(made) > 1:
+        text = f"the script makes {' and '.join(made)}: give optimizer and lr a value"
+        page.fault("optimizer", InputError(text, field=made[0]))
+    for name in made[:1]:
+        page.optimizer(name, name)
+        page.table(name).number("lr", "lr")
+        page.table(name).torch_optimizer()
+    for name in page.settings.keys() - {"DataLoader", "Accelerator", "clip_grad_norm_", *OPTIMIZERS}:
+        _read_schedule(page, page.table(name), name)
+
+
+def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
+    """A scheduler of transformers; its warmup is a share of its steps, as a prepared one takes a step for every process."""
+    kind = (
+        call.word("name") or ""
+        if key == "get_scheduler"
+        else key.removeprefix("get_").replace("_schedule", "")
+    )
+    shape = kind.lower().removesuffix("_with_warmup")
+    if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
+        page.unsupported(key, f"the scheduler {kind or key}")
+        return
+    page.give("schedule", shape, key)
+    steps = call.number("num_training_steps") if shape != "constant" else None
+    warmup = call.number("num_warmup_steps") if kind != "constant" else None
+    if warmup and steps:
+        page.give("warmup", share(warmup / steps), f"{key}.num_warmup_steps")
+    elif warmup:
+        text = f"{warmup:g} steps of warmup in a run of unknown length: give warmup a value"
+        page.fault("warmup", InputError(text, field=f"{key}.num_warmup_steps"))
 
 
 def write(plan: Plan, job: Job) -> SettingsSheet:
@@ -117,7 +183,7 @@ def check(case: Case) -> Iterator[Issue]:
 ACCELERATE = Tool(
     name="accelerate",
     title="Accelerate's launcher configuration",
-    reader=Reader(versions="0.20 to 1.15", read=read, check=check, harmless=_HARMLESS),
+    reader=Reader(versions="0.20 to 1.15", read=read, check=check, harmless=_HARMLESS, matters=_MATTERS),
     writer=Writer(
         versions="1.0 to 1.15",
         file="accelerate.yaml",

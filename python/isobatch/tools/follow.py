@@ -21,12 +21,43 @@ TRL = (
 )  # fmt: skip
 OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
 _SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
+_WARMED = ("num_warmup_steps", "num_training_steps")
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
 _FIRST = {
     "DataLoader": ("dataset", "batch_size"),
     **dict.fromkeys(TRAINER, ("output_dir",)),
     **dict.fromkeys(OPTIMIZERS, ("params", "lr")),
+    "clip_grad_norm_": ("parameters", "max_norm"),
+    "get_scheduler": ("name", "optimizer", *_WARMED),
+    "get_constant_schedule_with_warmup": ("optimizer", "num_warmup_steps"),
+    **dict.fromkeys(
+        ("get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"),
+        ("optimizer", *_WARMED, "num_cycles"),
+    ),
 }
+_SETTERS = {
+    "set_training": (
+        ("learning_rate", "learning_rate", 5e-5), ("batch_size", "per_device_train_batch_size", 8), ("weight_decay", "weight_decay", 0),
+        ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps", 1),
+    ),
+    "set_optimizer": (
+        ("name", "optim", "adamw_torch"), ("learning_rate", "learning_rate", 5e-5), ("weight_decay", "weight_decay", 0),
+        ("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("epsilon", "adam_epsilon", 1e-8), ("args", "optim_args", None),
+    ),
+    "set_lr_scheduler": (
+        ("name", "lr_scheduler_type", "linear"), ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
+        ("warmup_steps", "warmup_steps", 0), ("warmup_ratio", "warmup_ratio", 0),
+    ),
+    "set_dataloader": (
+        ("train_batch_size", "per_device_train_batch_size", 8), ("eval_batch_size", "per_device_eval_batch_size", 8),
+        ("drop_last", "dataloader_drop_last", False), ("auto_find_batch_size", "auto_find_batch_size", False),
+    ),
+    "set_save": (("strategy", "save_strategy", "steps"), ("steps", "save_steps", 500)),
+    "set_evaluate": (("strategy", "eval_strategy", "no"), ("steps", "eval_steps", 500)),
+    "set_logging": (("strategy", "logging_strategy", "steps"), ("steps", "logging_steps", 500)),
+}  # fmt: skip
+"""Methods of TrainingArguments, as transformers 4.30 to 5.23 have them: argument, setting, and the default that overwrites it."""
 _OPEN = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
     "warmup_steps", "weight_decay", "optim", "max_grad_norm",
@@ -153,6 +184,10 @@ class Script(Scope):
                 inner.ctx, ast.Store
             ):
                 self.assign(inner, Unknown(why=f"depends on {why}"))
+            elif (
+                isinstance(inner, ast.Call) and _setter(inner) and isinstance(of := self._holder(inner), dict)
+            ):
+                of |= {key: Unknown(why=f"depends on {why}") for _, key, _ in _SETTERS[_setter(inner)]}
 
     def value(self, node: ast.expr) -> Any:
         """Of an expression."""
@@ -188,6 +223,8 @@ class Script(Scope):
     def _call_value(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
         last = name.rpartition(".")[2]
+        if _setter(node) and isinstance(of := self._holder(node), dict):
+            return self._set(node, of)
         if self._is_looked_for(name):
             if id(node) not in self.made or self.depth:
                 self._make(node, last)
@@ -213,6 +250,21 @@ class Script(Scope):
             return self._keywords(node)
         return Unknown()
 
+    def _holder(self, node: ast.Call) -> Any:
+        return self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
+
+    def _set(self, node: ast.Call, of: dict[str, Any]) -> dict[str, Any]:
+        """`args.set_training(learning_rate=2e-5)`: what it does not name falls back to the method's own default."""
+        table = _SETTERS[_setter(node)]
+        given = {name: self._said(item) for (name, _, _), item in zip(table, node.args, strict=False)}
+        given |= self._keywords(node)
+        tables = [self.value(word.value) for word in node.keywords if word.arg is None]
+        lost = Unknown(why=f"may be in ** (line {node.lineno}), which has no literal value")
+        is_open = not all(isinstance(it, dict) for it in tables)
+        for name, key, default in table:
+            of[key] = given.get(name, lost if is_open else default)
+        return of
+
     def assign(self, target: ast.expr, value: Any) -> None:
         """Also `a, b = parser.parse_args_into_dataclasses()`."""
         if (
@@ -236,7 +288,9 @@ class Script(Scope):
                 "transformers",
                 "bitsandbytes",
             )
-        return last in (*TRAINER, *TRL, "Accelerator", "DataLoader") or any(it in name for it in _SCHEDULERS)
+        return last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_") or any(
+            it in name for it in _SCHEDULERS
+        )
 
     def _make(self, node: ast.Call, name: str) -> None:
         settings = {key: self._said(item) for key, item in zip(_FIRST.get(name, ()), node.args, strict=False)}
@@ -345,3 +399,8 @@ class Script(Scope):
 
 def _constant(node: ast.expr | None) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def _setter(node: ast.Call) -> str:
+    """The method of TrainingArguments that a call names; else empty."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) and node.func.attr in _SETTERS else ""

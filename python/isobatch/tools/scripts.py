@@ -16,7 +16,10 @@ from isobatch.words import few
 
 def is_script(text: str) -> bool:
     """Whether a Python file may make what is looked for; a configuration of mmengine does not."""
-    return any(f"{name}(" in text for name in (*TRAINER, *TRL, "Trainer", "Accelerator", "HfArgumentParser"))
+    return any(
+        f"{name}(" in text
+        for name in (*TRAINER, *TRL, "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
+    )
 
 
 def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[dict[str, Any], str]:
@@ -43,7 +46,7 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
         found, tool = [it for it in made if it.name == "Trainer"], "lightning"
     if not found:
         _refuse_command_line(text, file)
-        return _loop(made), ""
+        return _loop(made), "accelerate" if any(it.name == "Accelerator" for it in made) else ""
     one = _chosen(found, file, name)
     if script.defaults:
         taken = [f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)]
@@ -92,7 +95,11 @@ def _lightning(trainer: Made, made: list[Made]) -> dict[str, Any]:
             key: value for key, value in _explained(optimizers[0].settings).items() if key != "params"
         }
         settings["optimizer"] = {"class_path": f"torch.optim.{optimizers[0].name}", "init_args": arguments}
-    schedulers = [it for it in made if it.name not in (*OPTIMIZERS, "DataLoader", "Trainer", "Accelerator")]
+    schedulers = [
+        it
+        for it in made
+        if it.name not in (*OPTIMIZERS, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
+    ]
     if schedulers:
         why = f"is {schedulers[0].name} (line {schedulers[0].line}), whose steps the script decides"
         settings["lr_scheduler"] = {"class_path": Unknown(why=why)}
@@ -111,10 +118,22 @@ def _loader(made: list[Made]) -> dict[str, Any]:
 
 
 def _loop(made: list[Made]) -> dict[str, Any]:
-    """A training loop of one's own: its settings as they would be offered for a recipe."""
-    settings = {it.name: dict(it.settings) for it in made if it.name in ("Accelerator", *OPTIMIZERS)}
-    loader = _loader(made)
-    return {"DataLoader": loader, **settings} if loader else settings
+    """A training loop of one's own: the arguments of each class by its name; those that differ between its calls are not known."""
+    by_name: dict[str, list[Made]] = {}
+    for it in made:
+        by_name.setdefault(it.name, []).append(it)
+    loader = _loader(by_name.pop("DataLoader", []))
+    settings: dict[str, Any] = {"DataLoader": loader} if loader else {}
+    for name, calls in by_name.items():
+        lines = ", ".join(f"line {it.line}" for it in calls)
+        keys = {key for it in calls for key in it.settings} - {"params", "parameters", "optimizer"}
+        settings[name] = {
+            key: calls[0].settings.get(key)
+            if len({repr(it.settings.get(key)) for it in calls}) == 1
+            else Unknown(why=f"has another value in each {name}: {lines}")
+            for key in sorted(keys)
+        }
+    return settings
 
 
 def _refuse_command_line(text: str, file: str) -> None:

@@ -78,6 +78,20 @@ def test_a_rank_that_comes_gets_the_state_from_the_others(tmp_path, alone, insid
 
 
 @pytest.mark.slow
+def test_ranks_that_failed_to_form_meet_one_that_did_not(tmp_path, alone):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:
+        kills = {0: [[5, "between"]], 1: [[1, "forming"]]}
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=kills.get(rank, []))
+        ranks.wait_for(lambda line: line.get("kill") == "forming")
+        ranks.start("late", seed=9)
+        codes = ranks.wait(120)
+    assert codes == {"r0": DEAD, "r1": DEAD, "r2": 0, "late": 0}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] == []
+    assert max(line["of"] for line in lines(tmp_path) if line.get("crew", 0) > 1 and "at" in line) == 2
+
+
+@pytest.mark.slow
 def test_a_paused_rank_is_out_and_comes_in_again(tmp_path, alone):
     with Ranks(tmp_path, {**OPTIONS, "lease": 1.5, "pause": 0.2}) as ranks:
         for rank in range(3):

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import isobatch as ib
+from allocation import pools
 
 RECIPE = ib.Recipe(
     effective_batch=256,
@@ -254,6 +255,17 @@ def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_
 def test_wrong_use(asked, message):
     with pytest.raises(ib.InputError, match=message):
         ib.replan(run_of(), **asked)
+
+
+def test_hours_go_on_by_the_running_plans_profile():
+    speed = pools.profile()
+    run = run_of(profile=speed)
+    moved = ib.replan(ib.replan(run, at_step=57, cluster=16), at_step=90, cluster=4)
+    again = ib.replan(
+        ib.replan(run, at_step=57, cluster=16, profile=speed), at_step=90, cluster=4, profile=speed
+    )
+    assert moved.hours == again.hours > run.hours
+    assert moved == again
 
 
 def test_a_run_cannot_move_before_its_last_move():

@@ -9,7 +9,7 @@ from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import tested
 from isobatch.tools.shells.expansion import Expansion
 from isobatch.tools.shells.pieces import ALWAYS_SET
-from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark
+from isobatch.tools.shells.state import Marks, Outcome, Shell, Value, is_known, is_mark, is_several
 from isobatch.tools.shells.tree import Assignment, Command, Function, Repetition, Simple, Text
 
 ANYTHING = "*"
@@ -174,6 +174,9 @@ def _shift(_execution: Follower, shell: Shell, words: list[str], _: Simple) -> O
     if shell.arguments is None or not by.isdecimal():
         shell.arguments = None
         return None, ""
+    if any(map(is_several, shell.arguments[: int(by)])):
+        shell.arguments = None
+        return None, ""
     if int(by) <= len(shell.arguments):
         shell.arguments = shell.arguments[int(by) :]
         return True, ""
@@ -220,6 +223,8 @@ def _end(flow: str) -> Callable[..., Outcome]:
     def ends(execution: Follower, _shell: Shell, words: list[str], command: Simple) -> Outcome:
         if flow in ("break", "continue") and words[1:]:
             raise InputError(f"line {command.line}: {' '.join(words)} is not read: out of one loop at a time")
+        if len(words) > 2:
+            raise InputError(f"line {command.line}: {' '.join(words)} has too many arguments")
         if flow in ("break", "continue") and not execution.loops:
             return True, ""
         known = {(): True, ("0",): True}.get(

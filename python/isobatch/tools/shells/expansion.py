@@ -16,7 +16,7 @@ from isobatch.tools.shells.pieces import (
     is_many,
     stripped,
 )
-from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark
+from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark, is_several
 from isobatch.tools.shells.sums import Computation, NotComputed
 from isobatch.tools.shells.tree import Output, Parameter, Sum, Text, Word
 
@@ -181,6 +181,10 @@ class Expansion:
         if operator.lstrip(":") in ("-", "=", "+") and operator:
             yield from self._alternative(shell, part, values)
             return
+        if operator.lstrip(":") == "?" and operator:
+            if values is None or (operator == ":?" and not any(values)):
+                raise InputError(f"{part.source} ends the script: it has no value")
+            self.may_fail |= not all(map(is_known, values))
         if values is None:
             values = [] if is_many(part) else [""]
         if operator and operator.lstrip(":") != "?":
@@ -208,10 +212,8 @@ class Expansion:
             return [place]
         number = int(place)
         before = held if number < 0 else held[: number + 1]
-        if any(value and all(map(is_mark, value)) for value in before):
-            return [
-                self.marks.mark(part.source, "which is not known")
-            ]  # one that is not known may be none, or several
+        if any(map(is_several, before)):
+            return [self.marks.mark(part.source, "which is not known")]
         return [held[number]] if -len(held) <= number < len(held) else None
 
     def _held(self, shell: Shell, part: Parameter) -> Value:
@@ -219,6 +221,8 @@ class Expansion:
         if name.isdigit() and name != "0":
             if arguments is None:
                 return self.marks.mark(part.source, "which is an argument of the script")
+            if any(map(is_several, arguments[: int(name)])):
+                return self.marks.mark(part.source, "which is not known")
             return arguments[int(name) - 1] if int(name) <= len(arguments) else None
         if name in ("@", "*"):
             return (
@@ -229,7 +233,7 @@ class Expansion:
         if name == "#":
             return (
                 self.marks.mark(part.source, "which only the run knows")
-                if arguments is None
+                if arguments is None or any(map(is_several, arguments))
                 else str(len(arguments))
             )
         if not name.isidentifier() or part.operator == "!":
@@ -248,22 +252,29 @@ class Expansion:
             yield Piece([self.marks.mark(part.source, "which is not known")], part.quoted, not part.quoted)
             return
         if is_set == (sign == "+"):
-            yield from self._pieces(shell, argument, inner=not part.quoted)
-            if not argument:
-                yield Piece([""], part.quoted, not part.quoted)
+            if has_tilde(argument, assigned=True):
+                lost = self.marks.mark(part.source, "in which bash replaces a ~")
+                if sign == "=":
+                    shell.variables[part.name] = lost
+                yield Piece([lost], part.quoted, not part.quoted)
+            elif sign == "=":
+                yield Piece([self._assigned(shell, part, argument)], part.quoted, not part.quoted)
+            else:
+                yield from self._pieces(shell, argument, inner=not part.quoted)
+                if not argument:
+                    yield Piece([""], part.quoted, not part.quoted)
         elif sign != "+":
             if is_many(part) == "*" and part.quoted:
                 values = [" ".join(values or ())]
             yield Piece(values or [""], part.quoted, not part.quoted)
         elif part.quoted:
             yield Piece([""], True, False)
-        if sign == "=" and not is_set:
-            self._assigned(shell, part, argument)
 
-    def _assigned(self, shell: Shell, part: Parameter, argument: Word) -> None:
+    def _assigned(self, shell: Shell, part: Parameter, argument: Word) -> str:
         if not part.name.isidentifier() or part.place is not None:
             raise InputError(f"{part.source} cannot be assigned")
-        shell.variables[part.name] = self.text(shell, argument)
+        value = shell.variables[part.name] = self.text(shell, argument)
+        return value
 
     def _is_outside(self, shell: Shell, part: Parameter) -> bool:
         """Whether only the environment, or who starts the script, could give it a value."""

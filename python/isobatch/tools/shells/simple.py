@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 
 from isobatch.tools.shells.quotes import META, PLACEHOLDER, WordReader
-from isobatch.tools.shells.tree import Assignment, Document, Function, Output, Simple, Text, Word
+from isobatch.tools.shells.tree import (
+    Assignment,
+    Document,
+    Function,
+    Output,
+    Parameter,
+    Part,
+    Simple,
+    Sum,
+    Text,
+    Word,
+)
 
 DECLARES = ("export", "declare", "typeset", "local", "readonly")
 """Commands whose arguments may be assignments."""
@@ -16,6 +27,13 @@ _RESERVED = (
 _KEYWORD = re.compile(r"[a-z]+|\{|\}|!|\[\[|\]\]")
 _REDIRECTION = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(<<<|<<-?|<&|>&|<>|>>|>\||&>>|&>|<(?!<)|>)(?!\()")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[|\+?=)")
+
+
+def _computes(part: Part) -> bool:
+    """Whether bash may end, or set a variable, where it expands this."""
+    return isinstance(part, Sum) or (
+        isinstance(part, Parameter) and part.operator.lstrip(":") in ("=", "?") and part.operator != ""
+    )
 
 
 class CommandReader(WordReader):
@@ -102,6 +120,8 @@ class CommandReader(WordReader):
             target = self._next_word()
             if found[1] in (">&", "<&") and re.match(r"(?![012-](?:\s|[;&|)<>]|$))[\d-]", quoted_end):
                 self.fail("a redirection to such a file is not read")
+            if any(_computes(part) for part in target):
+                self.fail("a computation in a redirection is not read")
             if found[1] in ("<<", "<<-"):
                 texts = [part for part in target if isinstance(part, Text)]
                 if len(texts) < len(target):

@@ -128,6 +128,11 @@ def is_known(text: str) -> bool:
     return not text or max(text) < chr(_FIRST_MARK)
 
 
+def is_several(text: str) -> bool:
+    """Whether a word of which nothing is known may be none, or several."""
+    return text != "" and all(map(is_mark, text))
+
+
 def merged(first: Shell, second: Shell, marks: Marks, why: str) -> Shell:
     """The state behind two branches of which one runs: what differs in them is not known."""
     out = first.copy()

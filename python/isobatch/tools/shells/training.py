@@ -11,7 +11,7 @@ from isobatch.errors import InputError
 from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Unknown
 from isobatch.tools.shells.execution import Execution
-from isobatch.tools.shells.state import Launch, Marks, Shell, is_known, is_mark
+from isobatch.tools.shells.state import Launch, Marks, Shell, Value, is_known, is_mark
 from isobatch.words import few
 
 _BATCHES = ("batch", "batch_per_gpu", "effective_batch")
@@ -20,6 +20,17 @@ _LISTS = {"rampup_batch_size", "step_batch_size_schedule", "betas", "adam_betas"
 """Flags of several values, one of which may be a variable's."""
 _SWITCHES = {"bf16", "fp16", "tf32"}
 """Flags that may stand without a value: a variable behind one is a word of its own."""
+_SBATCH = re.compile(
+    r"(?<=\s)(--(?:nodes|ntasks|ntasks-per-node|gpus-per-node|cpus-per-task)(?==|\s)|--gres(?=[=\s]gpu)|-[Nnc])[=\s]?\s*(\S+)"
+)
+_SLURM = {
+    "nodes": "SLURM_NNODES SLURM_JOB_NUM_NODES",
+    "ntasks": "SLURM_NTASKS SLURM_NPROCS",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "gpus-per-node": "SLURM_GPUS_ON_NODE",
+    "cpus-per-task": "SLURM_CPUS_PER_TASK",
+}
+"""Variables of a job by the option of sbatch that sets them."""
 _FLAG = re.compile(r"--[A-Za-z]")
 
 
@@ -40,7 +51,8 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9\\nB=16")
     {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
     """
-    execution, shell = Execution(), Shell()
+    slurm = _of_slurm(text)
+    execution, shell = Execution(), Shell(variables=dict(slurm), exported=set(slurm))
     execution.run(text, shell)
     said = notes if notes is not None else []
     launches = trainings(execution, line)
@@ -52,10 +64,42 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         said.append(
             f"line {launches[0].line}: the training runs only under a condition: {'; '.join(launches[0].when)}"
         )
+    if used := [f"{name}={slurm[name]}" for name in slurm if name in execution.expansion.read]:
+        said.append(f"as its #SBATCH lines ask, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
         taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
         said.append(f"the script's own values, where the environment has no other: {few(taken)}")
     return found
+
+
+def _of_slurm(text: str) -> dict[str, Value]:
+    """The variables that Slurm sets after the script's own #SBATCH lines, those before its first command; a range of nodes sets none.
+
+    >>> _of_slurm("#!/bin/bash\\n#SBATCH --nodes=4 --gres=gpu:a100:8\\n#SBATCH -N 1-2\\nls\\n#SBATCH -n 3")
+    {'SLURM_GPUS_ON_NODE': '8'}
+    """
+    asked: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            for option in _SBATCH.finditer(line.partition(" #")[0]):
+                name = option[1].strip("-")
+                asked[
+                    {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "gres": "gpus-per-node"}.get(
+                        name, name
+                    )
+                ] = option[2]
+    numbers = {name: value.rpartition(":")[2] for name, value in asked.items()}
+    numbers = {name: value for name, value in numbers.items() if value.isdecimal()}
+    if "ntasks" not in numbers and {"nodes", "ntasks-per-node"} <= numbers.keys():
+        numbers["ntasks"] = str(int(numbers["nodes"]) * int(numbers["ntasks-per-node"]))
+    return {
+        variable: numbers[name]
+        for name, variables in _SLURM.items()
+        if name in numbers
+        for variable in variables.split()
+    }
 
 
 def trainings(execution: Execution, line: int | None) -> list[Launch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import warnings
 from contextlib import suppress
 from datetime import timedelta
@@ -50,6 +51,9 @@ class CrewGroup:
         self, store: Store, number: int, rank: int, size: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
         """Forms the group; a rank that does not come is waited for no longer than the lease."""
+        # torch names groups by a count in each process, and one that could not be formed leaves it: ranks would not meet again.
+        dist.distributed_c10d._world.group_count = 0
+        hook = sys.excepthook  # torch wraps it once more for each group.
         prefix = dist.distributed_c10d.PrefixStore(f"{number}/group", store.another().raw)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
@@ -58,6 +62,7 @@ class CrewGroup:
             world_size=size,
             timeout=timedelta(seconds=max(lease, 5.0)),
         )
+        sys.excepthook = hook
         dist.set_timeout(timedelta(seconds=timeout))
 
     def wrap(self, net: torch.nn.Module, **options: Any) -> torch.nn.Module:
@@ -94,7 +99,7 @@ class CrewGroup:
 
 
 def _groups() -> list[Any]:
-    return [group for group in dist.distributed_c10d._world.pg_map if group is not None]
+    return [group for group in [*dist.distributed_c10d._world.pg_map] if group is not None]
 
 
 def _sockets() -> set[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -163,14 +165,27 @@ class _Worker:
 
     def __call__(self, worker: int) -> None:
         signal.signal(signal.SIGTERM, _outlive)
+        rank = multiprocessing.parent_process()
         # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
-        if sys.platform == "linux" and threading.current_thread().name == "MainThread":
+        if (
+            sys.platform == "linux"
+            and threading.current_thread().name == "MainThread"
+            and rank
+            and os.getppid() == rank.pid
+        ):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
+            threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
         if self._own is not None:
             self._own(worker)
 
 
 _PR_SET_PDEATHSIG = 1
+
+
+def _end_with(rank: Any) -> None:
+    rank.join()
+    os._exit(1)
 
 
 def _outlive(*_: Any) -> None:

@@ -163,10 +163,11 @@ class Membership:
             StoreGone: the store does not answer.
         """
         self.store.add(f"{self.number}/end", self.id)
-        beats = Beats(self.store, self.lease)
+        beats, until = Beats(self.store, self.lease), monotonic() + self.timeout
         while not self.store.has(f"{self.number}/over"):
             missing = {*self.table.ids} - {*self.store.lines(f"{self.number}/end")}
-            if self.store.has("done") or all(beats.gone(member) for member in missing):
+            gone = all(beats.gone(member) for member in missing)
+            if self.store.has("done") or gone or monotonic() > until:
                 self.store.set("done", str(self.number))
                 return True
             sleep(0.01)
@@ -321,8 +322,7 @@ class Heartbeat(threading.Thread):
         if full and self._next != self._membership.id and self._beats.gone(self._next):
             self._store.once(f"{number}/over", f"{self._next.split('|')[0]} is gone")
         if self._store.has(f"{number}/over"):
-            self._inside = None
-            self._cut()
+            self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
         elif full and self._store.has(f"{number + 1}/in"):
             self.wanted = True
 
