@@ -132,6 +132,8 @@ def test_axolotls_cosines_and_its_batch_without_an_accumulation():
     assert fields(level, "axolotl", schedule="cosine(until=800st)", min_lr=1e-5) is True
     assert fields({**AXOLOTL, "batch_size": 32}, "axolotl", accumulation=8, batch_per_gpu=4) is True
     assert fields({**AXOLOTL, "warmup_steps": None}, "axolotl", warmup="30st") is True
+    often = {**AXOLOTL, "evals_per_epoch": 4, "saves_per_epoch": 1, "optimizer": "adamw_bnb_8bit"}
+    assert fields(often, "axolotl", eval_every="0.25ep", save_every="1ep") is True
 
 
 HF = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps": 10}

@@ -266,9 +266,9 @@ _READ: dict[str, Callable[[str], Any]] = {
 """How a text is read where it is not simply of the setting's type."""
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, title: str = "how to plan") -> None:
     """Adds an option for each setting, and --profile."""
-    group = parser.add_argument_group("how to plan")
+    group = parser.add_argument_group(title)
     for name, hint in get_type_hints(Settings, include_extras=True).items():
         kind, called, what = get_args(hint)
         usage = f"--{name.replace('_', '-')}"

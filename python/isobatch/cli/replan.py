@@ -40,7 +40,7 @@ def add(command: Parser) -> None:
     add_from(command)
     add_to(command)
     options.add_cluster(command)
-    options.add_settings(command)
+    options.add_settings(command, "how to plan (what is not given stays as the plan has it, its policy too)")
     option(command, "--json", "print the plan as JSON")
     option(command, "-o/--output FILE", "also save the plan, as JSON", type=options.path)
 

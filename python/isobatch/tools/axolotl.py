@@ -42,7 +42,7 @@ _HARMLESS = """
     backend base_url batch_flattening bench_* bfloat16 bf16 bnb_config_kwargs* center_rewards_coefficient chunked_cross_entropy*
     cls_model_config cpo_alpha curriculum_sampling cut_cross_entropy dataloader_* ddp* deepcompile default_system_message dense_mixer device
     device_map diffusion* dion_momentum dion_rank_* dp_replicate_size dp_shard_size dpo_* dsv4_* dynamic_checkpoint* eaft_* eager_attention
-    early_stopping_patience ebft* embedding_lr_scale embeddings_skip_upcast eos_* eot_tokens eps evals_per_epoch excess_length_strategy
+    early_stopping_patience ebft* embedding_lr_scale embeddings_skip_upcast eos_* eot_tokens eps excess_length_strategy
     experimental_skip_move_to_device expert_* expert_parallel_backend expert_parallel_fallback_on_unsupported
     expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes expert_parallel_size expert_parallel_token_capacity experts_implementation fix_untrained_tokens flash_* flex_* float16 float32 fp32_* fp8*
     fused_attn_kernel future_timeout gc_* gemma4_* generat* gptq gpu_memory_limit gradio_* greater_is_better grokfast_* group_by_length
@@ -53,7 +53,7 @@ _HARMLESS = """
     num_dataset_shards_to_save num_diffusion_steps num_generation_samples num_labels num_samples nvfp4_* optim_target_modules orpo_alpha
     otel_* overrides_of_model_* pad_to_* pipeline plugins pose_* precompute_ref_* pretrain* process_reward_model processor_* push_dataset_*
     qat* qgalore_* qlora_* ray_run_name recipe reinit_weights remove_unused_columns resize_token_* resources_per_worker* revision_of_model
-    reward_* ring_attn_func rl rl_beta role_boundaries rope_* rpo_alpha s2_attention sage_attention sample_* saves_per_epoch scaling_softmax*
+    reward_* ring_attn_func rl rl_beta role_boundaries rope_* rpo_alpha s2_attention sage_attention sample_* scaling_softmax*
     sdp* selective_checkpointing* shrink_embeddings shuffle_* simpo_gamma skip_prepare_dataset special_tokens* spectrum_* streaming* strict
     tiled_mlp* tokens torch_empty_cache_steps torchdistx_path total_num_tokens total_supervised_tokens train_mlp train_attn train_unembed
     train_on_inputs trainer_cls type_of_model unfrozen_parameters use_* vllm* world_size xformers_* average_tokens_across_devices
@@ -83,6 +83,9 @@ def read(page: SettingsPage) -> None:
     read_lengths(page, "num_epochs", 1)
     _warmup(page)
     read_intervals(page)
+    for key, field in (("evals_per_epoch", "eval_every"), ("saves_per_epoch", "save_every")):
+        if (many := page.number(key)) and many > 0:
+            page.give(field, length(1 / many, "ep"), key)
     page.give("convention", "transformers", "")
     _schedule(page)
     read_adam(page, "optimizer", "adamw_torch")
@@ -148,11 +151,10 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     """Writes the Trainer's arguments by axolotl's names."""
     sheet = write_trainer(plan, job)
     sheet.settings = {_OURS.get(name, name): value for name, value in sheet.settings.items()}
-    sheet.settings.setdefault("optimizer", "adamw_torch")
     if sheet.settings["warmup_steps"] == 1:
         sheet.note("axolotl makes 2 steps of a warmup of 1")
     sheet.note(
-        "remove num_epochs, warmup_ratio, batch_size, cosine_min_lr_ratio and cosine_constant_lr_ratio"
+        "remove num_epochs, warmup_ratio, batch_size, evals_per_epoch, saves_per_epoch, cosine_min_lr_ratio and cosine_constant_lr_ratio"
     )
     return sheet
 

@@ -194,7 +194,10 @@ def check(case: Case) -> Iterator[Issue]:
             "write the numbers down: isobatch plan --to deepspeed",
             Weight.NOTE,
         )
-    if case.at("scheduler", "type") and case.at("scheduler", "params", "warmup_type") != "linear":
+    if (
+        str(case.at("scheduler", "type")).startswith("Warmup")
+        and case.at("scheduler", "params", "warmup_type") != "linear"
+    ):
         yield Issue(
             "the warmup is logarithmic",
             'warmup_type is "log" unless it is named',
