@@ -12,7 +12,7 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
-from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, leaves
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 
@@ -115,19 +115,6 @@ def export(
         comments.insert(0, _split(plan))  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
     return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
-
-
-def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Every value by its path.
-
-    >>> leaves({"optimizer": {"lr": 0.1}, "steps": 3})
-    {'optimizer.lr': 0.1, 'steps': 3}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        at = f"{path}.{name}" if path else str(name)
-        found.update(leaves(value, at) if isinstance(value, Mapping) and value else {at: value})
-    return found
 
 
 def _writer(tool: str) -> tuple[Tool, Writer]:

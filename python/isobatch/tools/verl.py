@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from isobatch.files.texts import scalar_text
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, remark_lines, shell
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, leaves, remark_lines, shell
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import count, share
 
@@ -149,7 +149,6 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
     """Writes Hydra's overrides behind the trainer's module."""
-    from isobatch.tools.export import leaves
 
     def text(value: object) -> str:
         return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
