@@ -327,7 +327,9 @@ def test_a_moved_run_takes_what_its_legs_take():
     assert moved.hours == pytest.approx(sum(legs))
     assert moved.gpu_hours == pytest.approx(16 * legs[0] + 8 * legs[1])
     assert moved.cost == pytest.approx(16 * legs[0] * 2.5 + 8 * legs[1] * 4)
-    assert ib.replan(run, at_step=1000, cluster=half).hours is None
+    assert ib.replan(run, at_step=1000, cluster=half).hours == moved.hours  # the plan has its profile
+    bare = ib.plan(RECIPE, NODE)
+    assert ib.replan(bare, at_step=1000, cluster=half).hours is None
 
 
 def test_on_the_command_line(tmp_path, capsys):

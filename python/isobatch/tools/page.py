@@ -316,7 +316,7 @@ def length(number: float, unit: str) -> str:
     >>> length(3.0, "ep"), length(0.5, "ep"), length(2000, "st")
     ('3ep', '0.5ep', '2000st')
     """
-    return f"{int(number) if number == int(number) else repr(float(number))}{unit}"
+    return f"{int(number) if float(number).is_integer() else repr(float(number))}{unit}"
 
 
 def _field(key: str) -> str:
