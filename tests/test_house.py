@@ -1,4 +1,4 @@
-"""Which room may import which, and that nothing imports in a circle. Imports under TYPE_CHECKING and in functions count too."""
+"""Which room may import which, that nothing imports in a circle, and that a class name means one thing. Imports under TYPE_CHECKING and in functions count too."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -133,3 +133,12 @@ def test_only_the_proof_and_the_trainings_import_torch():
     }
     assert found
     assert {module for module, where in found.items() if where not in TORCH} == set()
+
+
+def test_no_class_name_has_two_meanings():
+    homes = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}

@@ -20,7 +20,7 @@ _TIE = 1e-9
 """By how much of its value a job rather stays than changes, where nothing says what a restart costs."""
 
 
-class Rates(Protocol):
+class Speeds(Protocol):
     """What knows how fast each job is on every count: the `Planner`, or somebody else's measurements."""
 
     def choices(self, held: dict[int, tuple[int, int]]) -> Choices:
@@ -38,7 +38,7 @@ class Division:
     """
 
     def __init__(
-        self, jobs: Jobs, pool: Pool, rates: Rates, held: dict[int, Held], objective: str, p: float
+        self, jobs: Jobs, pool: Pool, rates: Speeds, held: dict[int, Held], objective: str, p: float
     ) -> None:
         self.jobs, self.pool, self.held, self.objective = jobs, pool, held, objective
         self.shape = {row: shape for row, mine in held.items() if (shape := pool.shape(mine)) is not None}

@@ -26,7 +26,7 @@ Held = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Kind:
+class GpuKind:
     """Nodes that are alike."""
 
     gpus: int
@@ -59,7 +59,7 @@ class Kind:
 class Pool:
     """Nodes, by kinds in the order in which they first come."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[GpuKind, ...]
     kind_of: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -133,7 +133,7 @@ def _pooled(nodes: Sequence[tuple[str, int, dict[str, Any]]]) -> Pool:
             groups.setdefault(key, (gpus, hardware, []))[2].append(name)
     if not groups:
         raise InputError("the pool must have a node with a GPU", field="pool")
-    kinds = tuple(Kind(gpus, hardware, tuple(names)) for gpus, hardware, names in groups.values())
+    kinds = tuple(GpuKind(gpus, hardware, tuple(names)) for gpus, hardware, names in groups.values())
     kind_of = {name: at for at, kind in enumerate(kinds) for name in kind.nodes}
     if len(kind_of) < sum(len(kind.nodes) for kind in kinds):
         raise InputError("two nodes have one name, as texts", field="node")

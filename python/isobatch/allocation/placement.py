@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from isobatch.allocation.nodes import Held, Kind, Pool
+from isobatch.allocation.nodes import GpuKind, Held, Pool
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Want:
 class _Space:
     """Free GPUs of the nodes of a kind."""
 
-    def __init__(self, kind: Kind, wanted: Collection[str]) -> None:
+    def __init__(self, kind: GpuKind, wanted: Collection[str]) -> None:
         self.size = kind.gpus
         self.free = dict.fromkeys(kind.nodes, kind.gpus)
         # A node that some job holds and may keep is taken by others last.
@@ -95,7 +95,7 @@ def place(pool: Pool, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want
     return placed, left
 
 
-def _of_kind(kind: Kind, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want]]:
+def _of_kind(kind: GpuKind, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want]]:
     best: tuple[dict[int, Held], list[Want]] | None = None
     for vacated in _vacated(kind, wants):
         stays = [it for it in wants if it.pinned or (it.stays and vacated.isdisjoint(it.held))]
@@ -122,7 +122,7 @@ def _of_kind(kind: Kind, wants: Sequence[Want]) -> tuple[dict[int, Held], list[W
     return best
 
 
-def _vacated(kind: Kind, wants: Sequence[Want]) -> Iterator[set[str]]:
+def _vacated(kind: GpuKind, wants: Sequence[Want]) -> Iterator[set[str]]:
     """Nodes to vacate: none, then 1, 2, 4 … of those on which least is held, at last all."""
     load: dict[str, int] = {}
     for want in wants:

@@ -43,7 +43,7 @@ _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
 
 
-class Choices(NamedTuple):
+class WhatIf(NamedTuple):
     """Every plan of a page, as its script reads them (JSON), and what one chooses between."""
 
     counts: Sequence[int]
@@ -123,7 +123,7 @@ class _Texts:
         return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
 
-def _choices(asked: Sequence[Counts], tool: str | None) -> Choices:
+def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
     gpus = asked[0].columns["gpus"].tolist()
     if len(gpus) > MAX_CHOICES:
         raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
@@ -140,7 +140,7 @@ def _choices(asked: Sequence[Counts], tool: str | None) -> Choices:
         "texts": list(texts.numbers),
     }
     policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
-    return Choices(gpus, policies, tool, msgspec.json.encode(data).decode())
+    return WhatIf(gpus, policies, tool, msgspec.json.encode(data).decode())
 
 
 def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
