@@ -407,14 +407,14 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
     >>> cluster_of(8).world_size
     8
     """
-    if isinstance(cluster, Cluster):
+    if type(cluster) is int:  # first: a scheduler asks so, and isinstance of a Struct takes longer than the rest
+        count = cluster
+    elif isinstance(cluster, Cluster):
         return cluster
-    try:
-        count = operator.index(cluster)
-    except TypeError:
-        raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
-    if isinstance(cluster, bool):
+    elif isinstance(cluster, bool) or not hasattr(cluster, "__index__"):
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
+    else:
+        count = operator.index(cluster)
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
@@ -483,7 +483,8 @@ def plan(
         cluster = cluster_of(cluster)
     workloads = workloads_of_profiles(profile)
     made = plan_of(recipe, cluster, settings_of(settings), workloads)
-    made.__dict__["workloads"] = workloads  # for `replan`
+    if workloads is not None:
+        made.__dict__["workloads"] = workloads  # for `replan`
     return made.require() if strict else made
 
 
