@@ -407,7 +407,7 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
     >>> cluster_of(8).world_size
     8
     """
-    if type(cluster) is int:  # first: a scheduler asks so, and isinstance of a Struct takes longer than the rest
+    if type(cluster) is int:  # before isinstance of a Struct, which takes longer than the rest
         count = cluster
     elif isinstance(cluster, Cluster):
         return cluster
