@@ -80,12 +80,13 @@ def stand_in(path):
     """Puts a simulator on the path, with what is gone of NumPy and pandas, and without the solvers of the policies that are not run."""
     np.int, np.float = int, float
     pd.DataFrame.append = lambda a, b, ignore_index=False: pd.concat([a, b], ignore_index=ignore_index)
-    gone = types.ModuleType("autograd")
-    gone.numpy, gone.grad = np, lambda function: gradient
-    sys.modules["autograd"], sys.modules["autograd.numpy"] = gone, np
+    sys.path.insert(0, str(path))
     if (path / "pollux.py").exists():
-        sys.modules["pollux"] = types.ModuleType("pollux")
-        sys.modules["pollux"].PolluxPolicy = type("PolluxPolicy", (), {})
+        try:
+            import pollux  # noqa: F401
+        except ModuleNotFoundError:  # without pymoo
+            sys.modules["pollux"] = types.ModuleType("pollux")
+            sys.modules["pollux"].PolluxPolicy = type("PolluxPolicy", (), {})
     else:
         for name in ("gavel", "sia_fix"):
             sys.modules[name] = types.ModuleType(name)
@@ -97,7 +98,9 @@ def stand_in(path):
             solve = cvxpy.Problem.solve
             cvxpy.Problem.solve = lambda problem, **asked: solve(problem, solver=cvxpy.SCIPY)
         sys.modules.setdefault("cvxpy", types.ModuleType("cvxpy"))
-    sys.path.insert(0, str(path))
+    gone = types.ModuleType("autograd")
+    gone.numpy, gone.grad = np, lambda function: gradient
+    sys.modules["autograd"], sys.modules["autograd.numpy"] = gone, np
 
 
 class Told:
@@ -114,13 +117,12 @@ class Told:
         return replace(told, held=(now[0][told.job] == told.kind) & (now[1][told.job] == told.gpus))
 
 
-def pollux(path, load, number, hours):
-    """One of Pollux's workloads under our division; returns the cluster, and seconds a round."""
+def pollux(path, load, number, hours, beside=0):
+    """One of Pollux's workloads under our division; returns the cluster, seconds a round, and, of every so many rounds, of Pollux's own
+    `optimize` on the same jobs the seconds, and its value over ours by its own measure."""
     import simulator
 
     class Ours(simulator.PolluxPolicy):
-        rounds, known = [], {}
-
         def optimize(self, infos, nodes, before, template):
             start = time.perf_counter()
             names, pool = list(infos), read_pool({"node": list(nodes), "gpus": [GPUS] * len(nodes)})
@@ -154,7 +156,21 @@ def pollux(path, load, number, hours):
                 for row, mine in found.nodes.items()
             }
             self.rounds.append(time.perf_counter() - start)
+            if beside and len(self.rounds) % beside == 0:
+                self.compare(infos, nodes, before, template, placed)
             return placed, len(nodes)
+
+        def compare(self, infos, nodes, before, template, placed):
+            from pollux import Problem
+
+            start = time.perf_counter()
+            asked = self.theirs.optimize(infos, nodes, before, template)[0]
+            seconds = time.perf_counter() - start
+            states = [self._allocations_to_state(it, infos, nodes) for it in (before, placed, asked)]
+            found = {}
+            Problem([*infos.values()], [*nodes.values()], states[0])._evaluate(np.stack(states[1:]), found)
+            ours, theirs = -found["F"][:, 0]
+            self.asked.append((seconds, theirs / ours))
 
         def rates(self, speed, counts):
             """Pollux's goodput; of a job that has not run yet, as many as it has GPUs, as Pollux takes it."""
@@ -182,7 +198,8 @@ def pollux(path, load, number, hours):
             return max(left / rate / 3600, 1e-3) ** SHORT_FIRST
 
     policy = Ours()
-    policy.rounds, policy.known = [], {}
+    policy.rounds, policy.known, policy.asked = [], {}, []
+    policy.theirs = simulator.PolluxPolicy()
     cluster = simulator.Cluster(
         pd.read_csv(path / LOADS[load] / f"workload-{number}.csv"), policy, 16, num_gpus=GPUS
     )
@@ -190,7 +207,7 @@ def pollux(path, load, number, hours):
     with quiet():
         while not cluster.all_complete():
             cluster.step(INTERVAL)
-    return cluster, policy.rounds
+    return cluster, policy.rounds, policy.asked
 
 
 def tiresias(path, load, number, hours):
@@ -202,7 +219,7 @@ def tiresias(path, load, number, hours):
     with quiet():
         while not cluster.all_complete():
             cluster.step(INTERVAL)
-    return cluster, [0.0]
+    return cluster, [0.0], []
 
 
 def sia(path, trace, number, hours, theirs=False):
@@ -301,11 +318,16 @@ def sia(path, trace, number, hours, theirs=False):
         policy.jobs = {job.name: job for job in cluster.jobs}
         while not cluster.all_complete():
             cluster.step(INTERVAL)
-    return cluster, policy.rounds
+    return cluster, policy.rounds, []
 
 
 POLICIES = {
-    "pollux": {"ours": (pollux, False), "ours, hours": (pollux, True), "Tiresias": (tiresias, False)},
+    "pollux": {
+        "ours": (pollux, False),
+        "ours, hours": (pollux, True),
+        "ours, Pollux asked too": (lambda *asked: pollux(*asked, beside=25), False),
+        "Tiresias": (tiresias, False),
+    },
     "sia": {
         "ours": (sia, False),
         "ours, hours": (sia, True),
@@ -314,8 +336,8 @@ POLICIES = {
 }
 
 
-def figures(cluster, rounds):
-    """What is said of a run; seconds but for the milliseconds a round."""
+def figures(cluster, rounds, asked):
+    """What is said of a run; seconds but for the milliseconds a round, ours and, where it was asked, Pollux's own."""
     jobs = cluster.logs[-1]["submitted_jobs"]
     took = [job["completion_time"] - job["submission_time"] for job in jobs]
     return {
@@ -324,6 +346,8 @@ def figures(cluster, rounds):
         "makespan": float(max(job["completion_time"] for job in jobs)),
         "restarts": sum(job["num_restarts"] or 0 for job in jobs),
         "ms": 1e3 * float(np.median(rounds)),
+        **({"pollux_ms": 1e3 * float(np.median([it[0] for it in asked]))} if asked else {}),
+        **({"pollux_value": float(np.median([it[1] for it in asked]))} if asked else {}),
     }
 
 
@@ -402,8 +426,8 @@ def main():
             if (load, number, policy) in done:
                 continue
             play, hours = POLICIES[kind][policy]
-            cluster, rounds = play(path, load, number, hours)
-            runs.append({"load": load, "workload": number, "policy": policy, **figures(cluster, rounds)})
+            cluster, *took = play(path, load, number, hours)
+            runs.append({"load": load, "workload": number, "policy": policy, **figures(cluster, *took)})
             with args.log.open("a") as file:
                 file.write(json.dumps(runs[-1]) + "\n")
             print(runs[-1], flush=True)
