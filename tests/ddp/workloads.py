@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import itertools
@@ -204,12 +205,53 @@ def dies_on_rank_1(model, batch, call):
     return _loss(model, batch)
 
 
+def _hang(call, at):
+    """Waits for something that never comes, on the rank of $HANGS, in that call; with $HANGS_LOCKED in C, and keeps Python's lock."""
+    if call == at and dist.get_rank() == int(os.environ.get("HANGS", "1")):
+        ctypes.PyDLL(None).sleep(1000) if "HANGS_LOCKED" in os.environ else time.sleep(1000)
+
+
 @with_loss
-def hangs_on_rank_1(model, batch, call):
-    """Rank 1 waits for something that never comes, in its tenth forward."""
-    if call == 10 and dist.get_rank() == 1:
-        time.sleep(1000)
+def hangs_in_the_loss(model, batch, call):
+    _hang(call, 10)
     return _loss(model, batch)
+
+
+def hangs_in_the_loader():
+    calls = itertools.count(1)
+
+    def batch(n, generator, device):
+        _hang(next(calls), 10)
+        return _batch(n, generator, device)
+
+    return Workload(_model(), _sgd, batch, _loss)
+
+
+def hangs_in_the_optimizer():
+    calls = itertools.count(1)
+
+    class Hangs(torch.optim.SGD):
+        def step(self, closure=None):
+            _hang(next(calls), 3)
+            return super().step(closure)
+
+    return Workload(_model(), lambda params: Hangs(params, lr=0.1), _batch, _loss)
+
+
+def hangs_together():
+    """In the backward of each rank, so that none is behind the others."""
+
+    class Together(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            time.sleep(1000)
+            return grad
+
+    return Workload(_model(), _sgd, _batch, lambda model, b: Together.apply(_loss(model, b)))
 
 
 def known_noise():

@@ -316,7 +316,7 @@ def test_collectives_wait_as_long_as_the_phase_may_take():
         group.pulse = SimpleNamespace(grant=granted.append)
         group.allow(280.0)
         for one in group.control, torch.distributed.group.WORLD:
-            assert one._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=340)
+            assert one._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=370)
         assert granted == [280.0]
     finally:
         torch.distributed.destroy_process_group()

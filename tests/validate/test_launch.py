@@ -271,26 +271,55 @@ def test_a_host_that_never_comes_is_said(plan, tmp_path):
     assert (done.returncode, "no answer at 127.0.0.1:9" in done.stderr) == (2, True)
 
 
-@pytest.mark.slow
-def test_a_rank_that_hangs_is_named(plan, tmp_path):
-    done = run(
-        [
-            *COMMAND,
-            plan,
-            "--quick",
-            "--workload",
-            "ddp.workloads:hangs_on_rank_1",
-            "--output",
-            "report.json",
-            "--phase-seconds",
-            "20",
-        ],
-        tmp_path,
-    )
+def hang(plan, tmp_path, workload, **env):
+    words = [
+        "--quick",
+        "--workload",
+        f"ddp.workloads:{workload}",
+        "-o",
+        "report.json",
+        "--phase-seconds",
+        "6",
+    ]
+    done = run([*COMMAND, plan, *words], tmp_path, OMP_NUM_THREADS="1", **env)
     assert done.returncode == 1, done.stdout + done.stderr
-    proof = proofs(tmp_path / "report.json")["ranks_alive"]
-    assert "over the phase's limit" in proof["text"]
+    return proofs(tmp_path / "report.json")["ranks_alive"]
+
+
+@pytest.mark.parametrize(
+    ("place", "rank"),
+    [
+        ("loss", 1),
+        ("loader", 0),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("loss", 0), ("loader", 1), ("optimizer", 0), ("optimizer", 1))
+        ),
+    ],
+)
+def test_a_rank_that_hangs_is_named(plan, tmp_path, place, rank):
+    """And never the one that waits for it."""
+    proof = hang(plan, tmp_path, f"hangs_in_the_{place}", HANGS=str(rank))
+    assert re.search(
+        rf"the others wait for rank {rank} \(host .*\), in _hang \(workloads.py:\d+\)", proof["text"]
+    )
+    assert f"rank {1 - rank}" not in proof["text"]
     assert proof["diagnosis"]["causes"] == [Cause.RANK_FAILED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_threads_all_stop_is_named(plan, tmp_path, rank):
+    proof = hang(plan, tmp_path, "hangs_in_the_loss", HANGS=str(rank), HANGS_LOCKED="1")
+    assert f"rank {rank} (host" in proof["text"] and "no longer answers" in proof["text"]
+    assert f"rank {1 - rank}" not in proof["text"]
+    assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
+
+
+@pytest.mark.slow
+def test_none_is_named_where_none_is_behind(plan, tmp_path):
+    text = hang(plan, tmp_path, "hangs_together")["text"]
+    assert re.search(r"collectives, so that none can be named; rank 0 \(host .*, rank 1 \(host", text)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from isobatch.validate.proofs import (
     workload,
 )
 from isobatch.validate.ranks.group import Group, own_device
+from isobatch.validate.ranks.pulse import DEAD
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import Workload, call_factory, first_line, load, out_of_memory, user_code
@@ -119,7 +120,7 @@ def run(
 def _cause(text: str) -> Cause:
     if "out of memory" in text:
         return Cause.OUT_OF_MEMORY
-    return Cause.DEAD_RANK if "dead" in text or "cut off" in text else Cause.RANK_FAILED
+    return Cause.DEAD_RANK if DEAD in text else Cause.RANK_FAILED
 
 
 def _prove(trial: Trial, draft: Draft) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -25,6 +26,8 @@ from isobatch.validate.ranks.pulse import Pulse
 set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
 SHORT_SECONDS = 1.0  # of which a time limit need not know
+LATER = timedelta(seconds=30)
+"""Between a phase's limit and a collective's own: the pulse can then still say who hangs, before NCCL's watchdog ends the process."""
 SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
 
 _runs = 0  # of this process, which may validate several plans over one store
@@ -33,6 +36,9 @@ _runs = 0  # of this process, which may validate several plans over one store
 class Group:
     """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
     a device); `roster` has a Rank for each, without its speed, and `facts` what each found on its host."""
+
+    _left_out = 0  # of the collectives entered
+    _frozen: int | None = None  # their count while it does not move
 
     def __init__(self, options: Options) -> None:
         global _runs
@@ -59,12 +65,12 @@ class Group:
                 store=PrefixStore("isobatch-group", self._store),
                 rank=self.rank,
                 world_size=self.world_size,
-                timeout=self.limit,
+                timeout=self.limit + LATER,
             )
         self.backend = _backend(self.device)
         # Objects and barriers go over gloo in any case: it can name who is missing.
-        self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit))
-        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run)
+        self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit + LATER))
+        self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run, self.entered)
         self.pulse.hosts = [one.host for one in self.facts]
         self._place()
 
@@ -117,7 +123,26 @@ class Group:
         self.pulse.grant(seconds)
         if seconds > SHORT_SECONDS:
             for group in (self.control, *([dist.group.WORLD] if self._made else [])):
-                set_timeout(self.limit + timedelta(seconds=seconds), group)
+                set_timeout(self.limit + LATER + timedelta(seconds=seconds), group)
+
+    def entered(self) -> int:
+        """Counts the collectives that this rank has entered, with DDP's: the groups' own sequence numbers, which move on entry."""
+        groups: tuple[Any, ...] = (self.control, dist.group.WORLD)
+        try:
+            count = sum(int(group._get_sequence_number_for_group()) for group in groups) - self._left_out
+        except RuntimeError:  # a backend that does not count: then no rank is behind
+            return 0
+        return count if self._frozen is None else self._frozen
+
+    @contextlib.contextmanager
+    def counted_as(self, count: int) -> Iterator[None]:
+        """Counts what is entered inside as so many collectives: what ranks do differently would make some look behind. An error leaves
+        the count as it is."""
+        before = self.entered() + count
+        self._frozen = before
+        yield
+        self._frozen = None
+        self._left_out += self.entered() - before
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, on all ranks."""
@@ -133,7 +158,8 @@ class Group:
 
     def barrier(self) -> None:
         """Waits for all ranks; who does not come is named."""
-        dist.monitored_barrier(group=self.control, timeout=self.limit, wait_all_ranks=True)
+        with self.counted_as(1):  # rank 0 sends and receives more often
+            dist.monitored_barrier(group=self.control, timeout=self.limit + LATER, wait_all_ranks=True)
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """Returns the maximum over ranks of each value."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
+import msgspec
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
@@ -18,6 +24,17 @@ BEAT_SECONDS = 0.5
 LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
 SUSPECT_SECONDS = 5.0  # likewise, once torchrun has ended the run
 GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
+DEAD = "dead, or cut off"
+OVER = "is over the phase's limit"
+_END = 1 << 30  # below it, the order in the store counts how often all ranks were asked where they are
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a rank is: the collectives that it has entered, its phase, and where its main thread is in the code."""
+
+    entered: int
+    phase: str
+    place: str
 
 
 class Pulse:
@@ -27,17 +44,28 @@ class Pulse:
     over its limit, calls `on_loss` with what it knows, and ends the process; the other ranks end when rank 0 says so. A
     collective that waits for a lost rank would else hold everybody until its time-out, without a name.
 
+    Where a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how many they have entered, and
+    the ones behind are named. Where rank 0 itself no longer runs, another rank asks.
+
     Args:
         rank, world_size: of the ranks that are watched.
         limit: the time limit of a phase.
         connect: makes another connection to the store, for another thread.
         key: what begins this run's keys in the store.
+        entered: counts the collectives that this rank has entered.
     """
 
     def __init__(
-        self, rank: int, world_size: int, limit: timedelta, connect: Callable[[], Store], key: str
+        self,
+        rank: int,
+        world_size: int,
+        limit: timedelta,
+        connect: Callable[[], Store],
+        key: str,
+        entered: Callable[[], int],
     ) -> None:
         self._rank, self._world_size, self._key = rank, world_size, key
+        self._entered, self._main, self._ending = entered, threading.get_ident(), threading.Lock()
         self._limit_seconds, self._connect = limit.total_seconds(), connect
         self._stop = threading.Event()
         self._deadline = float("inf")
@@ -94,7 +122,7 @@ class Pulse:
         return few([self.who(rank) for rank in ranks])
 
     def _beat(self) -> None:
-        rank = self._rank
+        rank, asked = self._rank, 0
         counts, moved = [b""] * self._world_size, [time.monotonic()] * self._world_size
         try:
             if rank == 0:
@@ -103,8 +131,12 @@ class Pulse:
             while not self._stop.wait(BEAT_SECONDS):
                 self._store.add(f"{self._key}/beat/{rank}", 1)
                 if rank:
-                    if self._store.check([f"{self._key}/end"]):
+                    order = self._store.add(f"{self._key}/order", 0)
+                    if order >= _END:
                         os._exit(1)
+                    if order > asked:
+                        asked = order
+                        self._store.set(f"{self._key}/progress/{rank}", self._own_progress())
                     continue
                 now = time.monotonic()
                 for other, count in enumerate(self._store.multi_get(self._keys("beat"))):
@@ -115,7 +147,7 @@ class Pulse:
                 if self._store.add(f"{self._key}/errors", 0):
                     failed = [r for r, key in enumerate(self._keys("error")) if self._store.check([key])]
                 if failed or lost:
-                    self._end(self._account(failed, lost))
+                    self._end(self._store, partial(self._account, failed, lost))
         except (dist.DistError, RuntimeError):
             # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so too.
             # Or rank 0 has left because all is done, and this rank is about to.
@@ -126,47 +158,102 @@ class Pulse:
     def _keys(self, kind: str) -> list[str]:
         return [f"{self._key}/{kind}/{rank}" for rank in range(self._world_size)]
 
-    def _account(self, failed: list[int], lost: list[int]) -> str:
+    def _account(self, failed: list[int], lost: list[int], store: Store) -> str:
         reports = [
-            f"{self.who(r)} failed: {self._store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
+            f"{self.who(r)} failed: {store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
             for r in failed
         ]
-        # Who only reports that a connection broke is a witness, not the cause.
+        # Who only reports that a connection broke, or that it has waited too long, is a witness, not the cause.
         own = [text for text in reports if not _is_witness(text)]
-        gone = [
-            f"{self.who(r)} gave no sign of life for {self._patience:g} s: dead, or cut off" for r in lost
-        ]
-        if reports and not own and not gone:
-            time.sleep(SUSPECT_SECONDS)
-            before = self._store.multi_get(self._keys("beat"))
-            time.sleep(3 * BEAT_SECONDS)
-            after = self._store.multi_get(self._keys("beat"))
-            gone = [
-                f"{self.who(r)} is dead or cut off"
-                for r in range(1, self._world_size)
-                if before[r] == after[r]
-            ]
-        return "; ".join(dict.fromkeys(own + gone or reports))
+        gone = [f"{self.who(r)} gave no sign of life for {self._patience:g} s: {DEAD}" for r in lost]
+        if own or gone:
+            return f"in phase {self._phase!r}: " + "; ".join(own + gone)
+        return self._find_behind(store, "; ".join(text for text in reports if OVER not in text))
 
-    def _end(self, text: str) -> None:
+    def _find_behind(self, store: Store, why: str = "") -> str:
+        """Asks all ranks how far they are, and names those that do not answer, or else those that the others wait for."""
+        store.add(f"{self._key}/order", 1)
+        found = {self._rank: msgspec.json.decode(self._own_progress(), type=Progress)}
+        until = time.monotonic() + SUSPECT_SECONDS
+        while len(found) < self._world_size and time.monotonic() < until:
+            time.sleep(BEAT_SECONDS)
+            for rank, key in enumerate(self._keys("progress")):
+                if rank not in found and store.check([key]):
+                    found[rank] = msgspec.json.decode(store.get(key), type=Progress)
+        if silent := [rank for rank in range(self._world_size) if rank not in found]:
+            text = f"no longer answers: {DEAD}, stopped, or in a call that keeps Python's lock"
+            return f"in phase {self._phase!r}: {self.named(silent)} {text}"
+        return judge_progress(found, self.who, why or f"over the limit of {self._granted:.3g} s")
+
+    def _own_progress(self) -> str:
+        return msgspec.json.encode(Progress(self._entered(), self._phase, place_of(self._main))).decode()
+
+    def _end(self, store: Store, account: Callable[[Store], str]) -> None:
+        """Says what was lost, and ends all ranks; once, of the threads that notice something."""
+        if not self._ending.acquire(blocking=False):
+            time.sleep(self._limit_seconds)
         try:
-            self.on_loss(f"in phase {self._phase!r}: {text}")
-            self._store.set(f"{self._key}/end", "")
-            time.sleep(2 * BEAT_SECONDS)
+            if store.add(f"{self._key}/order", 0) < _END:  # else another has, while this process was stopped
+                self.on_loss(account(store))
+                store.add(f"{self._key}/order", _END)
+                time.sleep(2 * BEAT_SECONDS)
         finally:
             os._exit(1)
 
     def _limit(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             if time.monotonic() > self._deadline:
-                text = f"{self.who(self._rank)} is over the phase's limit of {self._granted:.3g} s"
-                if self._rank == 0:
-                    self._end(text)
-                print(f"isobatch: {text}: {self._phase}", flush=True)
+                break
+        else:
+            return
+        store = self._connect()
+        if self._rank:
+            # Rank 0 asks everybody; where it no longer can, the first of the others does.
+            store.set(f"{self._key}/error/{self._rank}", f"{OVER} of {self._granted:.3g} s")
+            store.add(f"{self._key}/errors", 1)
+            time.sleep(SUSPECT_SECONDS + GRACE_SECONDS)
+            if store.add(f"{self._key}/successor", 1) > 1:
+                time.sleep(SUSPECT_SECONDS + GRACE_SECONDS)
                 os._exit(1)
+        self._end(store, self._find_behind)
 
 
 def _is_witness(text: str) -> bool:
-    return any(
-        sign in text for sign in ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier")
-    )
+    signs = ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier", "closure", OVER)
+    return any(sign in text for sign in signs)
+
+
+def judge_progress(found: dict[int, Progress], who: Callable[[int], str], why: str) -> str:
+    """Says which ranks have entered fewer collectives than others, which wait for them there, and where each is in the code.
+
+    >>> near, far = Progress(7, "step", "loss (my.py:12)"), Progress(8, "step", "gather (group.py:90)")
+    >>> judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
+    "in phase 'step', over the limit of 60 s: the others wait for rank 1, in loss (my.py:12): 7 collectives entered, theirs are 8"
+    """
+    least, most = (pick(one.entered for one in found.values()) for pick in (min, max))
+    behind = [rank for rank, one in found.items() if one.entered == least]
+    phase = f"in phase {found[behind[0]].phase!r}, {why}"
+    places = few([f"{who(rank)}, in {found[rank].place}" for rank in behind])
+    if len(found) == 1:
+        return f"{phase}: {places}"
+    if least == most:
+        return f"{phase}: all ranks have entered {most} collectives, so that none can be named; {places}"
+    return f"{phase}: the others wait for {places}: {least} collectives entered, theirs are {most}"
+
+
+def place_of(thread: int) -> str:
+    """Says where a thread is: the function of the user's code, else of this package, and the innermost that it has called."""
+    frame = sys._current_frames().get(thread)
+    stack = [] if frame is None else [one for one, _ in traceback.walk_stack(frame)]
+    if not stack:
+        return "a thread that has ended"
+    own = str(Path(__file__).parents[2])
+    theirs = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
+    ours = [one for one in stack if one.f_code.co_filename.startswith(own)]
+    users = [one for one in stack if one not in ours and not one.f_code.co_filename.startswith(theirs)]
+    chosen = next(iter(users or ours), stack[0])
+    places = [
+        f"{one.f_code.co_qualname} ({Path(one.f_code.co_filename).name}:{one.f_lineno})"
+        for one in (chosen, stack[0])
+    ]
+    return " → ".join(dict.fromkeys(places))
