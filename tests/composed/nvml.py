@@ -41,9 +41,14 @@ class Nvml:
     def nvmlInit(self):
         pass
 
+    def nvmlDeviceGetCount(self):
+        return self.answers.get("count", 1)
+
     def nvmlDeviceGetHandleByPciBusId(self, bus):
         self.asked.append(bus)
         return "handle"
+
+    nvmlDeviceGetHandleByIndex = nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByPciBusId
 
     def nvmlDeviceGetFieldValues(self, handle, numbers):
         assert numbers == [230]

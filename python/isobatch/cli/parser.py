@@ -171,11 +171,7 @@ class Parser(argparse.ArgumentParser):
 
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
-        went = (
-            _PROBES
-            if (self.prog, plain) == ("isobatch probe", "nproc_per_node")
-            else earlier(plain, as_options=True)
-        )
+        went = _ELSEWHERE.get((self.prog, plain)) or earlier(plain, as_options=True)
         if went is not None:
             return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
@@ -195,7 +191,14 @@ class Parser(argparse.ArgumentParser):
 
 _GPUS = {"-g": "--gpus", "-n": "--nodes"}
 """Short forms that others have."""
-_PROBES = "a probe is one process; isobatch validate --nproc-per-node N measures real ranks"
+_ELSEWHERE = {
+    (
+        "isobatch probe",
+        "nproc_per_node",
+    ): "a probe is one process; isobatch validate --nproc-per-node N measures real ranks",
+    ("isobatch validate", "node"): "isobatch node checks a node by itself, without a plan",
+}
+"""By command and option: which command has it."""
 
 
 def _recipe_field(name: str) -> str | None:

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 
 import msgspec
 
@@ -115,22 +115,80 @@ def skip_claim(name: str, text: str, **values: Any) -> Proof:
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
-class Report(ReportPart, frozen=True, kw_only=True):
+def show_proofs(title: str, verdict: Verdict, proofs: list[Proof], file: IO[str] | None = None) -> None:
+    """Prints proofs as a table, to standard output where no file is given."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # As Text: what was found may hold anything, and none of it is markup.
+    rows = Table(title=Text(title, style=STYLES[verdict]), title_justify="left", show_edge=False)
+    rows.add_column("proof", no_wrap=True)
+    rows.add_column("verdict", no_wrap=True)
+    rows.add_column("what was found", overflow="fold")
+    for proof in proofs:
+        text = proof.text
+        if proof.diagnosis is not None:
+            text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
+        rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
+    Console(file=file or sys.stdout).print(rows)
+
+
+class ProofReport(ReportPart, frozen=True, kw_only=True):
+    """Proofs, their verdict, and when and with what they were made."""
+
+    SCHEMA: ClassVar[str]
+
+    schema: str
+    isobatch_version: str = __version__
+    started: str
+    wall_seconds: float
+    verdict: Verdict
+    proofs: list[Proof]
+
+    @property
+    def exit_code(self) -> int:
+        """0 for pass and caution, 1 for fail and inconclusive."""
+        return int(self.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE))
+
+    def to_json(self) -> str:
+        """Returns the report as JSON text."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as JSON, whole or not at all."""
+        write_whole(path, (self.to_json() + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a report of `save`.
+
+        Raises:
+            InputError: the file cannot be read, or holds no report of this version.
+        """
+        try:
+            text = read_whole(path)
+            schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
+            if schema != cls.SCHEMA:
+                raise must_be(repr(cls.SCHEMA), schema, file=str(path), field="schema")
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"not a report of this version: {error}", file=str(path)) from None
+
+
+class Report(ProofReport, frozen=True, kw_only=True):
     """A validation of a plan.
 
     `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
     """
 
+    SCHEMA: ClassVar[str] = SCHEMA
+
     schema: str = SCHEMA
-    isobatch_version: str
-    started: str
-    wall_seconds: float
-    verdict: Verdict
     rehearsal: str | None
     plan: Plan | None
     plan_digest: str
     options: Options
-    proofs: list[Proof]
     machine: Machine | None = None
     allreduce: AllReduce | None = None
     step: StepTimes | None = None
@@ -145,11 +203,6 @@ class Report(ReportPart, frozen=True, kw_only=True):
         """The verdict; `show` prints the proofs, `to_json` has all of it."""
         passed = sum(proof.verdict is Verdict.PASS for proof in self.proofs)
         return f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, rehearsal={self.rehearsal!r})"
-
-    @property
-    def exit_code(self) -> int:
-        """0 for pass and caution, 1 for fail and inconclusive."""
-        return int(self.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE))
 
     @property
     def max_micro_batch(self) -> int:
@@ -177,27 +230,12 @@ class Report(ReportPart, frozen=True, kw_only=True):
 
     def show(self, file: IO[str] | None = None) -> None:
         """Prints the report as a table, to standard output where no file is given."""
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
         title = f"isobatch validate: {self.verdict}"
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
-        console = Console(file=file or sys.stdout)
-        # As Text: what was found may hold anything, and none of it is markup.
-        rows = Table(title=Text(title, style=STYLES[self.verdict]), title_justify="left", show_edge=False)
-        rows.add_column("proof", no_wrap=True)
-        rows.add_column("verdict", no_wrap=True)
-        rows.add_column("what was found", overflow="fold")
-        for proof in self.proofs:
-            text = proof.text
-            if proof.diagnosis is not None:
-                text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-            rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
-        console.print(rows)
+        show_proofs(title, self.verdict, self.proofs, file)
         if self.machine is not None:
-            console.print(Text(self._footer(self.machine)))
+            print(self._footer(self.machine), file=file)
 
     def _footer(self, machine: Machine) -> str:
         where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
@@ -210,30 +248,6 @@ class Report(ReportPart, frozen=True, kw_only=True):
         text = io.StringIO()
         self.show(text)
         printer.text(text.getvalue())
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text, which `json_schema` describes."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as JSON, whole or not at all."""
-        write_whole(path, (self.to_json() + "\n").encode())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a report of `save`.
-
-        Raises:
-            InputError: the file cannot be read, or holds no report of this version.
-        """
-        try:
-            text = read_whole(path)
-            schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
-            if schema != SCHEMA:
-                raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"not a report of this version: {error}", file=str(path)) from None
 
 
 def json_schema() -> dict[str, Any]:
@@ -253,7 +267,6 @@ class Draft:
         self._begun = time.monotonic()
         self.phase_seconds: dict[str, float] = {}
         self._report = Report(
-            isobatch_version=__version__,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=0.0,
             verdict=Verdict.UNCHECKED,

@@ -76,7 +76,7 @@ class _Mine(NamedTuple):
     log: CheckResult | None
 
 
-def _uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
+def uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
     """Adds to the answers who has fewer NVLinks or PCIe lanes than most."""
     usual = {name: mode(getattr(one, name) for one in gpus) for name in ("nvlinks_up", "pcie_width")}
     found = []
@@ -96,7 +96,7 @@ def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult])
     """Judges whether all GPUs are the job's alone, healthy and alike."""
     known = [one for one in gpus if one is not None]
     if len(known) == len(gpus):
-        answers = _uneven(known, answers)
+        answers = uneven(known, answers)
     return judge("gpu", {place(group, rank): answer for rank, answer in enumerate(answers)})
 
 

@@ -5,6 +5,7 @@ What a GPU or a driver does not support is None, and not an error."""
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu
-from isobatch.validate.host.system import CheckResult, HostFault
+from isobatch.validate.host.system import Action, CheckResult, HostFault
 from isobatch.validate.ranks.group import Group
 
 INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
@@ -20,14 +21,14 @@ INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
 MAX_TAKEN_BYTES = 2 << 30
 """Of a GPU's memory at the start, beyond this process's own: CUDA's context takes some 0.5 GiB of each process."""
 
-RECOVERY = {
-    1: "reset the GPU",
-    2: "reboot the host",
-    3: "drain peer-to-peer traffic",
-    4: "drain the GPU and reset it",
-    5: "recover the IMEX domain",
-    6: "reset its bus",
-    7: "reboot the host",
+RECOVERY: dict[int, tuple[str, Action]] = {
+    1: ("reset the GPU", "reset"),
+    2: ("reboot the host", "reboot"),
+    3: ("drain peer-to-peer traffic", "drain"),
+    4: ("drain the GPU and reset it", "reset"),
+    5: ("recover the IMEX domain", "drain"),
+    6: ("reset its bus", "reset"),
+    7: ("reboot the host", "reboot"),
 }
 """NVML_GPU_RECOVERY_ACTION_*: what the driver asks for."""
 
@@ -75,6 +76,26 @@ def board_at(module: Any, bus: str | None) -> Board | str:
     try:
         module.nvmlInit()
         return Board(module, module.nvmlDeviceGetHandleByPciBusId(bus.encode()))
+    except module.NVMLError as error:
+        return f"NVML does not answer: {error}"
+
+
+def visible_boards(module: Any) -> list[Board] | str:
+    """Opens the GPUs that CUDA_VISIBLE_DEVICES leaves, without a CUDA context; or says why they cannot be asked."""
+    try:
+        module.nvmlInit()
+        indices = [str(index) for index in range(module.nvmlDeviceGetCount())]
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = indices if chosen is None else [name.strip() for name in chosen.split(",") if name.strip()]
+        return [
+            Board(
+                module,
+                module.nvmlDeviceGetHandleByIndex(int(name))
+                if name.isdigit()
+                else module.nvmlDeviceGetHandleByUUID(name.encode()),
+            )
+            for name in names
+        ]
     except module.NVMLError as error:
         return f"NVML does not answer: {error}"
 
@@ -166,15 +187,17 @@ def _shared(gpu: Gpu) -> Iterator[HostFault]:
 
 def _ill(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.recovery_action:
-        action = RECOVERY.get(gpu.recovery_action, f"action {gpu.recovery_action}")
-        yield HostFault(f"the driver asks for a recovery: {action}", Cause.GPU_ILL, True)
+        text, action = RECOVERY.get(gpu.recovery_action, (f"action {gpu.recovery_action}", "drain"))
+        yield HostFault(f"the driver asks for a recovery: {text}", Cause.GPU_ILL, True, action)
     if gpu.rows_failed:
-        yield HostFault("rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True)
+        yield HostFault(
+            "rows of its memory could not be remapped: to be replaced", Cause.GPU_ILL, True, "drain"
+        )
     if gpu.rows_pending:
-        yield HostFault("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL)
+        yield HostFault("rows of its memory wait for a reset to be remapped", Cause.GPU_ILL, action="reset")
     if gpu.ecc_uncorrected:
         errors = f"{gpu.ecc_uncorrected} uncorrected memory errors (ECC) since the driver was loaded"
-        yield HostFault(errors, Cause.GPU_ILL)
+        yield HostFault(errors, Cause.GPU_ILL, action="reset")
     now, usual = gpu.power_limit_w, gpu.power_limit_default_w
     if now is not None and usual is not None and now < 0.95 * usual:
         yield HostFault(f"power is limited to {now:.0f} of {usual:.0f} W", Cause.GPU_THROTTLED)
@@ -183,6 +206,6 @@ def _ill(gpu: Gpu) -> Iterator[HostFault]:
 def _narrow(gpu: Gpu) -> Iterator[HostFault]:
     width, widest = gpu.pcie_width, gpu.pcie_width_max
     if width is not None and widest is not None and width < widest:
-        yield HostFault(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK)
+        yield HostFault(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK, action="drain")
     if 0 < gpu.nvlinks_up < gpu.nvlinks:
-        yield HostFault(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True)
+        yield HostFault(f"{gpu.nvlinks_up} of {gpu.nvlinks} NVLinks are up", Cause.GPU_LINK, True, "drain")

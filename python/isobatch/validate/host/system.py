@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -20,17 +20,24 @@ XIDS_OF_PROGRAMS = {13, 31, 43, 45}
 """Errors that a program makes by itself (an illegal access, an end in the middle of a kernel); the others are the GPU's, its memory's, its
 link's or the driver's."""
 
+REBOOTING_XIDS = {79}
+"""A GPU that has fallen off the bus does not come back by its own reset, which the other errors ask for."""
 
 MAX_FINDINGS, MAX_CHARACTERS = 8, 160
 """Of a rank, which travel to the others, each cut to so many characters: 512 ranks may all have some."""
 
 
+Action = Literal["look", "reset", "reboot", "drain"]
+"""What to do about a fault, the strongest last: a person looks, `nvidia-smi --gpu-reset`, a reboot, or the node is taken out for repair."""
+
+
 class HostFault(msgspec.Struct, frozen=True):
-    """A bad (`fails`) or suspicious state, in words without the host's name, and its cause."""
+    """A bad (`fails`) or suspicious state, in words without the host's name, its cause, and what to do."""
 
     text: str
     cause: Cause
     fails: bool = False
+    action: Action = "look"
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +113,7 @@ def check_log(text: str | None, before: str | None = None) -> CheckResult:
             f"XID {number} of the GPU at {bus}, {len(each)} ×: {each[-1].more[:80]}",
             Cause.XID,
             before is not None,
+            "reboot" if number in REBOOTING_XIDS else "reset",
         )
         for (bus, number), each in own.items()
     )

@@ -125,7 +125,7 @@ def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
     ]
 
 
-def _row(group: Group, size: Size, seconds: float) -> AllReduceRow:
+def measure_size(group: Group, size: Size, seconds: float) -> AllReduceRow:
     """Measures one size, refilling the buffer before each all-reduce and checking it after."""
     dtype = DTYPES[size.dtype]
     elements = max(1, size.bytes // dtype.itemsize)
@@ -202,7 +202,7 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
         slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size.bytes), default=0.0)
         least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
         if group.from_first(least < left):
-            table.append(_row(group, size, whole / len(fitting)))
+            table.append(measure_size(group, size, whole / len(fitting)))
     formats = dict.fromkeys(row.dtype for row in table)
     fits = [fit([row for row in table if row.dtype == name]) for name in formats]
     return AllReduce(table=table, fits=fits), len(planned) - len(table)

@@ -233,15 +233,16 @@ class Product:
     """Matrix products of random numbers on this rank's device, the work for comparing ranks: on a GPU in the plan's format,
     which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
 
-    def __init__(self, group: Group, dtype: torch.dtype | None) -> None:
-        cuda = group.device.type == "cuda"
+    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        cuda = device.type == "cuda"
         size, self._count = (8192, 20) if cuda else (384, 1)
-        self._a = torch.randn(size, size, device=group.device, dtype=dtype if cuda else None)
-        self._out = torch.empty_like(self._a)
+        self._a = torch.randn(size, size, device=device, dtype=dtype if cuda else None)
+        self.result = torch.empty_like(self._a)
+        self.operations = 2 * size**3 * self._count
 
     def __call__(self) -> None:
         for _ in range(self._count):
-            torch.matmul(self._a, self._a, out=self._out)
+            torch.matmul(self._a, self._a, out=self.result)
 
 
 # ---- links between nodes ----
@@ -331,7 +332,7 @@ def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Measures each rank's own speed and the speed between nodes, and compares the versions."""
     group, extent = trial.group, trial.options.extent
-    work = Product(group, AUTOCAST[trial.plan.recipe.precision])
+    work = Product(group.device, AUTOCAST[trial.plan.recipe.precision])
     each = SECONDS[extent] / FIRST_WINDOWS
     slow_ranks = prove_equally_fast(group, work, each, "ranks", "matrix product")
     found = pair_speeds(group, ROUNDS[extent])

@@ -1,0 +1,78 @@
+"""`isobatch node`: a check of one node before a job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from isobatch.cli.parser import Parser, option
+from isobatch.errors import InputError, unknown
+from isobatch.files.whole import check_place
+
+DESCRIPTION = (
+    "Checks this node alone, without a plan or other nodes: memory, disk, limits, its GPUs, their errors, a matrix product and an "
+    "all-reduce. Exit codes: 0 fit, 1 unfit, 2 could not run."
+)
+EXAMPLES = (
+    "isobatch node --thresholds gpus.toml -o report.json",
+    "srun --ntasks-per-node=1 isobatch node --device cuda --failing-nodes failing_nodes.txt",
+)
+
+
+def add(command: Parser) -> None:
+    """Adds the options."""
+    option(command, "--only NAMES", "checks to make, such as gpu,gpu_errors (default all)", default="")
+    option(command, "--seconds S", "time for all checks together (default 60)", type=float, default=60.0)
+    device = "cuda: a node without a GPU is unfit; cpu: leave the GPUs out"
+    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=device)
+    option(
+        command,
+        "--thresholds FILE",
+        "the least that figures may be, by GPU model (.toml, .yaml, .json)",
+        type=Path,
+    )
+    option(command, "--baseline REPORT", "what -o wrote on a good node", type=Path)
+    for name, value in (("caution", 0.10), ("fail", 0.25)):
+        text = f"how far below the baseline is a {'failure' if name == 'fail' else name} (default {value:g})"
+        option(command, f"--{name} F", text, type=float, default=value)
+    unfit = "a file with the unfit nodes, one a line: adds this one, or takes it out"
+    option(command, "--failing-nodes FILE", unfit, type=Path)
+    option(command, "-o/--output FILE", "write the report as JSON", type=Path)
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks this node."""
+    if os.environ.get("SLURM_LOCALID", "0") != "0" or os.environ.get("LOCAL_RANK", "0") != "0":
+        raise InputError("another task checks this node: start one a node, as with srun --ntasks-per-node=1")
+    from isobatch.validate.host.node_report import NodeOptions, NodeReport, list_unfit, read_thresholds
+    from isobatch.validate.node import CHECKS
+    from isobatch.validate.node import run as check
+
+    only = tuple(filter(None, args.only.split(",")))
+    if wrong := [name for name in only if name not in CHECKS]:
+        raise unknown("check", wrong[0], CHECKS)
+    for place in filter(None, (args.output, args.failing_nodes)):
+        check_place(place)
+    report = check(
+        NodeOptions(
+            only=only,
+            seconds=args.seconds,
+            device=args.device,
+            thresholds={} if args.thresholds is None else read_thresholds(args.thresholds),
+            thresholds_file=args.thresholds and str(args.thresholds),
+            baseline=None if args.baseline is None else NodeReport.load(args.baseline),
+            caution=args.caution,
+            fail=args.fail,
+        )
+    )
+    if args.failing_nodes is not None:
+        list_unfit(args.failing_nodes, report.node, fit=not report.exit_code)
+    if args.output is not None:
+        report.save(args.output)
+    if args.json:
+        print(report.to_json())
+    else:
+        report.show()
+    return report.exit_code
