@@ -240,7 +240,7 @@ def test_a_node_is_listed_by_its_schedulers_name_until_it_is_fit(tmp_path, monke
     place = tmp_path / "failing_nodes.txt"
     verdict = Verdict.FAIL
     monkeypatch.setattr(
-        node, "CHECKS", {"disk": lambda _: [node.Answer(judge_claim("disk", verdict, "", Cause.HOST_SHORT.likely()), "look")]}
+        node, "CHECKS", {"disk": lambda _: [node.NodeCheck(judge_claim("disk", verdict, "", Cause.HOST_SHORT.likely()), "look")]}
     )  # fmt: skip
     assert main(["node", "--failing-nodes", str(place)]) == 1
     assert place.read_text() == "gpu-07\n"

@@ -44,32 +44,32 @@ LEAVE_SECONDS = 0.5  # for a process that is killed
 _PR_SET_PDEATHSIG = 1
 
 
-class Answer(NamedTuple):
+class NodeCheck(NamedTuple):
     """A check's proof, and what to do where it does not pass."""
 
     proof: Proof
     action: Action
 
 
-def _missing(name: str, options: NodeOptions, why: str) -> list[Answer]:
+def _missing(name: str, options: NodeOptions, why: str) -> list[NodeCheck]:
     """Fails a node that ought to have GPUs; one without any is left unchecked."""
     devices = len(
         [*Path("/dev").glob("nvidia[0-9]*")]
     )  # the driver's: also of one that has since fallen off the bus
     if options.device == "cpu":
-        return [Answer(skip_claim(name, "left out by --device cpu"), "look")]
+        return [NodeCheck(skip_claim(name, "left out by --device cpu"), "look")]
     if options.device == "cuda" or devices:
         text = f"{why}; the driver has made {devices} devices"
-        return [Answer(judge_claim(name, Verdict.FAIL, text, Cause.GPU_ILL.likely()), "reboot")]
-    return [Answer(skip_claim(name, why), "look")]
+        return [NodeCheck(judge_claim(name, Verdict.FAIL, text, Cause.GPU_ILL.likely()), "reboot")]
+    return [NodeCheck(skip_claim(name, why), "look")]
 
 
-def _gpu(options: NodeOptions) -> list[Answer]:
+def _gpu(options: NodeOptions) -> list[NodeCheck]:
     """Asks NVML for the state of each GPU, without a CUDA context."""
     try:
         boards = gpu.visible_boards(importlib.import_module("pynvml"))
     except ImportError:
-        return [Answer(skip_claim("gpu", gpu.INSTALL), "look")]
+        return [NodeCheck(skip_claim("gpu", gpu.INSTALL), "look")]
     if isinstance(boards, str) or not boards or options.device == "cpu":
         return _missing("gpu", options, boards if isinstance(boards, str) else "NVML finds no GPU")
     states = [gpu.state(board, index, 0, 0) for index, board in enumerate(boards)]
@@ -82,14 +82,14 @@ def _gpu(options: NodeOptions) -> list[Answer]:
     proof = checks.judge("gpu", results)
     values = {"gpus": [msgspec.to_builtins(one) for one in states]}
     action = strongest(fault.action for result in results.values() for fault in result.findings)
-    return [Answer(msgspec.structs.replace(proof, values=values), action)]
+    return [NodeCheck(msgspec.structs.replace(proof, values=values), action)]
 
 
-def _gpu_errors(options: NodeOptions) -> list[Answer]:
+def _gpu_errors(options: NodeOptions) -> list[NodeCheck]:
     """Looks for errors of GPUs in the kernel's log."""
     result = checks.ON_A_CPU if options.device == "cpu" else system.check_log(system.kernel_log()).short()
     action = strongest(fault.action for fault in result.findings)
-    return [Answer(checks.judge("gpu_errors", {"node": result}), action)]
+    return [NodeCheck(checks.judge("gpu_errors", {"node": result}), action)]
 
 
 def _gpus(options: NodeOptions) -> list[str]:
@@ -98,7 +98,7 @@ def _gpus(options: NodeOptions) -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def _matmul(options: NodeOptions) -> list[Answer]:
+def _matmul(options: NodeOptions) -> list[NodeCheck]:
     """Multiplies matrices on each GPU in turn, by their own clocks."""
     models = _gpus(options)
     if not models:
@@ -115,7 +115,7 @@ def _matmul(options: NodeOptions) -> list[Answer]:
     )
 
 
-def judge_matmul(options: NodeOptions, models: Sequence[str], speeds: Sequence[float]) -> list[Answer]:
+def judge_matmul(options: NodeOptions, models: Sequence[str], speeds: Sequence[float]) -> list[NodeCheck]:
     """Judges the slowest GPU by its threshold, the baseline, and the node's other GPUs."""
     slowest = min(range(len(speeds)), key=speeds.__getitem__)
     text = f"{figure(speeds[slowest])} TFLOP/s in bf16 on the slowest, GPU {slowest}"
@@ -125,10 +125,10 @@ def judge_matmul(options: NodeOptions, models: Sequence[str], speeds: Sequence[f
         verdict, text = Verdict.CAUTION, f"{text}; the node's median is {figure(median)}"
     likely = Cause.GPU_THROTTLED.likely(f"GPU {slowest}")
     values: dict[str, Any] = {"matmul_tflops": speeds[slowest], "tflops": speeds, "model": models[slowest]}
-    return [Answer(judge_claim("matmul", verdict, text, likely, **values), "drain")]
+    return [NodeCheck(judge_claim("matmul", verdict, text, likely, **values), "drain")]
 
 
-def _all_reduce(options: NodeOptions) -> list[Answer]:
+def _all_reduce(options: NodeOptions) -> list[NodeCheck]:
     """Reduces over all GPUs of the node: whether every sum is right, and how fast."""
     from isobatch.validate.launching import start_ranks
 
@@ -136,7 +136,7 @@ def _all_reduce(options: NodeOptions) -> list[Answer]:
     if not models:
         return _missing("all_reduce", options, "torch finds no CUDA device")
     if len(models) == 1:
-        return [Answer(skip_claim("all_reduce", "one GPU: nothing to reduce with"), "look")]
+        return [NodeCheck(skip_claim("all_reduce", "one GPU: nothing to reduce with"), "look")]
     with tempfile.TemporaryDirectory(prefix="isobatch-") as name:
         row, lost = Path(name) / "row.json", Path(name) / "lost.txt"
         text = start_ranks(_reduce, (name, options.seconds / 4), len(models), fork=False)
@@ -147,7 +147,7 @@ def _all_reduce(options: NodeOptions) -> list[Answer]:
     verdict, text = options.judge(text, found.bus_bw_gb_s, models[0], "bus_gb_s")
     values: dict[str, Any] = {"bus_gb_s": found.bus_bw_gb_s, "model": models[0], "gpus": len(models)}
     band = judge_claim("bandwidth", verdict, text, Cause.SLOW_LINK.likely(), **values)
-    return [Answer(judge_sums([found], 0), "drain"), Answer(band, "look")]
+    return [NodeCheck(judge_sums([found], 0), "drain"), NodeCheck(band, "look")]
 
 
 def _reduce(name: str, seconds: float) -> None:
@@ -167,11 +167,11 @@ def _reduce(name: str, seconds: float) -> None:
     group.close()
 
 
-def _of_host(name: str) -> Callable[[NodeOptions], list[Answer]]:
-    return lambda options: [Answer(resources.check(name, options.thresholds.get("host", {})), "look")]
+def _of_host(name: str) -> Callable[[NodeOptions], list[NodeCheck]]:
+    return lambda options: [NodeCheck(resources.check(name, options.thresholds.get("host", {})), "look")]
 
 
-CHECKS: dict[str, Callable[[NodeOptions], list[Answer]]] = {
+CHECKS: dict[str, Callable[[NodeOptions], list[NodeCheck]]] = {
     "host_memory": _of_host("host_memory"),
     "disk": _of_host("disk"),
     "limits": _of_host("limits"),
@@ -193,7 +193,7 @@ def run(options: NodeOptions) -> NodeReport:
         InputError: a threshold or the baseline does not go with this node's GPUs.
     """
     started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-    answers: list[Answer] = []
+    answers: list[NodeCheck] = []
     names = options.only or tuple(CHECKS)
     for name in names:
         left = options.seconds - LEAVE_SECONDS - (time.monotonic() - begun)
@@ -210,11 +210,11 @@ def run(options: NodeOptions) -> NodeReport:
     )
 
 
-def _broken(name: str, text: str, action: Action) -> list[Answer]:
-    return [Answer(judge_claim(name, Verdict.FAIL, text, Cause.HOST_HANGS.likely()), action)]
+def _broken(name: str, text: str, action: Action) -> list[NodeCheck]:
+    return [NodeCheck(judge_claim(name, Verdict.FAIL, text, Cause.HOST_HANGS.likely()), action)]
 
 
-def _limited(name: str, options: NodeOptions, seconds: float) -> list[Answer]:
+def _limited(name: str, options: NodeOptions, seconds: float) -> list[NodeCheck]:
     """Runs one check in a forked process, which is ended with all that it started when its time is over.
 
     Raises:
@@ -241,7 +241,7 @@ def _limited(name: str, options: NodeOptions, seconds: float) -> list[Answer]:
             name, f"not done within {seconds:.3g} s", "reboot" if name not in resources.CHECKS else "look"
         )
     try:
-        found: list[Answer] | InputError | str = pickle.loads(data)
+        found: list[NodeCheck] | InputError | str = pickle.loads(data)
     except EOFError:
         return _broken(name, "the check's process died", "reboot")
     if isinstance(found, InputError):
