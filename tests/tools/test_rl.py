@@ -119,3 +119,69 @@ def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     working = [row for row in rows if row["status"] != "infeasible"]
     assert len(working) > 3 and all(row["effective_batch"] % 14 == 0 for row in working)
+
+
+# ---- ms-swift: TRL's names, other defaults, and processes by variables ----
+
+SWIFT = """
+export NNODES=2
+PER=4
+CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$PER \\
+swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B --tuner_type lora --dataset 'AI-MO/NuminaMath-TIR#5000' \\
+    --num_train_epochs 1 --per_device_train_batch_size 4 --gradient_accumulation_steps $(expr 16 / $PER) --max_completion_length 2048
+"""
+
+
+def swift(tmp_path, text, name="run.sh"):
+    (tmp_path / name).write_text(text)
+    return read_file(tmp_path / name)
+
+
+def test_ms_swifts_script_is_its_own(tmp_path):
+    found = swift(tmp_path, SWIFT)
+    assert (found.tool, found.multiple, found.faults) == ("ms_swift", 8, [])
+    read = {
+        name: found.fields[name]
+        for name in ("gpus", "batch_per_gpu", "accumulation", "lr", "schedule", "weight_decay", "betas")
+    }
+    assert read == {
+        "gpus": 8,
+        "batch_per_gpu": 4,
+        "accumulation": 4,
+        "lr": 1e-4,
+        "schedule": "cosine",
+        "weight_decay": 0.1,
+        "betas": (0.9, 0.95),
+    }
+    assert (
+        "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8" in found.notes
+    ), found.notes
+
+
+def test_ms_swifts_yaml_has_its_processes_under_env(tmp_path):
+    text = "ENV: {NPROC_PER_NODE: 4}\ntuner_type: full\nper_device_train_batch_size: 2\nnum_train_epochs: 2\nmodel: m\n"
+    found = swift(tmp_path, text, "sft.yaml")
+    assert (found.tool, found.fields["gpus"], found.fields["lr"]) == ("ms_swift", 4, 1e-5)
+    assert found.fields["accumulation"] == 2, "16 samples over 4 processes of 2"
+
+
+def test_what_ms_swift_makes_of_the_processes_is_asked_for(tmp_path):
+    found = swift(tmp_path, "swift sft --model m --per_device_train_batch_size 2 --num_train_epochs 1")
+    assert "gpus" not in found.fields
+    assert [field for field, _ in found.faults] == ["accumulation"]
+    assert any("one process, unless the environment has them" in note for note in found.notes)
+
+
+def test_ms_swifts_megatron_is_refused(tmp_path):
+    with pytest.raises(
+        ib.InputError, match="`megatron sft` of ms-swift, whose defaults are not Megatron-LM's"
+    ):
+        swift(tmp_path, "NPROC_PER_NODE=8 megatron sft --micro_batch_size 1 --lr 1e-5 --train_iters 100")
+
+
+def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
+    swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
+    stops = [
+        str(issue) for issue in examine(tmp_path / "run.sh", 3).findings if issue.weight == "Stops the run"
+    ]
+    assert any("no multiple of num_generations 8" in text for text in stops), stops

@@ -22,6 +22,7 @@ SAME = {
     "double brackets": 'M=hybrid_8b\nif [[ "$M" == hybrid_* && -n $M ]]; then A=1; fi\n[[ 3 -gt 10 ]] || B=2\ntorchrun t.py $A $B',
     "case": "M=7B\ncase $M in\n  7B|8B) BS=4 ;;\n  *) BS=1 ;;\nesac\ntorchrun t.py $BS",
     "sums": "N=4\nG=8\nA=$((256 / (N * G * 2)))\n((A++))\nlet B=3\ntorchrun t.py $A $((A > 4 ? 1 : -7 % 3)) $((0x10 + 010 + 2#11))",
+    "expr": 'N=4\nA=$(expr 16 / $N)\nB=$(expr 7 - 2 \\* 3)\ntorchrun t.py $A $B $(expr 16 % "$N") "$(expr 5)"',
     "defaults": 'X=${X:-8}\n: ${Y:=a b}\nZ=set\ntorchrun t.py $X "$Y" $Y ${Z:+yes} ${W-} "${W:-"c d"}"',
     "defaults that are assigned": 'torchrun t.py ${A="t.py --lr"\n1} $A ${A=x}',
     "parts of values": "M=a/llama-7b.v1\ntorchrun t.py ${M%.*} ${M##*/} ${M%%-*} ${M#*/} ${M/7b/13b} ${#M} ${M:2:5} ${M: -2} ${M^^}",

@@ -52,6 +52,12 @@ TOOLS = {
         common="packing max_length beta dataset_name model_name_or_path",
         extends="transformers",
     ),
+    "ms_swift": Keys(
+        "rlhf_type tuner_type train_type split_dataset_ratio acc_strategy attn_impl freeze_vit vit_lr aligner_lr add_version "
+        "deepspeed_autotp_size ENV.NPROC_PER_NODE",
+        common="model dataset torch_dtype lora_rank target_modules system",
+        extends="trl",
+    ),
     "accelerate": Keys(
         "compute_environment distributed_type machine_rank main_training_function rdzv_backend",
         common="num_machines num_processes mixed_precision",

@@ -103,14 +103,17 @@ def _parsed(text: str, file: str, suffix: str, bases: Bases | None, name: str) -
         return parse_toml(text)
     if not looks_like_arguments(text):
         return parse_yaml(text, file, tagged=UNKNOWN)
-    from isobatch.tools.shells.training import arguments
+    from isobatch.tools.shells.training import SWIFT, arguments
 
     try:
-        return _nested(
+        settings = _nested(
             arguments(text, line=int(name) if name else None, notes=None if bases is None else bases.notes)
         )
     except InputError as error:
         raise error.at(file=file) from None
+    if bases is not None and SWIFT in settings:
+        bases.tool = "ms_swift"
+    return settings
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +177,7 @@ class Bases:
         seen: all files that were read for the first one.
         unread: by the setting that names them, files that are not beside the one that does.
         notes: what a script leaves open.
-        tool: whose class a Python script makes; empty where it is found by the settings.
+        tool: whose class a Python script makes, or whose command a shell script runs; empty where it is found by the settings.
     """
 
     file: Path

@@ -233,7 +233,7 @@ def _without_effect(case: Case) -> Iterator[Issue]:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the Trainer, and of tools built on it."""
-    if case.reading.tool in ("transformers", "trl", "llama_factory"):
+    if case.reading.tool in ("transformers", "trl", "llama_factory", "ms_swift"):
         yield from _best_model(case)
     yield from _without_effect(case)
     if case.at("max_grad_norm") is None:

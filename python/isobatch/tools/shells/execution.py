@@ -15,7 +15,7 @@ from isobatch.tools.shells.branches import Branches
 from isobatch.tools.shells.conditions import of_condition
 from isobatch.tools.shells.pieces import ALWAYS_SET
 from isobatch.tools.shells.simple import DECLARES
-from isobatch.tools.shells.state import Launch, Outcome, Shell, is_known, is_mark, merged
+from isobatch.tools.shells.state import LAUNCHERS, Launch, Outcome, Shell, is_known, is_mark, merged
 from isobatch.tools.shells.syntax import document_word, parse
 from isobatch.tools.shells.tree import (
     Assignment,
@@ -219,7 +219,9 @@ class Execution(Branches):
 
     def record(self, shell: Shell, words: list[str], command: Simple) -> None:
         """Writes a command down; of `bash -c "…"` the commands in it too."""
-        self.launches.append(Launch(command.line, tuple(words), tuple(self.when)))
+        self.launches.append(
+            Launch(command.line, tuple(words), tuple(self.when), self._environment(shell, command))
+        )
         inner = self._inner(shell, words, command)
         if inner is None or all(map(is_mark, inner[0])):
             return
@@ -230,6 +232,17 @@ class Execution(Branches):
         held, self.returned, self.locals = (self.returned, self.locals), [], []
         self.run(text, child, command.line)
         self.returned, self.locals = held
+
+    def _environment(self, shell: Shell, command: Simple) -> tuple[tuple[str, str], ...]:
+        """The launchers' variables that a command sees: exported, or set for it alone."""
+        names = {it.name for it in command.assignments} | shell.exported
+        if names.isdisjoint(LAUNCHERS):
+            return ()
+        own = shell.copy()
+        for assignment in command.assignments:
+            self.assign(own, assignment)
+        seen = {name: own.variables.get(name) for name in LAUNCHERS if name in names}
+        return tuple((name, value) for name, value in seen.items() if isinstance(value, str))
 
     def _inner(self, shell: Shell, words: list[str], command: Simple) -> tuple[str, tuple[str, ...]] | None:
         """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""

@@ -21,6 +21,8 @@ from isobatch.tools.shells.sums import Computation, NotComputed
 from isobatch.tools.shells.tree import Output, Parameter, Sum, Text, Word
 
 _BLANKS = " \t\n"
+_WHOLE_NUMBERS = re.compile(r"(?:0|[1-9]\d{0,8})(?: [-+*/%] (?:0|[1-9]\d{0,8})){0,2} ")
+"""For `expr`: without a sign or a leading zero, which it reads otherwise than bash, nor so large that bash's 64 bits overflow."""
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _STEPPED = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
@@ -112,6 +114,15 @@ class Expansion:
             return None
         return re.compile(out, re.DOTALL)
 
+    def _output(self, shell: Shell, part: Output) -> str:
+        """What `expr` prints of whole numbers, which is what `$(( … ))` is of these; a mark of any other command."""
+        text = self.text(shell, part.sum) if part.sum else ""
+        if (reason := self.marks.reason(text)) is not None:
+            return self.marks.mark(part.source, f"in which {reason.source} is not known")
+        if not _WHOLE_NUMBERS.fullmatch(text) or "/ 0 " in text or "% 0 " in text:
+            return self.marks.mark(part.source, "which is known only in the run")
+        return self.computed(shell, (Text(text, True),), part.source)
+
     def computed(self, shell: Shell, inside: Word, source: str) -> str:
         """The number of an arithmetic expression, as a text."""
         text = self.text(shell, inside)
@@ -162,11 +173,7 @@ class Expansion:
                 value = self.computed(shell, part.inside, part.source)
                 yield Piece([value], part.quoted, not part.quoted)
             elif isinstance(part, Output):
-                yield Piece(
-                    [self.marks.mark(part.source, "which is known only in the run")],
-                    part.quoted,
-                    not part.quoted,
-                )
+                yield Piece([self._output(shell, part)], part.quoted, not part.quoted)
             else:
                 yield from self._parameter(shell, part)
 

@@ -22,6 +22,9 @@ _ESCAPES = {
     "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v",
     "\\": "\\", "'": "'", '"': '"', "?": "?",
 }  # fmt: skip
+_EXPR = re.compile(
+    r"""\$\(\s*expr((?:\s+(?:0|[1-9]\d*|\$\w+|\$\{\w+\}|"\$\w+"|[-+/%]|\\\*|'\*'|"\*"))+)\s*\)"""
+)
 _CODE = re.compile(r"[0-7]{1,3}|x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}")
 
 
@@ -163,7 +166,8 @@ class WordReader:
             if self.char() == "(" and (inside := self.sum_inside()) is not None:
                 return (Sum(inside, quoted, self.text[first : self.at]),)
             self.commands_inside()
-            return (Output(quoted, self.text[first : self.at]),)
+            source = self.text[first : self.at]
+            return (Output(quoted, source, _expr(source)),)
         if char == "{":
             self.step()
             return (self._braces(first, quoted),)
@@ -301,6 +305,22 @@ class WordReader:
         if not 0 < number < (0x80 if code[0][0] not in "uU" else 0xD800):
             self.fail(f"\\{code[0]} in $'…' is not read")
         return chr(number)
+
+
+def _expr(source: str) -> tuple[Text | Parameter, ...]:
+    """The words of `$(expr 16 / $GPUS)`, as an expression; none of another command."""
+    found = _EXPR.fullmatch(source)
+    if found is None:
+        return ()
+    parts: list[Text | Parameter] = []
+    for word in found[1].split():
+        plain = word.strip("'\"\\{}")
+        name = plain.strip("${}")
+        parts.append(
+            Parameter(name, None, "", None, True, f"${name}") if plain.startswith("$") else Text(plain, True)
+        )
+        parts.append(Text(" ", True))
+    return tuple(parts)
 
 
 def _joined(parts: list[Part]) -> Word:

@@ -14,6 +14,9 @@ Value = str | tuple[str, ...] | None
 Outcome = tuple[bool | None, str]
 """Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`, `break`, `continue`."""
 
+LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
+"""Variables by which a command, ms-swift's, starts processes of its own."""
+
 _FIRST_MARK = 0xF0000
 _MOST_MARKS = 0xFFFD
 
@@ -37,11 +40,13 @@ class Launch(NamedTuple):
         line: in the script, of the outermost command.
         words: it and its arguments; what is not known in them is a mark.
         when: the conditions under which it runs that only the run knows.
+        environment: the launchers' variables that it sees (LAUNCHERS).
     """
 
     line: int
     words: tuple[str, ...]
     when: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass

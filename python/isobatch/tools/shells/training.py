@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Any
 
 from isobatch.errors import InputError
@@ -31,6 +33,10 @@ _SLURM = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
 }
 """Variables of a job by the option of sbatch that sets them."""
+SWIFT = "swift"
+"""Of ms-swift's command, what it does: its flags are TRL's, under other defaults."""
+_SWIFT = ("pt", "sft", "rlhf")
+_SWIFT_FILE = re.compile(r"swift/cli/(pt|sft|rlhf)\.py$")
 _FLAG = re.compile(r"--[A-Za-z]")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
@@ -60,7 +66,7 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     launches = trainings(execution, line)
     if not launches:
         return _held_flags(execution, shell, said)
-    found = _together([flags(it.words, execution.marks, said) for it in launches], launches[0].line)
+    found = _together([_settings(it, execution.marks, said) for it in launches], launches[0].line)
     said += execution.unread
     if launches[0].when:
         said.append(
@@ -72,6 +78,37 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
         said.append(f"the script's own values, where the environment has no other: {few(taken)}")
     return found
+
+
+def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
+    """The flags of a launch; of ms-swift, which starts its processes by variables, these too, as its YAML files have them.
+
+    Raises:
+        InputError: it is ms-swift's Megatron, which has Megatron's names and defaults of its own.
+    """
+    found, command = flags(launch.words, marks, notes), _swift(launch)
+    if command is None:
+        return found
+    if command[0] == "megatron":
+        raise InputError(
+            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: give the run as a recipe"
+        )
+    return {
+        **found,
+        SWIFT: command[1],
+        "ENV": {name: _value(value, marks) for name, value in launch.environment},
+    }
+
+
+def _swift(launch: Launch) -> tuple[str, str] | None:
+    """ms-swift's command and what it does: ("swift", "rlhf"); None of another program."""
+    for word, behind in pairwise((*launch.words, "")):
+        name = PurePosixPath(word).name
+        if name in (SWIFT, "megatron") and behind in _SWIFT:
+            return name, behind
+        if file := _SWIFT_FILE.search(word):
+            return SWIFT, file[1]
+    return None
 
 
 def _of_slurm(text: str) -> dict[str, Value]:
@@ -145,8 +182,8 @@ def kinds(launch: Launch) -> set[str]:
 
 
 def is_training(launch: Launch) -> bool:
-    """A learning rate beside a batch or a length; an evaluation has a batch alone."""
-    return len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
+    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch alone."""
+    return _swift(launch) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
 
 
 def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:

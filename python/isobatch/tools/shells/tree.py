@@ -37,10 +37,15 @@ class Sum(NamedTuple):
 
 
 class Output(NamedTuple):
-    """`$( … )`, a backquoted command, or `<( … )`: known only by running it."""
+    """`$( … )`, a backquoted command, or `<( … )`: known only by running it, but for `$(expr … )` of whole numbers.
+
+    Attributes:
+        sum: what `expr` is given, where that is all of the command.
+    """
 
     quoted: bool
     source: str
+    sum: tuple[Text | Parameter, ...] = ()
 
 
 Part = Text | Parameter | Sum | Output

@@ -1,0 +1,107 @@
+"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own, and its launch by NPROC_PER_NODE and NNODES."""
+
+from __future__ import annotations
+
+import math
+
+from isobatch.errors import InputError
+from isobatch.tools.page import SettingsPage
+from isobatch.tools.tool import STAYS, Reader, Tool
+from isobatch.tools.trainer import NAMES
+from isobatch.tools.trl import TRL, check
+from isobatch.tools.trl import read as read_trl
+
+_OURS = {
+    "per_device_train_batch_size": 1,
+    "lr_scheduler_type": "cosine",
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+}
+"""Its defaults where they are not the Trainer's (swift/trainers/arguments.py: TrainArgumentsMixin)."""
+_NAMED = ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_generations")
+_SAMPLES = 16
+"""What it rounds a step's samples up to, by the accumulation, where that is not given."""
+
+assert TRL.reader is not None
+_HARMLESS = f"""{TRL.reader.harmless}
+    swift acc_strategy adalora_* adapter_* adapters add_non_thinking_prefix add_version advantage_* agent_template aligner_* async_generate attn_impl
+    boft_* cached_* check_model chord_* cliprange* columns completion* create_checkpoint_symlink custom_* dataset* device_groups device_map
+    disable_* download_mode dynamic_sample early_stop_interval enable_* eval_* experts_impl external_plugins extra_eval_args fipo_* fourier_*
+    freeze_* galore_* gamma gkd_* gym_env hqq_axis ignore_args_error init_* interleave_prob is_binary_loss_scale kl_* lam lazy_tokenize lisa_*
+    llamapro_* lmbda load_* local_* log_* logging_dir logprobs lora_* lora_ga_batch_size lorap_* max_memory max_model_len max_new_tokens max_pixels
+    max_resample_times max_shard_size max_turns missing_eos_penalty model model_* modules_to_save move_model_batches mrl_dims
+    multi_turn_scheduler new_special_tokens norm_bbox num_beams num_labels num_sample_generations offload_* optimizer overlong_filter
+    packing_* padding_side preserve_thinking problem_type quant_* ray_exp_name real_tau ref_* reft_* repetition_* response_* resume_only_model
+    rpo_alpha simpo_gamma cpo_alpha vllm_enable_expert_parallel rlhf_type rlsd_* rollout_* rope_scaling safe_serialization sdar_* seq_kd sft_alpha sleep_level soft_* split_dataset_ratio
+    stop_words stopping_strategy stream strict structured_outputs_regex swanlab_* system target_* task_type tau_* template* torch_dtype
+    train_dataloader_shuffle trainable_parameters* truncation_strategy tuner_* train_type tuner_backend use_* use_flash_ckpt use_galore use_gym_env use_hf
+    use_logits_to_keep use_ray use_swift_lora val_dataset* vera_* vf_coef vit_gradient_checkpointing vllm_data_parallel_size
+    vllm_pipeline_parallel_size whiten_rewards zero_hpz_partition_size lora_ga_max_length shuffle_buffer_size teacher_* ENV.*
+    rlsd_lambda_warmup_steps rlsd_lambda_decay_steps chord_mu_warmup_steps chord_mu_decay_steps adalora_beta1 adalora_beta2
+"""
+"""Of ms-swift 4.6."""
+_MATTERS = {
+    **TRL.reader.matters,
+    "optimizer": "optimizer",
+    "vit_lr": STAYS,
+    "aligner_lr": STAYS,
+    "lorap_lr_ratio": STAYS,
+    "chord_sft_per_device_train_batch_size": "effective_batch",
+    "num_mini_batches": "effective_batch",
+    "num_ppo_epochs": "duration",
+    "local_rollout_forward_batch_size": "",
+    "lora_ga_batch_size": "",
+    "chord_mu_*": "",
+    "rlsd_lambda_*": "",
+}
+
+
+def read(page: SettingsPage) -> None:
+    """Reads TRL's arguments with ms-swift's defaults, and the processes that it starts."""
+    _gpus(page)
+    defaults = _defaults(page)
+    named = [f"{name} {value}" for name, value in defaults.items() if name in _NAMED and not page.has(name)]
+    if named:
+        page.note(f"not in the file, ms-swift's own defaults: {', '.join(named)}")
+    if not page.has("gradient_accumulation_steps") and "gradient_accumulation_steps" not in defaults:
+        text = f"is not in the file, and ms-swift rounds {_SAMPLES} samples up over the processes: give accumulation a value"
+        page.fault("accumulation", InputError(text, field=page.name("gradient_accumulation_steps")))
+    read_trl(SettingsPage({**defaults, **page.settings}, page.reading, dashes=page.dashes))
+    page.whole("max_length", "seq_len")
+    page.read_parallel("sequence_parallel_size", "deepspeed_autotp_size")
+    if epochs := page.number("max_epochs"):
+        page.note(f"max_epochs {epochs:g} ends the run, also where num_train_epochs or max_steps is more")
+
+
+def _gpus(page: SettingsPage) -> None:
+    """Counts processes by the variables of its launch, as `swift/cli/main.py` does; a YAML file has them under ENV."""
+    each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
+    if each or nodes:
+        page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
+    elif not page.has("nproc_per_node"):
+        page.note(
+            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them (--set gpus=N)"
+        )
+
+
+def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
+    """What ms-swift takes for settings that the file leaves out (swift/trainers/arguments.py, swift/arguments/sft_args.py)."""
+    kind = (page.word("rlhf_type", "") or "").lower()
+    tuner = page.word(page.first("tuner_type", "train_type", "sft_type"), "lora")
+    given = {**_OURS, "learning_rate": 1e-5 if tuner == "full" else 1e-4}
+    if kind == "grpo":
+        return given | {"num_generations": 8, "gradient_accumulation_steps": 1, "vllm_mode": "colocate"}
+    gpus, micro = page.reading.fields.get("gpus"), page.whole("per_device_train_batch_size", default=1)
+    if gpus and micro:
+        given["gradient_accumulation_steps"] = max(1, math.ceil(_SAMPLES / micro / gpus))
+    return given
+
+
+MS_SWIFT = Tool(
+    name="ms_swift",
+    title="ms-swift",
+    reader=Reader(
+        versions="3.5 to 4.6", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
+    written_as="transformers",
+)
