@@ -11,7 +11,7 @@ from isobatch.tools.trainer import NAMES
 from isobatch.tools.trl import TRL, check
 from isobatch.tools.trl import read as read_trl
 
-_OURS = {
+_OURS: dict[str, float | int | str] = {
     "per_device_train_batch_size": 1,
     "lr_scheduler_type": "cosine",
     "weight_decay": 0.1,
