@@ -53,8 +53,9 @@ def train(config):
         while True:
             time.sleep(0.2)
 
+    waits = config["ray"] and "job" not in config
     shrunk, grown = (folder / "shrink").exists(), (folder / "grow").exists()
-    if config["ray"] and run.world.size != (1 if shrunk and not grown else 2):
+    if waits and run.world.size != (1 if shrunk and not grown else 2):
         wait("other")
     log = folder / f"steps-{run.position.step}-{run.world.size}-{run.world.rank}.jsonl"
     with log.open("a", encoding="utf-8") as lines:
@@ -79,12 +80,20 @@ def train(config):
             done = step.number + 1
             if config["ray"] and (run.finished or done % EVERY == 0):
                 report(run, {}, {"model": own.state_dict(), "optimizer": optimizer.state_dict()})
-                if (done, shrunk) == (SHRINKS, False):
+                if waits and (done, shrunk) == (SHRINKS, False):
                     wait("shrink")
-                if (done, grown) == (GROWS, False):
+                if waits and (done, grown) == (GROWS, False):
                     wait("grow")
+            time.sleep(config.get("pause", 0))
     if run.world.rank == 0:
         torch.save(own.state_dict(), folder / "model.pt")
+
+
+def divided(config):
+    """What examples/ray/divide.py trains: slowly, without a wait for nodes."""
+    folder = Path(config["folder"], f"out-{config['job']}")
+    folder.mkdir(exist_ok=True)
+    train({"folder": str(folder), "ray": True, "job": config["job"], "pause": 1.0})
 
 
 def nodes_follow(cluster, second, folder, ended):

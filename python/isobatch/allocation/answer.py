@@ -70,7 +70,14 @@ def table_of(
     def of(column: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(known, column[at], np.nan) if len(column) else np.full(jobs.rows, np.nan)
 
-    types = [_type(planner.pool, nodes.get(row, {})) for row in range(jobs.rows)]
+    types, status, gpus, places = [], [], [], []
+    names = [str(kind.hardware.get("gpu") or "") for kind in planner.pool.kinds]
+    for row in range(jobs.rows):
+        mine = nodes.get(row, {})
+        types.append(";".join(sorted({names[planner.pool.kind_of[node]] for node in mine})))
+        status.append(_status(held.get(row), mine))
+        gpus.append(sum(mine.values()))
+        places.append(";".join(f"{node}:{n}" for node, n in mine.items()))
     plans = _plans(jobs, planner, choices, chosen)
     why = _reasons(jobs, choices, values, nodes, plans["reasons"], objective)
     for row, name in enumerate(jobs.ids):
@@ -79,12 +86,10 @@ def table_of(
             why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
-        "status": np.array([_status(held.get(row), nodes.get(row)) for row in range(jobs.rows)], np.str_),
-        "gpus": np.array([sum(nodes.get(row, {}).values()) for row in range(jobs.rows)], np.int64),
+        "status": np.array(status, np.str_),
+        "gpus": np.array(gpus, np.int64),
         "gpu": np.array(types, np.str_),
-        "nodes": np.array(
-            [";".join(f"{n}:{g}" for n, g in nodes.get(row, {}).items()) for row in range(jobs.rows)], np.str_
-        ),
+        "nodes": np.array(places, np.str_),
         "why": np.array(why, np.str_),
         "goodput": np.where(runs, of(choices.goodput), np.nan),
         "speedup": np.where(runs, of(values.speedup), np.nan),
@@ -110,12 +115,7 @@ def _in_arrow(table: dict[str, Any]) -> Any:
     return pa.table(made)
 
 
-def _type(pool: Pool, mine: Held) -> str:
-    names = {str(pool.kinds[pool.kind_of[node]].hardware.get("gpu") or "") for node in mine}
-    return ";".join(sorted(names))
-
-
-def _status(before: Held | None, after: Held | None) -> str:
+def _status(before: Held | None, after: Held) -> str:
     if not after:
         return "waits"
     return "runs" if not before else "stays" if before == after else "moves"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.allocation.jobs import Choices, Jobs
 from isobatch.allocation.nodes import Held, Pool
-from isobatch.allocation.objectives import values_of
+from isobatch.allocation.objectives import Values, values_of
 from isobatch.allocation.placement import Want, place
 
 _STEPS_DOWN = 32
@@ -43,22 +44,22 @@ class Division:
         self.jobs, self.pool, self.held, self.objective = jobs, pool, held, objective
         self.shape = {row: shape for row, mine in held.items() if (shape := pool.shape(mine)) is not None}
         self.choices = rates.choices(self.shape)
-        holders = np.zeros(jobs.rows, bool)
-        holders[list(held)] = True
-        nowhere = np.zeros(len(self.choices.job), bool)
-        self.values, self.moved = (
-            values_of(objective, p, jobs, pool, self.choices, holders, stays)
-            for stays in (self.choices.held, nowhere)
-        )
-        self.pinned = np.array(jobs.pinned, bool) & holders
+        self.holders = np.zeros(jobs.rows, bool)
+        self.holders[list(held)] = True
+        self.p = p
+        self.values = self._values(self.choices.held)
+        self.pinned = np.array(jobs.pinned, bool) & self.holders
         self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
+        self.waiting = self._waiting()
         self._divide()
 
-    @property
-    def counted(self) -> NDArray[np.int64]:
-        """Rows of the jobs that can run: the objective is theirs."""
-        known = ~np.isnan(self.values.value)
-        return np.unique(self.choices.job[known])
+    def _values(self, stays: NDArray[np.bool_]) -> Values:
+        return values_of(self.objective, self.p, self.jobs, self.pool, self.choices, self.holders, stays)
+
+    @cached_property
+    def moved(self) -> Values:
+        """The values where each job that runs is started again, also on the count that it has."""
+        return self._values(np.zeros(len(self.choices.job), bool))
 
     def _divide(self) -> None:
         choice, total, bound, prices, exact = self._divided(self.open)
@@ -78,23 +79,30 @@ class Division:
     def _divided(self, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], float, float, list[float], bool]:
         """Divides by these choices: the choice of each job, −1 where it waits, and what the core says of the whole."""
         at = np.flatnonzero(among)
-        part, value = self.choices.only(at), self.values.value[at]
-        value = value + np.where(part.held, _TIE * np.abs(value), 0.0)
-        offsets = np.searchsorted(part.job, np.arange(self.jobs.rows + 1)).astype(np.uint64)
+        them, value = self.choices, self.values.value[at]
+        value = value + np.where(them.held[at], _TIE * np.abs(value), 0.0)
+        offsets = np.searchsorted(them.job[at], np.arange(self.jobs.rows + 1)).astype(np.uint64)
         room = np.array([kind.total for kind in self.pool.kinds], np.int64)
         for row in np.flatnonzero(self.pinned).tolist():
-            for node, gpus in self.held[row].items():
-                room[self.pool.kind_of[node]] -= gpus
+            for node, held in self.held[row].items():
+                room[self.pool.kind_of[node]] -= held
         choice, total, bound, prices, exact = _core.divide_pool(
-            offsets, part.kind, part.gpus.astype(np.uint64), value, self._waiting(), room.astype(np.uint64)
+            offsets,
+            them.kind[at],
+            them.gpus[at].astype(np.uint64),
+            value,
+            self.waiting,
+            room.astype(np.uint64),
         )
         return np.where(choice >= 0, at[choice] if len(at) else -1, -1), total, bound, prices, exact
 
     def _waiting(self) -> NDArray[np.float64]:
         """The value of each job without a choice of its own: of those that cannot run nothing, of the pinned what they have."""
+        mine = np.flatnonzero(~np.isnan(self.values.value))
+        job = self.choices.job[mine]
         found = np.zeros(self.jobs.rows)
-        found[self.counted] = self.values.wait[self.counted]
-        mine = np.flatnonzero(self.pinned[self.choices.job] & ~np.isnan(self.values.value))
+        found[job] = self.values.wait[job]
+        mine = mine[self.pinned[job]]
         found[self.choices.job[mine]] = self.values.value[mine]
         return found
 
@@ -116,10 +124,11 @@ class Division:
             short = True
             for want in left:
                 choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(want)
-        total = self._waiting()
-        for row in np.flatnonzero(choice >= 0).tolist():
-            stays = self.choices.held[choice[row]] and nodes[row] == self.held[row]
-            total[row] = (self.values if stays else self.moved).value[choice[row]]
+        total, rows = self.waiting.copy(), np.flatnonzero(choice >= 0)
+        total[rows] = self.values.value[choice[rows]]
+        for row in rows[self.choices.held[choice[rows]]].tolist():
+            if nodes[row] != self.held[row]:
+                total[row] = self.moved.value[choice[row]]
         return choice, float(np.nan_to_num(total, nan=-np.inf).sum()), short, nodes
 
     def _fewer(self, want: Want) -> int:
@@ -130,17 +139,12 @@ class Division:
         return int(mine[np.argmax(value)]) if len(mine) and value.max() > self.values.wait[want.job] else -1
 
     def _wants(self, choice: NDArray[np.int64]) -> list[Want]:
-        wants = [
-            Want(
-                row,
-                int(self.choices.kind[at]),
-                int(self.choices.gpus[at]),
-                self.held.get(row, {}),
-                bool(self.choices.held[at]),
-            )
-            for row, at in enumerate(choice.tolist())
-            if at >= 0
-        ]
+        rows = np.flatnonzero(choice >= 0)
+        of_each = (
+            column[choice[rows]] for column in (self.choices.kind, self.choices.gpus, self.choices.held)
+        )
+        columns = zip(rows.tolist(), *(column.tolist() for column in of_each), strict=True)
+        wants = [Want(row, kind, gpus, self.held.get(row, {}), stays) for row, kind, gpus, stays in columns]
         for row in np.flatnonzero(self.pinned).tolist():
             parts: dict[int, Held] = {}
             for node, gpus in self.held[row].items():

@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 from isobatch.allocation.nodes import Held, Pool
 from isobatch.errors import InputError, must_be
-from isobatch.fleet.columns import cells_of, number_in
+from isobatch.fleet.columns import cells_of, floats_of
 from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.words import number_of, shown
+from isobatch.words import shown
 
 _ABOVE_0 = "a number above 0", lambda x: x > 0
 _FROM_0 = "a number from 0", lambda x: x >= 0
-_COUNT = "a whole number from 1", lambda x: x >= 1 and x == x // 1
+_COUNT = "a whole number from 1", lambda x: (x >= 1) & (x == x // 1)
 
-_NUMBERS: dict[str, tuple[float, str, Callable[[float], bool]]] = {
+_NUMBERS: dict[str, tuple[float, str, Callable[[Any], Any]]] = {
     "min_gpus": (1, *_COUNT),
     "max_gpus": (math.inf, *_COUNT),
-    "weight": (1, "a number above 0, at most 1e12", lambda x: 0 < x <= 1e12),
+    "weight": (1, "a number above 0, at most 1e12", lambda x: (x > 0) & (x <= 1e12)),
     "done_samples": (0, *_FROM_0),
     "age_seconds": (math.nan, *_FROM_0),
     "restarts": (0, *_FROM_0),
@@ -97,15 +97,15 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
 
 def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
     unknown, legal, is_legal = _NUMBERS[name]
-    found = np.full(rows, float(unknown))
-    for row, cell in enumerate(cells or ()):
-        if cell is None:
-            continue
-        value = number_in(cell, is_legal)
-        if value is None:
-            fault.setdefault(row, str(must_be(legal, cell, field=name)))
-        else:
-            found[row] = value
+    if cells is None:
+        return np.full(rows, float(unknown))
+    none = np.array([cell is None for cell in cells], bool)
+    found = floats_of(cells)
+    with np.errstate(invalid="ignore"):
+        for row in np.flatnonzero(~none & ~(is_legal(found) & np.isfinite(found))).tolist():
+            fault.setdefault(row, str(must_be(legal, cells[row], field=name)))
+            none[row] = True
+    found[none] = unknown
     return found
 
 
@@ -195,8 +195,8 @@ class Planner:
         self.group = np.array(
             [keys.setdefault(tuple(map(id, it)), len(keys)) for it in jobs.profiles], np.int64
         )
-        first = {group: row for row, group in reversed([*enumerate(self.group.tolist())])}
-        self.workloads = [workloads_of(jobs.profiles[first[group]]) for group in range(len(keys))]
+        self.first = np.unique(self.group, return_index=True)[1]
+        self.workloads = [workloads_of(jobs.profiles[row]) for row in self.first.tolist()]
 
     def _policy_is(self, name: str) -> NDArray[np.bool_]:
         default, own = self.settings["policy"], self.jobs.table.cells("policy")
@@ -237,20 +237,15 @@ class Planner:
         return Choices(job, kind, counts[cluster], cluster, same, rate, goodput, hours)
 
     def _noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each job's tuned batch and noise scale."""
-        table = self.jobs.table
-        tuned, noise = np.full((2, table.rows), np.nan)
-        cells = zip(table.cells("effective_batch"), table.cells("noise_scale"), strict=True)
-        of_profile: dict[tuple[int, float], float | None] = {}
-        for row, (batch, own) in enumerate(cells):
-            tuned[row] = batch if isinstance(batch, (int, float)) else number_of(str(batch)) or np.nan
-            if own is None and tuned[row] > 0:
-                key = int(self.group[row]), tuned[row]
-                if key not in of_profile:
-                    known = (it.noise_scale_over_run(tuned[row]) for it in self.jobs.profiles[row])
-                    of_profile[key] = next((it for it in known if it is not None), None)
-                own = of_profile[key]
-            noise[row] = np.nan if own is None else float(own)
+        """Each job's tuned batch and noise scale: its own, else its profile's at that batch."""
+        tuned, noise = (floats_of(self.jobs.table.cells(it)) for it in ("effective_batch", "noise_scale"))
+        asked = np.flatnonzero(np.isnan(noise) & (tuned > 0))
+        pairs, which = np.unique(np.stack([self.group[asked], tuned[asked]]), axis=1, return_inverse=True)
+        found = []
+        for group, batch in pairs.T.tolist():
+            known = (it.noise_scale_over_run(batch) for it in self.jobs.profiles[self.first[int(group)]])
+            found.append(next((it for it in known if it is not None), math.nan))
+        noise[asked] = np.array(found)[which]
         return tuned, noise
 
     def _pairs(self, held: dict[int, tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
@@ -284,25 +279,13 @@ class Planner:
 
     def _useful(self) -> NDArray[np.float64]:
         """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
-        table, keep = self.jobs.table, self._policy_is("keep")
-        found = np.full(table.rows, np.inf)
-        parallel = max(
-            [
-                1.0,
-                *(
-                    float(number_in(it.hardware.get("model_parallel"), _COUNT[1]) or 1)
-                    for it in self.pool.kinds
-                ),
-            ]
-        )
-        columns = (table.cells(it) for it in ("effective_batch", "model_parallel", "batch_tolerance"))
-        cells = [*zip(*columns, strict=True)]
-        for row in np.flatnonzero(keep).tolist():
-            batch, own, tolerance = cells[row]
-            tolerance = tolerance or self.settings["batch_tolerance"]
-            if all(isinstance(it, (int, float, type(None))) for it in (batch, own, tolerance)):
-                found[row] = (batch or 0) * (1 + (tolerance or 0)) * max(own or 1, parallel) + 1
-        return found
+        names = ("effective_batch", "model_parallel", "batch_tolerance")
+        batch, own, tolerance = (floats_of(self.jobs.table.cells(it)) for it in names)
+        parallel = floats_of([it.hardware.get("model_parallel") for it in self.pool.kinds])
+        of_all = self.settings["batch_tolerance"] or 0.0
+        tolerance = np.where(np.isnan(tolerance), of_all, tolerance)
+        most = batch * (1 + tolerance) * np.fmax(own, np.fmax(1, np.nanmax(parallel, initial=1))) + 1
+        return np.where(self._policy_is("keep") & ~np.isnan(most), most, np.inf)
 
 
 def named(jobs: Jobs, held: dict[str, Held]) -> dict[int, Held]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.errors import InputError, must_be, unknown
-from isobatch.fleet.columns import cells_of, known_text, number_in
+from isobatch.fleet.columns import cells_of, floats_of, known_text, number_in
 from isobatch.fleet.table import input_table
 from isobatch.recipes.cluster import Cluster
 from isobatch.words import nearest, shown
@@ -152,11 +152,14 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
     found: dict[str, Held] = {}
     gone: dict[str, list[str]] = {}
     taken: dict[str, int] = {}
-    rows = zip(*(cells_of(table.extra[name]) for name in ("job", "node", "gpus")), strict=True)
-    for row, (job, node, gpus) in enumerate(rows, 1):
-        job, node, count = str(job), str(node), _count(gpus, 1)
-        if count is None:
-            raise must_be("a whole number from 1", gpus, field="gpus", file=table.file, row=row)
+    of_job, of_node, cells = (cells_of(table.extra[name]) for name in ("job", "node", "gpus"))
+    counts = floats_of(cells)
+    legal = (counts >= 1) & (counts <= _MAX) & (counts == np.floor(counts))
+    if not legal.all():
+        row = int(np.argmin(legal))
+        raise must_be("a whole number from 1", cells[row], field="gpus", file=table.file, row=row + 1)
+    rows = zip(map(str, of_job), map(str, of_node), counts.astype(np.int64).tolist(), strict=True)
+    for row, (job, node, count) in enumerate(rows, 1):
         if node not in pool.kind_of:
             gone.setdefault(job, []).append(node)
             continue

@@ -92,26 +92,29 @@ def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
     """The rate of each job on its share: of each kind of GPU one part in as many as there are jobs that could run (Pollux, eq. 15). Below
     its fewest GPUs a share is a share of the time; over several kinds it is the mean, by their GPUs."""
     sums, weights = np.zeros((2, jobs))
-    several = max(len(np.unique(choices.job[~np.isnan(choices.rate)])), 1)
+    known = np.flatnonzero(~np.isnan(choices.rate))
+    several = max(int(np.count_nonzero(np.bincount(choices.job[known]))), 1)
     for at, kind in enumerate(pool.kinds):
         share = kind.total / several
-        rows = np.flatnonzero((choices.kind == at) & ~np.isnan(choices.rate))
-        part = choices.only(rows)
-        few = _smallest(jobs, part, part.rate)
-        least = _smallest(jobs, part, part.gpus.astype(float))
-        rate = few * np.minimum(1.0, share / least)
-        within = np.flatnonzero(part.gpus <= share)
-        rate[part.job[within]] = part.rate[within]  # the last is the largest that fits
-        known = ~np.isnan(rate)
-        sums[known] += rate[known] * kind.total
-        weights[known] += kind.total
+        rows = known[choices.kind[known] == at]
+        job, gpus, of_kind = choices.job[rows], choices.gpus[rows], choices.rate[rows]
+        rate = np.full(jobs, np.nan)
+        # Of several, the last is written: the fewest GPUs, and then the most that fit in the share.
+        rate[job[::-1]] = (of_kind * np.minimum(1.0, share / gpus))[::-1]
+        rate[job[gpus <= share]] = of_kind[gpus <= share]
+        can = ~np.isnan(rate)
+        sums[can] += rate[can] * kind.total
+        weights[can] += kind.total
     with np.errstate(invalid="ignore"):
         return sums / weights
 
 
 def _fair(it: _Known) -> _Worth:
     least = WAITING_SHARE if it.p <= 0 else 0.0
-    total = it.weight[np.unique(it.choices.job[~np.isnan(it.choices.rate)])].sum() or 1.0
+    total = (
+        it.weight[np.bincount(it.choices.job[~np.isnan(it.choices.rate)], minlength=it.jobs.rows) > 0].sum()
+        or 1.0
+    )
     sign = -1.0 if it.p < 0 else 1.0
 
     def worth(s: Reals) -> Reals:

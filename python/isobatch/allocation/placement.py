@@ -1,16 +1,16 @@
-"""Which nodes: whole nodes first, then best fit; who keeps its GPUs keeps its nodes, and no more jobs move than the space asks for."""
+"""Which nodes: whole nodes first, then best fit; who keeps its GPUs keeps its nodes, and no more nodes are vacated than the space asks
+for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 from isobatch.allocation.nodes import GpuKind, Held, Pool
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(NamedTuple):
     """GPUs of a kind for a job, and what it holds now."""
 
     job: int
@@ -22,26 +22,32 @@ class Want:
 
 
 class _Space:
-    """Free GPUs of the nodes of a kind."""
+    """Free GPUs of the nodes of a kind, and who stays on which."""
 
-    def __init__(self, kind: GpuKind, wanted: Collection[str]) -> None:
+    def __init__(self, kind: GpuKind, stays: Iterable[Want], wanted: Iterable[str]) -> None:
         self.size = kind.gpus
         self.free = dict.fromkeys(kind.nodes, kind.gpus)
-        # A node that some job holds and may keep is taken by others last.
-        later = len(kind.nodes)
-        self.order = {name: at + later * (name in wanted) for at, name in enumerate(kind.nodes)}
-
-    def sort(self) -> None:
-        """Puts the nodes into heaps by what is free; one that has changed since is in several, and counts in the last."""
+        self.stays: dict[str, list[Want]] = {}
+        for want in stays:
+            for name, gpus in want.held.items():
+                self.free[name] -= gpus
+                if not want.pinned:
+                    self.stays.setdefault(name, []).append(want)
+        # A node that some job held and may have again is taken by others last.
+        self.order = {name: at for at, name in enumerate(kind.nodes)}
+        self.order |= {name: self.order[name] + len(kind.nodes) for name in wanted if name in self.order}
         self.heaps: list[list[tuple[int, str]]] = [[] for _ in range(self.size + 1)]
         for name, gpus in self.free.items():
             self.heaps[gpus].append((self.order[name], name))
         for heap in self.heaps:
             heapify(heap)
+        self.costs: dict[int, list[tuple[int, int, str]]] = {}
 
-    def take(self, name: str, gpus: int) -> None:
-        self.free[name] -= gpus
-        heappush(self.heaps[self.free[name]], (self.order[name], name))
+    def take(self, on: Held) -> None:
+        # A node whose free GPUs have changed is in several heaps, and counts in the last.
+        for name, gpus in on.items():
+            self.free[name] -= gpus
+            heappush(self.heaps[self.free[name]], (self.order[name], name))
 
     def fullest(self, gpus: int) -> str | None:
         """The node with the least free space that suffices."""
@@ -54,29 +60,53 @@ class _Space:
         return None
 
     def place(self, want: Want) -> Held | None:
-        """Finds nodes for a job, those that it holds first; None where there is no space."""
-        own = [name for name in sorted(want.held, key=lambda it: self.order.get(it, -1)) if name in self.free]
-        if want.gpus < self.size:
-            fitting = [name for name in own if self.free[name] >= want.gpus]
-            name = fitting[0] if fitting else self.fullest(want.gpus)
-            if name is None:
-                return None
-            self.take(name, want.gpus)
-            return {name: want.gpus}
+        """Takes nodes for a job, those that it holds first; None where there is no space."""
+        each = min(want.gpus, self.size)
         found: Held = {}
-        for name in own:
-            if self.free[name] == self.size and len(found) < want.gpus // self.size:
-                found[name] = self.size
-                self.take(name, self.size)
-        while len(found) < want.gpus // self.size:
-            other = self.fullest(self.size)
+        for name in sorted(want.held, key=lambda it: self.order.get(it, -1)):
+            if len(found) < want.gpus // each and self.free.get(name, 0) >= each:
+                found[name] = each
+                self.take({name: each})
+        while len(found) < want.gpus // each:
+            other = self.fullest(each)
             if other is None:
-                for name in found:
-                    self.take(name, -self.size)
+                self.take(dict.fromkeys(found, -each))
                 return None
-            found[other] = self.size
-            self.take(other, self.size)
+            found[other] = each
+            self.take({other: each})
         return found
+
+    def vacate(self, gpus: int) -> list[Want]:
+        """Frees so much of a node that a job has space there, of the node where the fewest GPUs have to go; returns who goes."""
+        need = min(gpus, self.size)
+        if need not in self.costs:
+            found = [(self._cost(name, need)[0], self.order[name], name) for name in self.stays]
+            self.costs[need] = found
+            heapify(found)
+        costs = self.costs[need]
+        while costs:
+            known, order, name = costs[0]
+            cost, going = self._cost(name, need)
+            if not going:  # and there never will be: what can be freed of a node only becomes less
+                heappop(costs)
+            elif cost > known:
+                heapreplace(costs, (cost, order, name))
+            else:
+                for want in going:
+                    for node, freed in want.held.items():
+                        self.stays[node].remove(want)
+                        self.take({node: -freed})
+                return going
+        return []
+
+    def _cost(self, name: str, need: int) -> tuple[int, list[Want]]:
+        """Who has to go from a node, the smallest first, and their GPUs; nobody where that is not enough."""
+        short, going = need - self.free[name], []
+        for want in sorted(self.stays[name], key=lambda want: (want.gpus, want.job)):
+            if short > 0:
+                going.append(want)
+                short -= want.held[name]
+        return sum(want.gpus for want in going), going if short <= 0 else []
 
 
 def place(pool: Pool, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want]]:
@@ -87,55 +117,35 @@ def place(pool: Pool, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want
     """
     placed: dict[int, Held] = {}
     left: list[Want] = []
-    for number, kind in enumerate(pool.kinds):
-        mine = [want for want in wants if want.kind == number]
-        here, without = _of_kind(kind, mine)
+    of_kind: list[list[Want]] = [[] for _ in pool.kinds]
+    for want in wants:
+        of_kind[want.kind].append(want)
+    for kind, mine in zip(pool.kinds, of_kind, strict=True):
+        here, without = _placed(kind, mine, {want.job for want in mine if want.pinned or want.stays})
+        if without:  # everything anew
+            again = _placed(kind, mine, {want.job for want in mine if want.pinned})
+            here, without = min((here, without), again, key=lambda found: len(found[1]))
         placed |= here
         left += without
     return placed, left
 
 
-def _of_kind(kind: GpuKind, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want]]:
-    best: tuple[dict[int, Held], list[Want]] | None = None
-    for vacated in _vacated(kind, wants):
-        stays = [it for it in wants if it.pinned or (it.stays and vacated.isdisjoint(it.held))]
-        keeping = {want.job for want in stays}
-        space = _Space(kind, {name for want in wants if want.job not in keeping for name in want.held})
-        for want in stays:
-            for name, gpus in want.held.items():
-                space.free[name] -= gpus
-        space.sort()
-        placed = {want.job: want.held for want in stays}
-        without = []
-        # Large ones first: what is left in pieces is then small.
-        for want in sorted((it for it in wants if it.job not in placed), key=lambda it: (-it.gpus, it.job)):
-            found = space.place(want)
-            if found is None:
-                without.append(want)
-            else:
-                placed[want.job] = found
-        if best is None or len(without) < len(best[1]):
-            best = placed, without
-        if not without:
-            break
-    assert best is not None
-    return best
-
-
-def _vacated(kind: GpuKind, wants: Sequence[Want]) -> Iterator[set[str]]:
-    """Nodes to vacate: none, then 1, 2, 4 … of those on which least is held, at last all."""
-    load: dict[str, int] = {}
-    for want in wants:
-        if want.stays and not want.pinned:
-            for name, gpus in want.held.items():
-                load[name] = load.get(name, 0) + gpus
-    order = {name: at for at, name in enumerate(kind.nodes)}
-    names = sorted((name for name in load if load[name] < kind.gpus), key=lambda it: (load[it], order[it]))
-    count = 0
-    while True:
-        yield set(names[:count])
-        if count >= len(names):
-            break
-        count = max(1, 2 * count)
-    if len(names) < len(load):
-        yield set(load)
+def _placed(kind: GpuKind, wants: list[Want], staying: set[int]) -> tuple[dict[int, Held], list[Want]]:
+    stays = [want for want in wants if want.job in staying]
+    # Large ones first: what is left in pieces is then small.
+    queue = [(-want.gpus, want.job, want) for want in wants if want.job not in staying]
+    heapify(queue)
+    space = _Space(kind, stays, (name for *_, want in queue for name in want.held))
+    placed = {want.job: want.held for want in stays}
+    without = []
+    while queue:
+        *_, want = heappop(queue)
+        while (on := space.place(want)) is None and (vacated := space.vacate(want.gpus)):
+            for it in vacated:
+                del placed[it.job]
+                heappush(queue, (-it.gpus, it.job, it))
+        if on is None:
+            without.append(want)
+        else:
+            placed[want.job] = on
+    return placed, without

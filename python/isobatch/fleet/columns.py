@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -380,4 +380,15 @@ def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | Non
     value = number_of(cell) if isinstance(cell, str) else cell
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return value if math.isfinite(value) and is_legal(value) else None
+    with suppress(OverflowError):  # an int that no double holds
+        return value if math.isfinite(value) and is_legal(value) else None
+    return None
+
+
+def floats_of(cells: list[Any]) -> NDArray[np.float64]:
+    """Reads cells' numbers, also those that are texts; NaN where one is none."""
+    if not {*map(type, cells)} <= {int, float, type(None)} or any(
+        type(it) is int and it >> 53 for it in cells
+    ):
+        cells = [number_in(cell, lambda _: True) for cell in cells]
+    return np.array([math.nan if cell is None else cell for cell in cells], np.float64)

@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +20,15 @@ pytest.importorskip(
     "ray.train.v2.api.config", reason="this Ray has no elastic Ray Train", exc_type=ImportError
 )
 
+from allocation.pools import profile  # noqa: E402
 from ddp import elastic, elastic_ray  # noqa: E402
 from isobatch.integrations.elastic_ray import elastic_run, report  # noqa: E402
 
 STEPS = 18
+ROOT = Path(__file__).parents[3]
+DIVIDE = ROOT / "examples" / "ray" / "divide.py"
+PATHS = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "python")])
+"""For the workers, which import what they train."""
 
 
 @pytest.fixture
@@ -113,11 +120,58 @@ def test_two_nodes_one_and_two_again(tmp_path):
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
+    # Ray may end the workers before it has noted the checkpoint that they reported last.
+    assert as_alone(out, alone) == [2, 1, 2]
+
+
+def as_alone(out, alone):
+    """Asserts that a run did the steps of the undisturbed one; returns on how many workers, in turn."""
     expected, found = rows_of(alone), rows_of(out)
     assert [*sorted(found)] == [*range(STEPS)]
     assert {step: row[:2] for step, row in found.items()} == {step: row[:2] for step, row in expected.items()}
-    # Ray may end the workers before it has noted the checkpoint that they reported last.
-    assert [workers for workers, _ in itertools.groupby(found[step][2] for step in range(STEPS))] == [2, 1, 2]
     mine, theirs = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
     for name in theirs:
         assert float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) <= 1e-12
+    return [workers for workers, _ in itertools.groupby(found[step][2] for step in range(STEPS))]
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+@pytest.mark.timeout(1500)
+def test_a_loop_divides_a_cluster_over_two_jobs(tmp_path, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", PATHS)  # of the nodes
+
+    alone, table, log = tmp_path / "alone", tmp_path / "jobs.csv", tmp_path / "divide.txt"
+    alone.mkdir()
+    elastic_ray.train({"folder": str(alone), "ray": False})
+    profile().save(str(tmp_path / "speed.json"))
+    row = f"12,0.05,3ep,70,{tmp_path / 'speed.json'},2,0.01,ddp.elastic_ray:divided"
+    columns = "job,effective_batch,lr,duration,dataset_size,profile,max_gpus,restart_seconds,train"
+    table.write_text("\n".join([columns, f"a,{row}", f"b,{row}", ""]))
+    cluster = Cluster(
+        shutdown_at_exit=False,
+        initialize_head=True,
+        head_node_args={"num_cpus": 4, "resources": {"slot": 2}},
+    )
+    words = [sys.executable, str(DIVIDE), str(table), "--folder", str(tmp_path), "--gpu", "slot"]
+    with log.open("w") as file:
+        loop = subprocess.Popen(
+            [*words, "--every", "1", "--max-micro-batch", "2"],
+            env={**os.environ, "RAY_ADDRESS": cluster.address},
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        while not all([*(tmp_path / f"out-{job}").glob("steps-*")] for job in "ab"):
+            assert loop.poll() is None, log.read_text()
+            time.sleep(0.2)
+        cluster.add_node(num_cpus=4, resources={"slot": 2})  # each had one of two, and now has two
+        assert loop.wait(1200) == 0, log.read_text()
+    finally:
+        loop.terminate()
+        loop.wait()
+        cluster.shutdown()
+    for job in "ab":
+        assert as_alone(tmp_path / f"out-{job}", alone) == [1, 2], log.read_text()
