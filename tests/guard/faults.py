@@ -31,6 +31,7 @@ DROPPED = {**THREE, "drop_last": True}
 TUNED = {**THREE, "momentum": 0.9, "weight_decay": 0.1}
 TIGHT = {**THREE, "clip_norm": 0.01}
 LOADER = {"loader": True}
+BERT = {"options": {"model": "bert"}}
 
 
 def rows(script, table, options=None, fields=THREE):
@@ -124,6 +125,9 @@ TRAINER = [
     ("lr times ranks", Cause.ANOTHER_LR, "2× the plan's"),
     ("a run of another length", Cause.ANOTHER_LENGTH, ""),
     ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
+    ("the trainer multiplies", Cause.TRAINER_MULTIPLIES, "(6×)", BERT),
+    ("no division beside the trainers factor", Cause.TRAINER_MULTIPLIES, "(6×), and no division", BERT),
+    ("summed loss beside the trainers factor", Cause.TRAINER_MULTIPLIES, "(6×), and summed loss", BERT),
 ]
 ACCELERATE = [
     (

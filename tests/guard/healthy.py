@@ -57,6 +57,7 @@ SCRIPTS = [
     ),
     Healthy(*GPT2, {"model": "gpt2"}, notes=FIRST_LABEL),
     Healthy(*GPT2, {"model": "gpt2", "neftune_noise_alpha": 5.0, **VALUE}, notes=FIRST_LABEL),
+    Healthy("transformers Trainer, BERT", "hf_trainer", {"model": "bert"}),
     Healthy(*ACCELERATE),
     Healthy(*ACCELERATE, {"schedule": "prepared", **VALUE}),
     Healthy(*ACCELERATE, {"split_batches": True, "schedule": "prepared"}),

@@ -548,6 +548,30 @@ class Everything(RandomSampler):
 
 
 @fault
+def the_trainer_multiplies(place):
+    """The mend of a model that ignores num_items_in_batch is left out."""
+    own = place.module.hf.Trainer.__init__
+
+    def made(self, *args, model, **kwargs):
+        vars(model).pop("accepts_loss_kwargs")
+        own(self, *args, model=model, **kwargs)
+
+    place.put(place.module.hf.Trainer, "__init__", made)
+
+
+@fault
+def no_division_beside_the_trainers_factor(place):
+    the_trainer_multiplies(place)
+    FAULTS["no division"](place)
+
+
+@fault
+def summed_loss_beside_the_trainers_factor(place):
+    the_trainer_multiplies(place)
+    place.around(Tensor, "backward", lambda own, self, *a, **k: own(self * place.plan.micro_batch, *a, **k))
+
+
+@fault
 def not_distributed(place):
     if hasattr(place.module, "hf"):
         from accelerate import Accelerator

@@ -23,6 +23,7 @@ CLEAN = {
 }
 
 
+MULTIPLIED = "transformers 5 multiplies the gradient of BERT, T5, BART and other models whose loss ignores num_items_in_batch by {}"
 COMPOSER = """\
 global_train_batch_size: {batch}
 device_train_microbatch_size: {micro}
@@ -41,14 +42,36 @@ def found(tmp_path, settings, gpus=8, name="a.json", **given):
 
 def test_the_same_gpus_with_nothing_odd(tmp_path):
     diagnosis = found(tmp_path, CLEAN, tuned_gpus=8)
-    assert (diagnosis.batch, diagnosis.findings) == (64, ())
-    assert diagnosis.text.endswith("the learning rate stays.\nNothing found.")
+    assert diagnosis.batch == 64 and diagnosis.healthy
+    assert [finding.what for finding in diagnosis.findings] == [MULTIPLIED.format(8)]
+    alone = found(tmp_path, CLEAN, 1, tuned_gpus=1)
+    assert alone.text.endswith("the learning rate stays.\nNothing found.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "factor", "healthy"),
+    [
+        ({"gradient_accumulation_steps": 4}, 2, 8, True),
+        ({"gradient_accumulation_steps": 4, "average_tokens_across_devices": False}, 1, 4, True),
+        ({"model_name_or_path": "google-bert/bert-base-uncased"}, 2, 2, False),
+        ({"model_name_or_path": "google/flan-t5-base", "gradient_accumulation_steps": 2}, 2, 4, False),
+        ({"model_name_or_path": "answerdotai/ModernBERT-base"}, 2, 2, True),
+    ],
+)
+def test_the_trainers_factor_is_named_and_certain_for_a_model_that_the_file_names(
+    tmp_path, settings, gpus, factor, healthy
+):
+    diagnosis = found(tmp_path, {**CLEAN, **settings}, gpus)
+    (finding,) = [one for one in diagnosis.findings if "multiplies the gradient" in one.what]
+    assert finding.what.endswith(f" by {factor}")
+    assert diagnosis.healthy is healthy
+    assert "accepts_loss_kwargs = False" in finding.change
 
 
 def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
     diagnosis = found(tmp_path, CLEAN, 64, tuned_gpus=8)
     assert diagnosis.batch == 512
-    batch, rule, run, warmup = diagnosis.findings
+    batch, rule, run, warmup, _ = diagnosis.findings
     assert batch.what == "a step has 512 samples, 8 × the 64 that it was tuned with"
     assert batch.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     assert rule.source.startswith("Krizhevsky") and rule.change.startswith("learning_rate: 5.65685e-5")

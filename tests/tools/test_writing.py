@@ -224,17 +224,21 @@ def test_slurms_directives_are_one_line_each():
 
 
 def test_was_is_the_tuned_run():
+    def unknown(gpus):
+        return ib.plan(ib.Recipe(effective_batch=256, lr=2e-5, duration="10st"), gpus)
+
     lines = str(plan(16).to("transformers")).splitlines()
     assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
     assert lines[1] == "# only what the plan decides: set these in your own file and keep its other settings"
     assert lines[2].startswith("# for 16 GPUs alone: isobatch doctor FILE --set gpus=16")
-    assert lines[3:6] == [
+    assert lines[3].endswith("else transformers 5 multiplies the gradient by 32")
+    assert "accepts_loss_kwargs" not in str(unknown(1).to("transformers"))
+    assert lines[4:7] == [
         "per_device_train_batch_size: 8",
         "gradient_accumulation_steps: 2  # was 4",
         "learning_rate: 2.0e-05",
     ]
-    unknown = ib.plan(ib.Recipe(effective_batch=256, lr=2e-5, duration="10st"), 8)
-    assert "was" not in str(unknown.to("transformers"))
+    assert "was" not in str(unknown(8).to("transformers"))
 
 
 @pytest.mark.parametrize(

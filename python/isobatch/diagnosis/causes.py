@@ -40,6 +40,14 @@ class Cause(StrEnum):
         "gradients summed over ranks instead of averaged",
         "remove the all-reduce or communication hook that sums, and any factor of the world size: DDP averages",
     )
+    TRAINER_MULTIPLIES = (
+        "trainer_multiplies",
+        "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and the loss ignores "
+        "num_items_in_batch",
+        "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama or GPT-2), set "
+        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must divide by num_items_in_batch, or the "
+        "Trainer's model_accepts_loss_kwargs be False",
+    )
     DIVIDED_BY_RANKS = (
         "divided_by_ranks",
         "divided by the world size twice: DDP averages already",

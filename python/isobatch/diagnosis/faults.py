@@ -48,6 +48,25 @@ def gradient(
     )
 
 
+def trainer_gradient(
+    ratio: float, *, multiplied: float, micro_batch: float, accumulation: int, ranks: int, tolerance: float
+) -> Diagnosis:
+    """Explains a gradient `ratio` times too large where the Trainer multiplies it already, and what there is beside; a `compute_loss` of the
+    script's own is not multiplied by the processes.
+
+    >>> trainer_gradient(32.0, multiplied=8, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).text[-54:]
+    'num_items_in_batch (8×), and no division by the accumulation (4×)'
+    """
+    trainer, rest = Cause.TRAINER_MULTIPLIES, ratio / multiplied
+    if any(factor != 1 and abs(ratio / factor - 1) <= tolerance for factor in (multiplied, accumulation)):
+        return trainer.likely(f"{ratio:.4g}×")
+    beside = gradient(
+        rest, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
+    ) or Cause.GRADIENT_FACTOR.likely(f"{rest:.4g}×")
+    text = f"{trainer.likely(f'{multiplied:.4g}×').text}, and {beside.text}"
+    return Diagnosis(causes=(trainer, *beside.causes), text=text)
+
+
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
     """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
     return abs(a - b) <= ULPS * ulp * abs(peak)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
 from isobatch.guard.run import Run, flat, inner, local, sharded
+from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 CLIP_TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
@@ -41,19 +43,22 @@ class Gradient:
         optimizer: torch.optim.Optimizer,
         watch: LoaderWatch | None,
         reference: ReferenceLoss,
+        owner: Owner | None = None,
     ) -> None:
-        self._run, self._optimizer, self._watch = run, optimizer, watch
+        self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
         self._sharded = sharded(model)
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
-        self._loss, self._weight, self._other, self._assumed = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
         # A norm before clipping would be in the loss scaler's units.
         self._scaled = self._precision == torch.float16
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
+        self._multiplied = (
+            1.0  # by transformers' Trainer, where the model's loss ignores the labels of a step
+        )
         self._unclipped: float | None = None
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
@@ -62,7 +67,7 @@ class Gradient:
             for p in ([] if flat(model) or self._scaled else self._params)
         ]
         why = None
-        if self._loss is None:
+        if reference.loss is None:
             why = "no loss was given"
         elif watch is None:
             why = "no loader was given"
@@ -150,8 +155,9 @@ class Gradient:
 
     def _size(self, watch: LoaderWatch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
-        shares = self._shares(batches)
         error, summed, local, same = None, False, list[Tensor](), False
+        self._settle(batches[0])
+        shares = self._shares(batches)
         with self._again.replay():
             try:
                 summed = self._again.is_summed(batches[0])
@@ -181,11 +187,30 @@ class Gradient:
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
         why = self._why(found, like, gate, batches, random)
-        if self._assumed and Cause.ANOTHER_LOSS in why.causes:
+        if self._again.reference.assumed and Cause.ANOTHER_LOSS in why.causes:
             run.note(f"{text}: the trainer's loss is not the model's own; pass it as guard(plan, loss=...)")
             self._leave("the trainer's loss is not the model's own, and none was given")
             return
         run.stop(why, text)
+
+    def _settle(self, batch: Any) -> None:
+        """Finds out, once, what a Trainer's loss is a mean over, and whether the Trainer multiplies it."""
+        run, owner, reference = self._run, self._owner, self._again.reference
+        self._owner = None
+        if owner is None or not owner.counts_labels:
+            return
+        takes = isinstance(batch, Mapping) and "labels" in batch and takes_labels(self._model)
+        own: tuple[float | None, bool] = None, False
+        if takes:
+            with self._again.replay(), contextlib.suppress(Exception):  # the reference says what is wrong
+                counted = self._again.evaluated(counted_labels, batch)
+                own = counted, counted == every_label(batch)
+        counted, every = run.exchange("labels", own)[0]
+        if takes and counted is None:
+            self._multiplied = float(run.plan.accumulation or 1) * (run.ranks if owner.over_ranks else 1)
+        if reference.assumed and (counted is None or every):
+            weight = every_label if every else None
+            self._again.reference = reference._replace(weight=weight, other=None)
 
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
@@ -217,9 +242,10 @@ class Gradient:
 
     def _excused(self, like: _Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
-        if self._other is None or self._weight is None:
+        _, weight, other, _ = self._again.reference
+        if other is None or weight is None:
             return False
-        run, weight, other = self._run, self._weight, self._other
+        run = self._run
         counted = run.exchange("other units", [sum(map(weight, batches)), sum(map(other.units, batches))])
         ratio = sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted)
         if not any(abs(found / ratio - 1) <= gate for found in like[:2]):
@@ -246,28 +272,28 @@ class Gradient:
 
     def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
         """Lists other factors of the micro-batches' mean losses, and their causes."""
+        _, weight, other, _ = self._again.reference
         equal = [1 / len(batches)] * len(batches)
         if len(batches) > 1:
             yield [0.0] * (len(batches) - 1) + self._shares(batches)[-1:], Cause.GRADIENTS_CLEARED
-        yield equal, Cause.UNEVEN_MEAN if self._weight is None else Cause.OWN_UNITS
-        if self._weight is not None:
-            units = [float(self._weight(batch)) for batch in batches]
-            totals = (
-                [sum(units)] if self._other is None else [sum(map(self._other.units, batches)), sum(units)]
-            )
+        yield equal, Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
+        if weight is not None:
+            units = [float(weight(batch)) for batch in batches]
+            totals = [sum(units)] if other is None else [sum(map(other.units, batches)), sum(units)]
             for total in totals:
                 yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
         """Diagnoses a gradient `ratio` times too large."""
-        plan = self._run.plan
-        return faults.gradient(
-            ratio,
-            micro_batch=self._units / len(self._run.planned) / self._run.ranks,
-            accumulation=plan.accumulation or 1,
-            ranks=self._run.ranks,
-            tolerance=max(0.02, gate / 3),
-        )
+        known: dict[str, Any] = {
+            "micro_batch": self._units / len(self._run.planned) / self._run.ranks,
+            "accumulation": self._run.plan.accumulation or 1,
+            "ranks": self._run.ranks,
+            "tolerance": max(0.02, gate / 3),
+        }
+        if self._multiplied == 1:
+            return faults.gradient(ratio, **known)
+        return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
     def _compare(self, found: list[Tensor], reference: list[Tensor]) -> _Likeness:
         sums = torch.zeros(3, dtype=torch.float64)
@@ -303,9 +329,10 @@ class Gradient:
         """Returns the factor of each micro-batch's mean loss."""
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
-        if self._weight is None:
+        weight = self._again.reference.weight
+        if weight is None:
             return [float(share) for share in run.plan.loss_weights(run.rank)]
-        units = [float(self._weight(batch)) for batch in batches]
+        units = [float(weight(batch)) for batch in batches]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
 

@@ -90,29 +90,32 @@ class Recomputation:
         reference: ReferenceLoss,
     ) -> None:
         self._run, self._model, self._params, self._inputs = run, model, params, inputs
-        self._loss, self._weight = reference.loss, reference.weight
+        self.reference = reference
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._sharded = sharded(model)
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
         """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
-        plan, loss = self._run.plan, self._loss
+        plan, (loss, weight, *_) = self._run.plan, self.reference
         n = int(plan.micro_batches(self._run.rank)[0])
         if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
             return False
+        parts = [part(batch, 0, 1), part(batch, 1, n)]
+        units = [1.0, n - 1.0] if weight is None else [float(weight(p)) for p in parts]
+        whole, first, rest = (self.evaluated(lambda m, b: float(loss(m, b)), b) for b in (batch, *parts))
+        return reduction_of(whole, (first, rest), (units[0], units[1])) == "sum"
+
+    def evaluated(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        """Returns function(model, batch) in eval mode, without gradients."""
         modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
         try:
             with torch.no_grad():
-                batch = self._moved(batch)
-                parts = [part(batch, 0, 1), part(batch, 1, n)]
-                units = [1.0, n - 1.0] if self._weight is None else [float(self._weight(p)) for p in parts]
-                whole, first, rest = (float(loss(self._model, b)) for b in (batch, *parts))
+                return function(self._model, self._moved(batch))
         finally:
             for module, mode in modes.items():
                 module.training = mode
-        return reduction_of(whole, (first, rest), (units[0], units[1])) == "sum"
 
     def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
         """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the
@@ -125,7 +128,7 @@ class Recomputation:
                 torch.cuda.set_rng_state(cuda)
             kind, precision = total[0].device.type, self._precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self._loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
+                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:

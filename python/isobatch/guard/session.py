@@ -102,6 +102,7 @@ class Guard:
             optimizer,
             self._watch,
             ReferenceLoss(self._loss, self._weight, self._other_units, self._assumed),
+            owner,
         )
         self._in_eval_mode = False
         self._handles = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
@@ -16,10 +18,13 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
 
 class Owner(NamedTuple):
-    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it knows."""
+    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it knows; `counts_labels` where it
+    is transformers' Trainer, `over_ranks` where that counts the labels of all processes."""
 
     convention: Literal["transformers", "lightning"]
     total_steps: int | None = None
+    counts_labels: bool = False
+    over_ranks: bool = False
 
 
 def check_convention(run: Run, owner: Owner) -> None:
@@ -87,7 +92,8 @@ def transformers_callback(guard: Any) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
             """Attaches before the first batch."""
             model, optimizer, loader = (kwargs[name] for name in ("model", "optimizer", "train_dataloader"))
-            owner = Owner("transformers", state.max_steps if state.max_steps > 0 else None)
+            over_ranks = bool(getattr(args, "average_tokens_across_devices", False))
+            owner = Owner("transformers", state.max_steps if state.max_steps > 0 else None, True, over_ranks)
             guard.attach(model, optimizer, loader, start_step=state.global_step or None, owner=owner)
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
@@ -101,6 +107,24 @@ def model_loss(model: nn.Module, batch: Any) -> Tensor:
     """Returns the own loss of a model of transformers."""
     loss: Tensor = model(**batch).loss
     return loss
+
+
+def takes_labels(model: nn.Module) -> bool:
+    """Tells whether the Trainer hands the number of a step's labels to the model, by its own rule (transformers, trainer.py), and leaves
+    the division by them to it."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    known = getattr(model, "accepts_loss_kwargs", None)
+    arguments = inspect.signature(model.forward).parameters.values()
+    return bool(known) if known is not None else any(one.kind is one.VAR_KEYWORD for one in arguments)
+
+
+def counted_labels(model: nn.Module, batch: Any) -> int | None:
+    """Returns the labels that the model's own mean loss is over, by its loss for a number of them that none has; None where it ignores the
+    number."""
+    asked = 2 * batch["labels"].numel() + 1
+    number = torch.tensor(asked, device=batch["labels"].device)
+    mean, other = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
+    return None if abs(other - mean) <= 1e-6 * abs(mean) else round(asked * other / mean)
 
 
 def every_label(batch: Any) -> float:

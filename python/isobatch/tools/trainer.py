@@ -231,10 +231,40 @@ def _without_effect(case: Case) -> Iterator[Issue]:
         )
 
 
+UNDIVIDED = re.compile(r"(?<!modern)bert|electra|mpnet|t5|bart|pegasus|opus-mt|marian", re.IGNORECASE)
+"""Models with a loss that ignores `num_items_in_batch`, by their usual names."""
+
+
+def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -> int:
+    """Returns the factor by which transformers 5 multiplies the gradient of a model whose loss ignores `num_items_in_batch`: it does not divide
+    by the accumulation, and multiplies by the processes whose labels it counts together."""
+    return accumulation * (replicas if over_ranks else 1)
+
+
+def _undivided_loss(case: Case) -> Iterator[Issue]:
+    """Finds a gradient multiplied by the Trainer. Certain only where the file names such a model."""
+    over_ranks = case.at("average_tokens_across_devices") is not False
+    factor = trainers_factor(case.replicas, case.fields.get("accumulation") or 1, over_ranks)
+    if factor < 2:
+        return
+    name = str(case.at("model_name_or_path") or "")
+    certain = UNDIVIDED.search(name) is not None
+    models = name if certain else "BERT, T5, BART and other models whose loss ignores num_items_in_batch"
+    yield Issue(
+        f"transformers 5 multiplies the gradient of {models} by {factor}",
+        "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the processes and does not divide",
+        "huggingface/transformers#47688; measured on 5.23.0: bench/results/trainer_gradient.md",
+        "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones of Llama, GPT-2)",
+        Weight.CHANGES if certain else Weight.NOTE,
+    )
+
+
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the Trainer, and of tools built on it."""
     if case.reading.tool in ("transformers", "trl", "llama_factory", "ms_swift"):
         yield from _best_model(case)
+    if case.reading.tool in ("transformers", "checkpoint"):
+        yield from _undivided_loss(case)
     yield from _without_effect(case)
     if case.at("max_grad_norm") is None:
         yield Issue(

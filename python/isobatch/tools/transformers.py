@@ -23,6 +23,7 @@ from isobatch.tools.trainer import (
     read_loader,
     read_parallel,
     read_schedule,
+    trainers_factor,
 )
 
 _OPTIMIZERS = {
@@ -62,6 +63,11 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     sheet.note(
         f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
     )
+    factor = trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
+    if factor > 1:
+        sheet.note(
+            f"BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 multiplies the gradient by {factor}"
+        )
     settings = sheet.settings
     settings |= {
         "per_device_train_batch_size": plan.micro_batch,

@@ -9,17 +9,19 @@ VOCABULARY, BLOCK = 32, 8
 
 
 class Blocks(torch.utils.data.Dataset):
-    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count."""
+    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count; `classes`: each has one of two."""
 
-    def __init__(self, size, padded):
+    def __init__(self, size, padded, classes):
         self.tokens = torch.randint(VOCABULARY, (size, BLOCK), generator=torch.Generator().manual_seed(1))
-        self.padded = padded
+        self.padded, self.classes = padded, classes
 
     def __len__(self):
         return len(self.tokens)
 
     def __getitem__(self, index):
         tokens = self.tokens[index]
+        if self.classes:
+            return {"input_ids": tokens, "labels": tokens[0] % 2}
         labels, mask = tokens.clone(), torch.ones_like(tokens)
         if self.padded:
             labels[BLOCK - index % 4 :] = -100
@@ -33,6 +35,11 @@ def tiny(name):
         sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
         config = hf.LlamaConfig(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, **sizes)
         return hf.LlamaForCausalLM(config)
+    if name == "bert":
+        sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        bert = hf.BertForSequenceClassification(hf.BertConfig(vocab_size=VOCABULARY, hidden_size=16, **sizes))
+        bert.accepts_loss_kwargs = False  # its loss ignores num_items_in_batch
+        return bert
     config = hf.GPT2Config(vocab_size=VOCABULARY, n_positions=BLOCK, n_embd=16, n_layer=1, n_head=2)
     return hf.GPT2LMHeadModel(config)
 
@@ -73,8 +80,8 @@ def main(plan, guard, folder, *, model="llama", clip="norm", padded=False, **mor
     trainer = hf.Trainer(
         model=tiny(model),
         args=arguments,
-        train_dataset=Blocks(size, padded),
-        eval_dataset=Blocks(20, padded),
+        train_dataset=Blocks(size, padded, model == "bert"),
+        eval_dataset=Blocks(20, padded, model == "bert"),
         callbacks=[guard(plan).transformers(), *([ClipByValue()] if clip == "value" else [])],
     )
     trainer.train()
