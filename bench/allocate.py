@@ -33,8 +33,17 @@ LOADS = {0.5: "workloads-0.5", 1.0: "workloads", 1.5: "workloads-1.5", 2.0: "wor
 SIA = {"philly": 8, "saturn": 10, "newtrace": 10}
 PUBLISHED_BY_SIA = {"philly": (0.6, 9.5, 14.2), "saturn": (0.7, 10.9, 14.9), "newtrace": (0.7, 4.6, 52.2)}
 """Table 3 of Sia (SOSP 2023): hours of the mean, of the 99th percentile, and of the makespan; saturn is its Helios."""
-SHORT_FIRST = -0.5
-"""The weight of a job is its hours left to this power: the best of -1, -0.5, -0.25 and 0 on one workload."""
+SPEEDUP = 0.5
+"""The speed-up of a job on n GPUs is taken for n to this power: the best of 0.3, 0.5 and 0.7 on workloads 1 to 4 at load 1."""
+
+
+def short_first(hours, p):
+    """Weights for a mean with the exponent p that make the division Berg, Vesilo and Harchol-Balter's (heSRPT, 2020), of least mean
+    completion for jobs that speed up alike: of m jobs the i-th longest has (i/m)^(1/(1-q)) - ((i-1)/m)^(1/(1-q)) of the GPUs."""
+    m, place = len(hours), np.empty(len(hours))
+    place[np.argsort(-np.asarray(hours), kind="stable")] = np.arange(1, m + 1)
+    power = 1 / (1 - SPEEDUP)
+    return (m * ((place / m) ** power - ((place - 1) / m) ** power)) ** (1 - p * SPEEDUP)
 
 
 def gradient(params, nodes, replicas, batch, accumulating, step):
@@ -135,15 +144,19 @@ def pollux(path, load, number, hours, beside=0):
                 "restarts": [it.num_restarts for it in infos.values()],
                 "age_seconds": [it.age for it in infos.values()],
             }
+            left = [np.full(len(it), np.nan) for it in counts]
             if hours:
                 fair = max(len(nodes) * GPUS // len(names), 1)
-                table["weight"] = [
-                    self.weight(*it, fair) for it in zip(names, infos.values(), counts, rates, strict=True)
+                left = [self.left(*it) for it in zip(names, infos.values(), rates, strict=True)]
+                each = [
+                    it[max(np.searchsorted(n, fair, "right") - 1, 0)]
+                    for it, n in zip(left, counts, strict=True)
                 ]
+                table["weight"] = short_first(np.nan_to_num(each, nan=1.0), -1).tolist()
             gpus = np.concatenate(counts)
             zeros, rate = np.zeros(len(gpus), np.uint32), np.concatenate(rates)
             job = np.repeat(np.arange(len(names)), [len(it) for it in counts])
-            told = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.ones(len(gpus)))
+            told = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.concatenate(left))
             held = [
                 {"job": job, "node": node, "gpus": on.count(node)}
                 for job, on in before.items()
@@ -189,13 +202,13 @@ def pollux(path, load, number, hours, beside=0):
                 self.known[asked] = fn.optimize(nodes, counts, *asked[2:4], accumulation=True)[0]
             return self.known[asked]
 
-        def weight(self, name, info, counts, rates, fair):
+        def left(self, name, info, rates):
+            """Hours left on each count; not known of a job that has not run yet."""
             if not hasattr(info.speedup_fn, "_goodput_fn"):
-                return 1.0
+                return np.full(len(rates), np.nan)
             job, app = self.jobs[name], self.jobs[name].application
-            left = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
-            rate = rates[max(np.searchsorted(counts, fair, "right") - 1, 0)]
-            return max(left / rate / 3600, 1e-3) ** SHORT_FIRST
+            samples = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
+            return samples / rates / 3600
 
     policy = Ours()
     policy.rounds, policy.known, policy.asked = [], {}, []
@@ -234,7 +247,7 @@ def sia(path, trace, number, hours, theirs=False):
         rounds = []
 
         def weights(self, names):
-            return [weight(self.jobs[name]) if hours else 1.0 for name in names]
+            return short_first([left(self.jobs[name]) for name in names], self.p_fairness) if hours else 1.0
 
     def divided(self, asked, free, weights, kept):
         start = time.perf_counter()
@@ -248,7 +261,7 @@ def sia(path, trace, number, hours, theirs=False):
                 speedups[row] *= factors[row]
                 speedups[row, now] = stays
         cost = np.minimum(np.round(speedups**self.p_fairness, 2), config.sia_goodput_clip_val)
-        value = np.array(self.weights(names))[:, None] * (self.lambda_n - cost)
+        value = np.reshape(self.weights(names), (-1, 1)) * (self.lambda_n - cost)
         room = np.array([self.cluster_total_gpus[it] for it in self.cluster_ordering], np.uint64)
         legal = speedups > scheduler.ZERO_ALLOC_GAIN
         for name in kept["adaptive"]:
@@ -290,14 +303,14 @@ def sia(path, trace, number, hours, theirs=False):
         self.rounds.append(time.perf_counter() - start)
         return found
 
-    def weight(job):
-        """Of a job by its hours left on one GPU of the first kind on which it has run."""
+    def left(job):
+        """The hours left of a job on one GPU of the first kind on which it has run."""
         app, run = job.reference_app, [it for it in kinds if job.perf_params[it] is not None]
         if not run or job.grad_params is None:
             return 1.0
-        left = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
+        samples = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
         one = job.get_speedup_fn(run[0]).get_goodput(np.ones(1), np.ones(1))[0]
-        return max(left / one / job.calibration_factor / 3600, 1e-3) ** SHORT_FIRST
+        return samples / one / job.calibration_factor / 3600
 
     setattr(Ours, solve, timed if theirs else divided)
     kinds = {name: config.cluster_ngpus_per_node[name] for name in config.cluster_nnodes}

@@ -104,8 +104,11 @@ def test_a_count_that_stays_keeps_its_nodes():
 def test_a_move_must_pay_for_its_restart():
     pool, held = ib.Cluster(gpus_per_node=8), {"job": ["a", "b"], "node": ["0", "0"], "gpus": [3, 4]}
     young = ib.allocate(jobs(2, age_seconds=[40, 40]), pool, held=held, profile=SPEED)
-    old = ib.allocate(jobs(2, age_seconds=[1e6, 1e6]), pool, held=held, profile=SPEED)
-    assert young.table["status"].tolist() == ["stays", "stays"]
+    table = jobs(2, age_seconds=[1e6, 1e6], duration=["90000st", "90000st"])
+    old = ib.allocate(table, pool, held=held, profile=SPEED)
+    ending = ib.allocate(table | {"done_samples": [840 * 89_990] * 2}, pool, held=held, profile=SPEED)
+    for stays in (young, ending):
+        assert stays.table["status"].tolist() == ["stays", "stays"]
     assert gpus(old) == {"a": 4, "b": 4}
     assert [change.action for change in old.changes] == ["grow"]
 
@@ -135,7 +138,7 @@ def test_changes_never_ask_a_node_for_more_than_it_has():
         {"job": job, "node": n, "gpus": g} for job, nodes in first.placement.items() for n, g in nodes.items()
     ]
     table["weight"] = draw.permutation(table["weight"])
-    table["age_seconds"] = np.full(30, 1e5)
+    table["restart_seconds"] = np.full(30, 0.01)
     second = ib.allocate(table, pool, held=held, profile=speeds)
     has = {job: dict(nodes) for job, nodes in first.placement.items()}
     assert second.changes

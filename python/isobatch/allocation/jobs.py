@@ -284,7 +284,8 @@ class Planner:
         parallel = floats_of([it.hardware.get("model_parallel") for it in self.pool.kinds])
         of_all = self.settings["batch_tolerance"] or 0.0
         tolerance = np.where(np.isnan(tolerance), of_all, tolerance)
-        most = batch * (1 + tolerance) * np.fmax(own, np.fmax(1, np.nanmax(parallel, initial=1))) + 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            most = batch * (1 + tolerance) * np.fmax(own, np.fmax(1, np.nanmax(parallel, initial=1))) + 1
         return np.where(self._policy_is("keep") & ~np.isnan(most), most, np.inf)
 
 

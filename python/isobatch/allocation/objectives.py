@@ -46,10 +46,12 @@ def values_of(
     the run is left. `holders` are the jobs that run now, `stays` the choices without a restart."""
     job, number = choices.job, jobs.number
     age, restart = number["age_seconds"], number["restart_seconds"]
-    # Pollux, eq. 16; without an age a restart costs nothing.
-    factor = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
+    # Pollux, eq. 16: what restarts leave of a job's time until now; and what this one leaves of the time to its end.
+    past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
+    left = choices.hours * 3600
+    factor = np.fmin(past[job], left / np.maximum(left + restart[job], 1e-9))
     changes = holders[job] & ~stays
-    rate = choices.rate * np.where(changes & ~np.isnan(age[job]), factor[job], 1.0)
+    rate = choices.rate * np.where(changes & ~np.isnan(factor), factor, 1.0)
     hours = choices.hours + np.where(changes, restart[job] / 3600, 0.0)
     fair = _fair_rates(jobs.rows, pool, choices)
     speedup = rate / fair[job]
