@@ -1,8 +1,11 @@
-"""What one GPU can tell in about half an hour, part by part; `scripts/gpu` prepares, runs and collects it.
+"""What one GPU can tell in about half an hour, row by row; `scripts/gpu` prepares, runs and collects it.
 
-python bench/gpu.py list
-python bench/gpu.py run [PART...] --out FOLDER [--small]    # each part in a process of its own; its JSON is written at once
+python bench/gpu.py run [PART...] --out FOLDER [--copy FOLDER] [--seconds 560] [--again] [--small]
 python bench/gpu.py collect FOLDER [--to bench/results/gpu]
+
+A machine is lent for minutes at a time: each run of at most `--seconds` goes on where the last one ended, by the records in the folder, which
+are written after each row; `--again` repeats. A row has a process and a limit of its own, begins only where the limit still fits, and
+leaves no process behind, however the run ends. At most 8 records are written in one run; `--copy` also puts them elsewhere.
 
 One GPU gives real step times, memory and calibration; no bandwidth, overlap or stragglers. `--small` is the rehearsal, also on a CPU: its
 figures are refused by `collect`, as are those without driver, clocks, power, MIG and other processes.
@@ -13,114 +16,216 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from gpu_tools import machine
 
 HERE = Path(__file__).parent
+TESTS = HERE.parent / "tests" / "validate" / "test_gpu.py"
+
+
+class Part(NamedTuple):
+    """Its rows, and how many seconds each may take. The function of its name in gpu_parts.py is called with a row."""
+
+    seconds: float
+    rows: tuple[str, ...]
+
+
+_PREDICTIONS = tuple(
+    f"{model} {kind}" for kind in ("bf16", "fp16", "tf32", "fp32") for model in ("gpt2", "convnet")
+)
+_TESTS = tuple(line[4:].split("(")[0] for line in TESTS.read_text().splitlines() if line.startswith("def test_"))  # fmt: skip
 PARTS = {
-    "facts": 60,
-    "starts": 300,
-    "tests": 590,
-    "guards": 300,
-    "prediction": 590,
-    "calibration": 300,
-    "search": 400,
-    "noise": 300,
-    "faults": 590,
-}
-"""The functions of gpu_parts.py, and how many seconds each may take."""
+    "facts": Part(60, ("machine",)),
+    "starts": Part(90, ("command", "torchrun", "python")),
+    "guards": Part(60, ("plain", "autocast bf16", "GradScaler", "compile", "fused", "capturable", "wrong loss")),
+    "prediction": Part(120, _PREDICTIONS),
+    "survive": Part(100, ("a rank is killed",)),
+    "calibration": Part(150, ("gpt2", "convnet")),
+    "search": Part(250, ("gpt2",)),
+    "faults": Part(110, ("killed", "out_of_memory", "hangs", "asserts", "flips")),
+    "tests": Part(300, _TESTS),
+}  # fmt: skip
+"""In the order in which they are worth most."""
+MAX_RECORDS, LEAVE_SECONDS = 8, 5.0
+MARK = "ISOBATCH_GPU_DAY"
 NEEDED = ("driver", "clocks", "power", "mig", "other_processes")
 
 
-def one(part: str, out: Path, *, small: bool) -> None:
-    """A part in this process; what it finds, or how it failed, is written."""
-    sys.path.insert(0, str(HERE))
-    if small:
-        os.environ["ISOBATCH_GPU_SMALL"] = "1"
-    begun = time.monotonic()
-    record: dict[str, Any] = {
-        "part": part,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rehearsal": small,
-    }
+# ---- rows, each in a process of its own, of which nothing is left ----
+
+
+def sweep(mark: str) -> None:
+    """Kills every process that a run has started, whatever session it is in: all have the run's mark in their environment."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def guard_exit(mark: str, seconds: float) -> int:
+    """Starts a process that sweeps behind this one when it ends in whatever way, closes the descriptor, or is over its time."""
+    reading, writing = os.pipe()
+    runner = os.getpid()
+    if os.fork():
+        os.close(reading)
+        return writing
+    os.setsid()
+    os.close(writing)
+    ended, _, _ = select.select([reading], [], [], seconds)
+    if not ended:
+        os.kill(runner, signal.SIGKILL)
+    sweep(mark)
+    os._exit(0)
+
+
+def play(part: str, row: str, mark: str, seconds: float, *, small: bool) -> dict[str, Any]:
+    """Runs one row in its own process: its figures or its error, with the machine before it."""
+    begun, place = time.monotonic(), Path(f"/tmp/{mark}.json")
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    until = begun + 5
+    while (at := machine()).get("other_processes") and time.monotonic() < until:
+        time.sleep(0.25)  # the last row's are leaving the GPU
+    found: dict[str, Any] = {"started": started, "machine": at}
+    env = {**os.environ, MARK: mark, **({"ISOBATCH_GPU_SMALL": "1"} if small else {})}
+    words = [sys.executable, __file__, "row", part, row, str(place)]
+    process = subprocess.Popen(words, env=env, start_new_session=True)
+    try:
+        how = f"died with exit code {process.wait(timeout=seconds)}"
+    except subprocess.TimeoutExpired:
+        how = f"over its limit of {seconds:g} s"
+    finally:
+        sweep(mark)
+    process.wait()
+    try:
+        found |= json.loads(place.read_text())
+    except (OSError, ValueError):
+        found["error"] = how
+    place.unlink(missing_ok=True)
+    wrong = found.get("figures", {}).get("wrong")
+    found["outcome"] = "failed" if "error" in found else "wrong" if wrong else "done"
+    return found | {"seconds": round(time.monotonic() - begun, 1)}
+
+
+def answer(part: str, row: str, place: Path) -> None:
+    """Plays a row in this process, and writes what it finds, or what it raised."""
     try:
         import gpu_parts
-        from gpu_tools import machine
 
-        record["machine"] = machine()
-        record["figures"] = getattr(gpu_parts, part)(small)
-        record["machine_after"] = machine()
-        record["outcome"] = "wrong" if record["figures"].get("wrong") else "done"
+        found: dict[str, Any] = {"figures": getattr(gpu_parts, part)(row)}
     except Exception as error:
-        record |= {"outcome": "failed", "error": f"{type(error).__name__}: {error}"[:2000]}
-    write(out, part, record, begun)
+        found = {"error": f"{type(error).__name__}: {error}"[:2000]}
+    place.write_text(json.dumps(found, default=str))
 
 
-def write(out: Path, part: str, record: dict[str, Any], begun: float) -> None:
-    """The record as JSON, whole or not at all."""
-    record["seconds"] = round(time.monotonic() - begun, 1)
-    draft = out / f".{part}.json"
-    draft.write_text(json.dumps(record, indent=1, default=str) + "\n")
-    draft.replace(out / f"{part}.json")
+# ---- a run, which goes on where the last one ended ----
 
 
-def run(parts: list[str], out: Path, *, small: bool, seconds: float | None = None) -> int:
-    """Each part in its own process, ended with all that it started where it is over its limit. 0 where all were done."""
-    out.mkdir(parents=True, exist_ok=True)
-    good = True
+def outcome(record: dict[str, Any]) -> str:
+    """Judges a part by its rows: wrong, failed, or unfinished where some are left."""
+    outcomes = [row["outcome"] for row in record["rows"].values()]
+    if left := [row for row in PARTS[record["part"]].rows if row not in record["rows"]]:
+        return f"unfinished, {len(left)} rows are left"
+    return next((worst for worst in ("failed", "wrong") if worst in outcomes), "done")
+
+
+def load(out: Path, part: str) -> dict[str, Any]:
+    """Reads a part's record; a new one where there is none."""
+    file = out / f"{part}.json"
+    return json.loads(file.read_text()) if file.exists() else {"part": part, "rows": {}}
+
+
+def save(record: dict[str, Any], out: Path, copy: Path | None) -> None:
+    """Writes a record, whole or not at all."""
+    record |= {"outcome": outcome(record)}
+    draft = out / f".{record['part']}.json"
+    draft.write_text(json.dumps(record, indent=1) + "\n")
+    draft.replace(out / f"{record['part']}.json")
+    if copy is not None:
+        shutil.copy(out / f"{record['part']}.json", copy)
+
+
+def run(
+    parts: list[str], out: Path, *, copy: Path | None = None, seconds: float = 560.0, again: bool = False, small: bool = False
+) -> int:  # fmt: skip
+    """Plays the rows that are left, as many as the time allows. 0 where all are done, 1 where one is not, 3 where some are left."""
+    end, mark = time.monotonic() + seconds - LEAVE_SECONDS, f"isobatch-gpu-{uuid.uuid4().hex}"
+    for folder in filter(None, (out, copy)):
+        folder.mkdir(parents=True, exist_ok=True)
+    guard = guard_exit(mark, seconds + LEAVE_SECONDS)
+    try:
+        left = _play_all(parts, out, copy, end, mark, again=again, small=small)
+    finally:
+        os.close(guard)
+    if left:
+        print(f"{left} rows are left: give the same command again")
+        return 3
+    return int(any(outcome(load(out, part)) != "done" for part in parts))
+
+
+def _play_all(
+    parts: list[str], out: Path, copy: Path | None, end: float, mark: str, *, again: bool, small: bool
+) -> int:
+    """Plays rows until the end; how many are left."""
+    written, left = set(), 0
     for part in parts:
-        limit, begun = seconds or PARTS[part], time.monotonic()
-        (out / f"{part}.json").unlink(missing_ok=True)
-        words = [sys.executable, __file__, "one", part, "--out", str(out), *(["--small"] if small else [])]
-        process = subprocess.Popen(words, start_new_session=True)
-        over = False
-        try:
-            process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            over = True
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if not (out / f"{part}.json").exists():
-            how = f"over its limit of {limit:g} s" if over else f"died with exit code {process.returncode}"
-            write(out, part, {"part": part, "rehearsal": small, "outcome": "failed", "error": how}, begun)
-        record = json.loads((out / f"{part}.json").read_text())
-        good &= record["outcome"] == "done"
-        print(
-            f"{part}: {record['outcome']} in {record['seconds']} s", *reasons(record), sep="\n  ", flush=True
-        )
-    return 0 if good else 1
+        record = {"part": part, "rows": {}} if again else load(out, part)
+        if record["rows"] and record["rehearsal"] != small:
+            kind = "day" if small else "rehearsal"
+            raise SystemExit(f"{out} has {part} of a {kind}: give another --out, or --again")
+        for row in PARTS[part].rows:
+            if row in record["rows"]:
+                continue
+            fits = time.monotonic() + PARTS[part].seconds <= end
+            if not fits or (len(written) >= MAX_RECORDS and part not in written):
+                left += 1
+                continue
+            record["rows"][row] = play(part, row, mark, PARTS[part].seconds, small=small)
+            record["rehearsal"] = small
+            save(record, out, copy)
+            written.add(part)
+            one = record["rows"][row]
+            how = f"{part}, {row}: {one['outcome']} in {one['seconds']} s"
+            print(how, *reasons(one), sep="\n  ", flush=True)
+    return left
 
 
-def reasons(record: dict[str, Any]) -> list[str]:
-    """Why a part is not done."""
-    return [*filter(None, [record.get("error")]), *map(str, record.get("figures", {}).get("wrong", []))]
+def reasons(row: dict[str, Any]) -> list[str]:
+    """Why a row is not done."""
+    return [*filter(None, [row.get("error")]), *map(str, row.get("figures", {}).get("wrong", []))]
+
+
+# ---- what may be published ----
 
 
 def refusals(record: dict[str, Any]) -> list[str]:
     """Why the figures of a part are not published."""
-    part, machine = record.get("part", "?"), record.get("machine", {})
-    if record.get("rehearsal"):
+    part, found = record["part"], []
+    if record["rehearsal"]:
         return [f"{part}: a rehearsal at a small size"]
-    if machine.get("device", "cpu") == "cpu":
-        return [f"{part}: no GPU was used"]
-    lacking = [name for name in NEEDED if machine.get(name) is None or None in _values(machine[name])]
-    found = [f"{part}: {name} is not known" for name in lacking]
-    if machine.get("other_processes"):
-        found.append(f"{part}: {machine['other_processes']} other processes were on the GPU")
-    if machine.get("mig"):
-        found.append(f"{part}: the GPU was divided (MIG)")
+    for row, one in record["rows"].items():
+        at = one["machine"]
+        if at["device"] == "cpu":
+            return [f"{part}: no GPU was used"]
+        lacking = [
+            name for name in NEEDED if at.get(name) is None or None in getattr(at[name], "values", list)()
+        ]
+        found += [f"{part}, {row}: {name} is not known" for name in lacking]
+        if at.get("other_processes"):
+            found.append(f"{part}, {row}: {at['other_processes']} other processes were on the GPU")
+        if at.get("mig"):
+            found.append(f"{part}, {row}: the GPU was divided (MIG)")
     return found
-
-
-def _values(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else [value]
 
 
 def collect(folder: Path, to: Path) -> int:
@@ -129,8 +234,7 @@ def collect(folder: Path, to: Path) -> int:
     if not records:
         print(f"no records in {folder}: scripts/gpu run first", file=sys.stderr)
         return 2
-    refused = [why for record in records for why in refusals(record)]
-    if refused:
+    if refused := [why for record in records for why in refusals(record)]:
         print("nothing is published:", *refused, sep="\n  ", file=sys.stderr)
         return 1
     to.mkdir(parents=True, exist_ok=True)
@@ -142,65 +246,47 @@ def collect(folder: Path, to: Path) -> int:
 
 def page(records: list[dict[str, Any]]) -> str:
     """The records for people, in the order of the parts; each part's JSON has the figures in full."""
-    machine = records[0]["machine"]
+    at = next(iter(records[0]["rows"].values()))["machine"]
     lines = [
-        "# On one GPU",
+        f"{at['device']}, driver {at['driver']}, torch {at['torch']}; SM clock {at['clocks']['sm_mhz']} of {at['clocks']['sm_max_mhz']} MHz "
+        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other process. Two ranks on it prove function, not speed. Made by `scripts/gpu`.",
         "",
-        f"{machine['device']}, driver {machine['driver']}, torch {machine['torch']}, CUDA {machine['cuda']}; SM clock "
-        f"{machine['clocks']['sm_mhz']} of {machine['clocks']['sm_max_mhz']} MHz and {machine['power']['now_w']} of "
-        f"{machine['power']['limit_w']} W at the start; not divided, no other process. Made by `scripts/gpu`.",
-        "",
-        "One GPU gives step times, memory and calibration. It has no bandwidth between GPUs, no overlap and no stragglers; two gloo ranks on",
-        "it prove function, and no time of theirs is given.",
-        "",
-        "| part | outcome | seconds | figures |",
-        "|---|---|---|---|",
+        "| part | row | outcome | seconds | figures |",
+        "|---|---|---|---|---|",
     ]
     for record in sorted(records, key=lambda one: [*PARTS].index(one["part"])):
-        part, words = record["part"], reasons(record) or short(record.get("figures", {}))
-        text = "; ".join(words).replace("|", "/").replace("\n", " ")
-        lines.append(f"| [{part}]({part}.json) | {record['outcome']} | {record['seconds']} | {text} |")
-    return "\n".join(lines) + "\n"
-
-
-def short(figures: dict[str, Any], path: str = "") -> list[str]:
-    """The numbers among figures, by where they are, the first ones."""
-    found: list[str] = []
-    for name, value in figures.items():
-        at = f"{path} {name}".strip()
-        if isinstance(value, dict):
-            found += short(value, at)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append(f"{at} {value:.4g}")
-    return found[:16]
+        link = f"[{record['part']}]({record['part']}.json)"
+        for name, row in record["rows"].items():
+            numbers = [
+                f"{key} {x:.4g}" for key, x in row.get("figures", {}).items() if type(x) in (int, float)
+            ]
+            text = "; ".join(reasons(row) or numbers).replace("|", "/").replace("\n", " ")
+            lines.append(f"| {link} | {name} | {row['outcome']} | {row['seconds']} | {text} |")
+    return "\n".join(["# On one GPU", "", *lines, ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list")
-    running, single = commands.add_parser("run"), commands.add_parser("one")
+    running, single, collecting = (commands.add_parser(name) for name in ("run", "row", "collect"))
     running.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
-    single.add_argument("part", choices=PARTS)
-    for each in running, single:
-        each.add_argument("--out", type=Path, required=True)
-        each.add_argument("--small", action="store_true")
-    collecting = commands.add_parser("collect")
+    running.add_argument("--out", type=Path, required=True)
+    running.add_argument("--copy", type=Path)
+    running.add_argument("--seconds", type=float, default=560.0)
+    for flag in ("--again", "--small"):
+        running.add_argument(flag, action="store_true")
+    for name, kind in (("part", str), ("row", str), ("place", Path)):
+        single.add_argument(name, type=kind)
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("--to", type=Path, default=HERE / "results" / "gpu")
-    args = parser.parse_args()
-    if args.command == "list":
-        print(*(f"{part}: at most {seconds} s" for part, seconds in PARTS.items()), sep="\n")
-    elif args.command == "one":
-        one(args.part, args.out, small=args.small)
-    elif args.command == "collect":
-        return collect(args.folder, args.to)
-    else:
-        unknown = [part for part in args.parts if part not in PARTS]
-        if unknown:
-            parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-        return run(args.parts or list(PARTS), args.out, small=args.small)
-    return 0
+    given = vars(parser.parse_args())
+    play_one = {"row": answer, "collect": collect}.get(given.pop("command"))
+    if play_one is not None:
+        return play_one(**given) or 0
+    parts = given.pop("parts") or [*PARTS]
+    if unknown := [part for part in parts if part not in PARTS]:
+        running.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return run(parts, **given)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     if twice:
         found.append(f"{len(twice)} steps were done twice: {twice[0]} …")
     apart = 0.0
-    finals = [torch.load(path) for path in folder.glob("final-*.pt")]
+    finals = [torch.load(path, map_location="cpu") for path in folder.glob("final-*.pt")]
     if not finals:
         found.append("no rank came to the end")
     for final in finals:

@@ -2,7 +2,7 @@
 
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
-OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run),
+OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
 kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"]), and signal, SIGKILL or SIGSTOP.
 """
 
@@ -46,14 +46,18 @@ class Averages:
         self.kept = [one.clone() for one in state["kept"]]
 
 
-def made(seed: int = 0):
+def made(seed: int = 0, device: torch.device | str = "cpu"):
+    if torch.device(device).type == "cuda":
+        torch.cuda.set_device(device)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(1)
     x = torch.randn(500, 8)
     data = torch.utils.data.TensorDataset(torch.arange(500), x, torch.sin(x.sum(1, keepdim=True)))
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).to(
+        device
+    )
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, foreach=False)
     return data, net, optimizer, Averages(net)
 
@@ -82,7 +86,9 @@ def undisturbed(options) -> tuple[dict, dict]:
 
 
 def train(store: str, folder: Path, name: str, options: dict) -> None:
-    data, net, optimizer, averages = made(options.get("seed", 0))
+    gpus = options.get("gpus", 0)
+    device = torch.device("cuda", int(name) % gpus) if gpus else torch.device("cpu")
+    data, net, optimizer, averages = made(options.get("seed", 0), device)
     log = (folder / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
 
     def say(**what):
@@ -127,7 +133,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                     if micro.last:
                         say(take=step.number, crew=crew.number, ids=ids, lr=optimizer.param_groups[0]["lr"])
                     with micro.sync(model):
-                        loss = mse_loss(model(x), y) * micro.weight
+                        loss = mse_loss(model(x.to(device)), y.to(device)) * micro.weight
                         if not micro.last:
                             at(step.number, "between")
                         loss.backward()

@@ -107,7 +107,9 @@ def test_options_of_the_model(validate, options):
 
 
 def test_peak_memory_is_the_allocators(validate):
-    _, report = validate(1, "--workload", "ddp.workloads:images", effective_batch=512, micro_batch=256)
+    _, report = validate(
+        1, "--workload", "ddp.workloads:images", effective_batch=512, micro_batch=256, dataset_size=2048
+    )
     rows = report["step"]["micro_batches"]
     assert [row["micro_batch"] for row in rows] == [128, 256]
     assert all(row["peak_memory_kind"] == "cuda_allocated" for row in rows)

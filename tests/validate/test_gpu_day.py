@@ -1,11 +1,14 @@
-"""`bench/gpu.py`, what one GPU is asked: its rehearsal on a CPU, and that no figure is published that could mean anything."""
+"""`bench/gpu.py`, what one GPU is asked: its time, what it leaves behind, where it goes on, and that no figure is published that could mean anything."""
 
+import ast
 import importlib
-import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,22 +16,19 @@ import pytest
 pytest.importorskip("torch", reason="the validator needs torch")
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "bench" / "gpu.py"
+BENCH = ROOT / "bench"
 
 
-@pytest.fixture(scope="module")
-def day():
-    spec = importlib.util.spec_from_file_location("gpu_day", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def day(monkeypatch):
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("gpu")
 
 
 def machine(**given):
     found = {
         "device": "NVIDIA H100 80GB HBM3",
         "torch": "2.15.0",
-        "cuda": "13.2",
         "driver": "570.86.15",
         "clocks": {"sm_mhz": 1755, "sm_max_mhz": 1980},
         "power": {"now_w": 110.0, "limit_w": 700.0},
@@ -39,23 +39,24 @@ def machine(**given):
 
 
 def record(part="search", *, rehearsal=False, figures=None, **given):
-    return {
-        "part": part,
-        "rehearsal": rehearsal,
-        "outcome": "done",
-        "seconds": 12.0,
-        "machine": machine(**given),
-        "figures": figures or {"bias_us": {"bf16": 1.0}},
-    }
+    row = {"outcome": "done", "seconds": 12.0, "machine": machine(**given)}
+    row["figures"] = figures or {"ratio": 1.0, "says": "no"}
+    return {"part": part, "rehearsal": rehearsal, "outcome": "done", "rows": {"gpt2": row}}
 
 
-def test_every_part_is_a_function_with_a_limit(day, monkeypatch):
-    monkeypatch.syspath_prepend(FILE.parent)
-    parts = importlib.import_module("gpu_parts")
-    takes_small = [name for name, it in vars(parts).items() if "small" in getattr(it, "__annotations__", {})]
-    assert [*day.PARTS] == takes_small
-    # The machine is lent for ten minutes a command.
-    assert all(0 < seconds <= 600 for seconds in day.PARTS.values())
+def test_every_part_is_a_function_whose_rows_fit_a_command(day):
+    tree = ast.parse((BENCH / "gpu_parts.py").read_text())
+    functions = [it.name for it in tree.body if isinstance(it, ast.FunctionDef)]
+    assert sorted(functions) == sorted(day.PARTS)
+    assert all(part.seconds + day.LEAVE_SECONDS < 560 for part in day.PARTS.values())
+    assert "test_one_rank_has_no_wire" in day.PARTS["tests"].rows
+
+
+def test_all_of_the_day_is_small_enough_to_be_read():
+    assert sum(len(file.read_text().splitlines()) for file in BENCH.glob("gpu*.py")) <= 900
+
+
+# ---- what may be published ----
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,9 @@ def test_figures_that_could_mean_anything_are_refused(day, tmp_path, capsys, giv
 def test_a_page_of_good_records(day, tmp_path):
     (tmp_path / "in").mkdir()
     for one in (
+        record("faults", figures={"wrong": ["hangs: nobody | was named"]}),
         record("facts"),
         record("search"),
-        record("faults", figures={"wrong": ["hangs: nobody | was named"]}),
     ):
         (tmp_path / "in" / f"{one['part']}.json").write_text(json.dumps(one))
     assert day.collect(tmp_path / "in", tmp_path / "out") == 0
@@ -95,40 +96,160 @@ def test_a_page_of_good_records(day, tmp_path):
     assert "H100 80GB HBM3, driver 570.86.15" in page
     rows = [line for line in page.splitlines() if line.startswith("| [")]
     assert [row.split("]")[0] for row in rows] == ["| [facts", "| [search", "| [faults"]
-    assert "bias_us bf16 1" in rows[1] and "nobody / was named" in rows[2]
+    assert "| ratio 1 |" in rows[1] and "nobody / was named" in rows[2]
     assert json.loads((tmp_path / "out" / "facts.json").read_text())["part"] == "facts"
     assert day.collect(tmp_path / "none", tmp_path / "out") == 2
 
 
-def test_a_part_over_its_limit_leaves_a_record(day, tmp_path, capsys):
-    assert day.run(["facts"], tmp_path, small=True, seconds=0.01) == 1
-    told = json.loads((tmp_path / "facts.json").read_text())
-    assert (told["outcome"], told["error"]) == ("failed", "over its limit of 0.01 s")
-    assert "over its limit" in capsys.readouterr().out
+# ---- a run: its time, what it leaves behind, where it goes on ----
+
+STAND_INS = """
+import os, subprocess, sys, time
+def played(row):
+    with open(os.environ["PLAYED"], "a") as file:
+        file.write(row + " ")
+    if row == os.environ.get("HANGS"):
+        sleep = "import time; time.sleep(600)"  # in a session of its own, as torchrun's workers
+        subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True)
+        open(os.environ["PLAYED"] + ".hangs", "w").close()
+        time.sleep(600)
+    if row == "capturable":
+        raise ValueError("no CUDA")
+    if row == "fused":
+        os._exit(7)
+    return {"wrong": ["no complaint"] if row == "wrong loss" else []}
+facts = starts = guards = prediction = survive = calibration = search = faults = tests = played
+"""
 
 
-def rehearse(folder, *parts):
-    words = [sys.executable, str(FILE), "run", *parts, "--small", "--out", str(folder)]
-    done = subprocess.run(
-        words, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=1500
+class Copy:
+    """The day with other parts, which take no time."""
+
+    def __init__(self, folder):
+        self.folder, self.out, self.copy = folder, folder / "out", folder / "copy"
+        (folder / "bench").mkdir()
+        (folder / "tests" / "validate").mkdir(parents=True)
+        for name in ("gpu.py", "gpu_tools.py"):
+            shutil.copy(BENCH / name, folder / "bench")
+        shutil.copy(ROOT / "tests/validate/test_gpu.py", folder / "tests/validate")
+        (folder / "bench" / "gpu_parts.py").write_text(STAND_INS)
+
+    def start(self, *words, hangs=""):
+        command = [sys.executable, str(self.folder / "bench/gpu.py"), "run", "--out", str(self.out), *words]
+        env = {**os.environ, "PLAYED": str(self.folder / "played"), "HANGS": hangs}
+        return subprocess.Popen(
+            [*command, "--copy", str(self.copy)], env=env, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, *words, **more):
+        process = self.start(*words, **more)
+        said = process.communicate(timeout=100)[0]
+        return process.returncode, said
+
+    def played(self):
+        file = self.folder / "played"
+        rows = file.read_text() if file.exists() else ""
+        file.unlink(missing_ok=True)
+        return rows
+
+    def rows(self, part):
+        return json.loads((self.out / f"{part}.json").read_text())["rows"]
+
+    def processes(self):
+        """Everything that was started below the folder and is still there."""
+        found = []
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"PLAYED={self.folder}".encode() in (place / "environ").read_bytes():
+                    found.append(int(place.name))
+            except OSError:
+                pass
+        return found
+
+
+@pytest.fixture
+def copy(tmp_path):
+    made = Copy(tmp_path)
+    yield made
+    for left in made.processes():
+        os.kill(left, signal.SIGKILL)
+
+
+def test_a_run_goes_on_where_the_last_one_ended(copy):
+    # starts asks for 90 s a row: only facts fits.
+    code, said = copy.run("facts", "starts", "--seconds", "80")
+    assert (code, copy.played()) == (3, "machine ")
+    assert "3 rows are left: give the same command again" in said
+    assert copy.run("facts", "starts")[0] == 0
+    assert copy.played() == "command torchrun python "
+    assert copy.run("facts", "starts") == (0, "")
+    assert copy.run("facts", "--again")[0] == 0
+    assert copy.played() == "machine "
+    assert json.loads((copy.copy / "starts.json").read_text())["outcome"] == "done"
+
+
+def test_at_most_eight_records_are_written_in_a_command(copy):
+    code, said = copy.run(hangs="none")
+    assert code == 3 and "10 rows are left" in said
+    assert len([*copy.copy.glob("*.json")]) == 8
+    assert copy.run()[0] == 1
+    assert len([*copy.copy.glob("*.json")]) == 9
+
+
+def test_a_row_that_fails_dies_or_is_wrong_is_said_and_the_others_are_played(copy):
+    code, said = copy.run("guards")
+    found = copy.rows("guards")
+    assert code == 1
+    assert {row: one["outcome"] for row, one in found.items() if one["outcome"] != "done"} == {
+        "fused": "failed",
+        "capturable": "failed",
+        "wrong loss": "wrong",
+    }
+    assert (found["fused"]["error"], found["capturable"]["error"]) == (
+        "died with exit code 7",
+        "ValueError: no CUDA",
     )
-    return done, {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    assert "no complaint" in said
+    assert copy.run("guards")[0] == 1
+    assert len(copy.played().split()) == 9  # each once: some have two words
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
-def test_the_rehearsal_runs_every_part_whole(day, tmp_path):
-    done, found = rehearse(tmp_path)
-    assert {part: one["outcome"] for part, one in found.items()} == dict.fromkeys(day.PARTS, "done"), (
-        done.stdout
-    )
-    assert done.returncode == 0
-    assert all(one["figures"] for one in found.values())
-    assert day.collect(tmp_path, tmp_path / "out") == 1
+def test_a_row_over_its_limit_is_ended_with_all_that_it_started(copy):
+    text = (copy.folder / "bench/gpu.py").read_text()
+    (copy.folder / "bench/gpu.py").write_text(text.replace('"starts": Part(90', '"starts": Part(4'))
+    assert copy.run("starts", hangs="torchrun")[0] == 1
+    assert {row: one.get("error") for row, one in copy.rows("starts").items()} == {
+        "command": None,
+        "torchrun": "over its limit of 4 s",
+        "python": None,
+    }
+    assert copy.processes() == []
 
 
-@pytest.mark.slow
-def test_a_part_writes_its_figures_at_once(tmp_path):
-    done, found = rehearse(tmp_path, "facts")
-    assert found["facts"]["figures"]["build"], done.stdout
-    assert found["facts"]["machine"]["device"]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_running_when_a_command_is_killed(copy, number):
+    process = copy.start("facts", "starts", hangs="torchrun")
+    until = time.monotonic() + 60
+    while not (copy.folder / "played.hangs").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (
+        len(copy.processes()) == 4
+    )  # the command and its guard, the row, and what that started in another session
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    until = time.monotonic() + 10
+    while copy.processes() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert copy.processes() == []
+    # What was done before is there.
+    assert [*copy.rows("facts")] == ["machine"] and [*copy.rows("starts")] == ["command"]
+    copy.played()
+    assert copy.run("facts", "starts")[0] == 0
+    assert copy.played() == "torchrun python "
+
+
+def test_a_rehearsals_records_are_not_gone_on_with(copy):
+    assert copy.run("facts", "--small")[0] == 0
+    assert copy.run("facts")[0] == 1
+    assert copy.rows("facts").keys() == {"machine"}

@@ -7,14 +7,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu
 from isobatch.validate.host.system import Action, CheckResult, HostFault
-from isobatch.validate.ranks.group import Group
+
+if TYPE_CHECKING:
+    from isobatch.validate.ranks.group import Group
 
 INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
 
@@ -66,6 +66,8 @@ def open_board(group: Group) -> Board | str:
         module = importlib.import_module("pynvml")
     except ImportError:
         return INSTALL
+    import torch
+
     return board_at(module, bus_id(torch.cuda.get_device_properties(group.device)))
 
 
