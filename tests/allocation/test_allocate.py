@@ -161,7 +161,7 @@ BAD = {
     "effective_batch": (0, "effective_batch"),
     "weight": (-1, "weight must be a number above 0, at most 1e12, got -1"),
     "min_gpus": (9, "no count of the pool"),
-    "max_gpus": (0.5, "max_gpus must be a whole number from 1"),
+    "max_gpus": (10**400, "max_gpus must be a whole number from 1"),
     "gpu": ("T4", "no count of the pool"),
     "deadline_hours": (1e-9, "no count keeps its deadline_hours"),
     "pinned": ("maybe", "pinned must be true or false"),
@@ -212,8 +212,21 @@ def test_a_job_is_explained():
     said = found.explain("a")
     assert said.startswith("a has 4 on 0; with 1 GPU more")
     assert "those who have them would lose" in said
-    with pytest.raises(InputError, match="job"):
+    with pytest.raises(InputError, match="unknown job 'nobody'"):
         found.explain("nobody")
+
+
+def test_who_waits_or_gains_nothing_is_explained():
+    nodes = {"node": ["x"], "gpus": [8], "gpu": ["A100"]}
+    found = ib.allocate(jobs(2, gpu=["A100", "T4"]), nodes, profile=SPEED)
+    assert found.explain("a") == "a has 8 on x; it gains nothing by more of this kind"
+    assert found.explain("b") == "b waits: no count of the pool is within its min_gpus, max_gpus and gpu"
+
+
+def test_a_column_that_is_nearly_one_of_a_job_is_refused():
+    with pytest.raises(InputError, match="unknown column 'weigth': did you mean 'weight'"):
+        ib.allocate(jobs(1, weigth=[9]), 8, profile=SPEED)
+    assert ib.allocate(jobs(1, team=["x"]), 8, profile=SPEED).table["team"] == ["x"]
 
 
 def test_goodput_weighs_samples_by_what_they_are_worth():

@@ -6,12 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from isobatch.allocation.answer import Change, changes_of, table_of, why_idle
+from isobatch.allocation.answer import Change, changes_of, explained, table_of, why_idle
 from isobatch.allocation.division import Division
-from isobatch.allocation.jobs import Jobs, Planner, Profiles, named, read_jobs
+from isobatch.allocation.jobs import Planner, Profiles, named, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
 from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
@@ -150,43 +147,23 @@ def allocate(
     holds, gone = read_held(held, where)
     planner = Planner(asked, where, settings)
     division = Division(asked, where, planner, named(asked, holds), objective, p)
-    return _answered(division, planner, _notes(asked, holds, gone), gone)
-
-
-def _notes(jobs: Jobs, holds: dict[str, Held], gone: dict[str, list[str]]) -> tuple[str, ...]:
-    ended = {**holds, **gone}.keys() - set(jobs.ids)
-    return (f"held by jobs that are not among the jobs, and free: {few(sorted(ended))}",) if ended else ()
+    ended = sorted({**holds, **gone}.keys() - set(asked.ids))
+    notes = (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else ()
+    return _answered(division, planner, notes, gone)
 
 
 def _answered(
     it: Division, planner: Planner, notes: tuple[str, ...], gone: dict[str, list[str]]
 ) -> Allocation:
-    """Puts the answer into words and tables."""
-    chosen = it.choice.copy()
-    for row in np.flatnonzero(it.pinned).tolist():
-        mine = np.flatnonzero(it.choices.job == row)
-        chosen[row] = mine[0] if len(mine) else -1
-        it.nodes[row] = it.held[row]
+    table, why = table_of(it, planner, gone)
     used = sum(sum(mine.values()) for mine in it.nodes.values())
-    placement = {it.jobs.ids[row]: it.nodes[row] for row in sorted(it.nodes)}
     whole = it.values.whole
-    value, bound = whole(it.value), whole(it.bound)
     return Allocation(
         it.objective,
-        table_of(
-            it.jobs,
-            planner,
-            it.choices,
-            it.values,
-            chosen,
-            it.nodes,
-            it.held,
-            gone,
-            it.objective,
-        ),
-        placement,
-        value,
-        bound,
+        table,
+        {it.jobs.ids[row]: it.nodes[row] for row in sorted(it.nodes)},
+        whole(it.value),
+        whole(it.bound),
         {
             f"{at}: {kind}": price
             for at, (kind, price) in enumerate(zip(it.pool.kinds, it.prices, strict=True))
@@ -194,51 +171,7 @@ def _answered(
         changes_of(it.jobs.ids, it.held, it.nodes),
         used,
         it.pool.total - used,
-        why_idle(it.pool, it.choices, it.values, chosen, it.nodes),
+        why_idle(it),
         notes,
-        lambda job: _explained(it, chosen, job),
+        lambda job: explained(it, why, job),
     )
-
-
-def _explained(it: Division, chosen: NDArray[np.int64], job: str) -> str:
-    """What one job gets and why not more."""
-    row = {name: at for at, name in enumerate(it.jobs.ids)}.get(one_of(job, "job", it.jobs.ids))
-    assert row is not None
-    mine, has = np.flatnonzero(it.choices.job == row), int(chosen[row])
-    nodes = few([f"{gpus} on {node}" for node, gpus in it.nodes.get(row, {}).items()], 8)
-    lines = [f"{job} has {nodes}" if nodes else f"{job} waits"]
-    known = mine[~np.isnan(it.values.value[mine])]
-    now, gpus = (it.values.value[has], int(it.choices.gpus[has])) if has >= 0 else (it.values.wait[row], 0)
-    kind = it.choices.kind[has] if has >= 0 else it.choices.kind[known[:1]].sum()
-    more = known[(it.choices.kind[known] == kind) & (it.choices.gpus[known] > gpus)]
-    if not len(more):
-        return f"{lines[0]}; it can use no more of this kind"
-    next_up = int(more[np.argmin(it.choices.gpus[more])])
-    extra, gain = int(it.choices.gpus[next_up]) - gpus, it.values.value[next_up] - now
-    lines.append(
-        f"with {counted(extra, 'GPU')} more its part of the sum would be larger by {figure(gain)}, {figure(gain / extra)} a GPU"
-    )
-    lines.append(f"the price of a GPU of this kind is {figure(it.prices[int(kind)])}")
-    others = _losses(it, chosen, int(kind), row)
-    if others:
-        lines.append(
-            f"those who have them would lose, a GPU: {few(f'{name} {figure(loss)}' for loss, name in others[:3])}"
-        )
-    return "; ".join(lines)
-
-
-def _losses(it: Division, chosen: NDArray[np.int64], kind: int, but: int) -> list[tuple[float, str]]:
-    """What each other job on a kind would lose for each GPU that it gave, the least first."""
-    found = []
-    for row, at in enumerate(chosen.tolist()):
-        if at < 0 or row == but or it.pinned[row] or it.choices.kind[at] != kind:
-            continue
-        mine = np.flatnonzero((it.choices.job == row) & it.open & (it.choices.kind == kind))
-        fewer = mine[it.choices.gpus[mine] < it.choices.gpus[at]]
-        losses = [
-            (it.values.value[at] - it.values.value[o]) / (it.choices.gpus[at] - it.choices.gpus[o])
-            for o in fewer
-        ]
-        losses.append((it.values.value[at] - it.values.wait[row]) / it.choices.gpus[at])
-        found.append((float(min(losses)), it.jobs.ids[row]))
-    return sorted(found)

@@ -1,4 +1,4 @@
-"""The answer's rows, the order of its changes, and why GPUs are idle."""
+"""The answer: its rows, the order of its changes, why GPUs are idle, and why a job has no more."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.allocation.jobs import OWN, Choices, Jobs, Planner
-from isobatch.allocation.nodes import Held, Pool
-from isobatch.allocation.objectives import Values
+from isobatch.allocation.division import Division
+from isobatch.allocation.jobs import OWN, Planner
+from isobatch.allocation.nodes import Held
 from isobatch.errors import InputError
 from isobatch.fleet.results import USUAL, result_in_arrow
+from isobatch.limits import one_of
 from isobatch.reason import Reason
+from isobatch.words import counted, few, figure
 
 _PLAN = tuple(name for name in USUAL if name not in ("status", "world_size"))
+
+_OTHERS = "other jobs gain more by the GPUs"
 
 
 @dataclass(frozen=True)
@@ -51,39 +55,21 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
     return *first, *then
 
 
-def table_of(
-    jobs: Jobs,
-    planner: Planner,
-    choices: Choices,
-    values: Values,
-    chosen: NDArray[np.int64],
-    nodes: dict[int, Held],
-    held: dict[int, Held],
-    gone: dict[str, list[str]],
-    objective: str,
-) -> Any:
-    """Makes a row a job; an Arrow table where the jobs are one."""
-    runs = np.array([row in nodes for row in range(jobs.rows)], bool)
-    known = chosen >= 0
-    at = np.where(known, chosen, 0)
-
-    def of(column: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.where(known, column[at], np.nan) if len(column) else np.full(jobs.rows, np.nan)
-
-    types, status, gpus, places = [], [], [], []
-    names = [str(kind.hardware.get("gpu") or "") for kind in planner.pool.kinds]
+def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tuple[Any, list[str]]:
+    """Makes a row a job, an Arrow table where the jobs are one; also returns why each waits."""
+    jobs, of_kind = it.jobs, [str(kind.hardware.get("gpu") or "") for kind in it.pool.kinds]
+    status, gpus, types, places = [], [], [], []
     for row in range(jobs.rows):
-        mine = nodes.get(row, {})
-        types.append(";".join(sorted({names[planner.pool.kind_of[node]] for node in mine})))
-        status.append(_status(held.get(row), mine))
+        mine = it.nodes.get(row, {})
+        status.append(_status(it.held.get(row), mine))
         gpus.append(sum(mine.values()))
+        types.append(";".join(sorted({of_kind[it.pool.kind_of[node]] for node in mine})))
         places.append(";".join(f"{node}:{n}" for node, n in mine.items()))
-    plans = _plans(jobs, planner, choices, chosen)
-    why = _reasons(jobs, choices, values, nodes, plans["reasons"], objective)
-    for row, name in enumerate(jobs.ids):
-        if name in gone:
-            lost = f"nodes that it held are not in the pool: {', '.join(gone[name][:8])}"
-            why[row] = f"{why[row]}; {lost}" if why[row] else lost
+    plans = _plans(it, planner)
+    why = _reasons(it, plans["reasons"])
+    for row in [row for row, name in enumerate(jobs.ids) if name in gone]:
+        lost = f"nodes that it held are not in the pool: {', '.join(gone[jobs.ids[row]][:8])}"
+        why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
         "status": np.array(status, np.str_),
@@ -91,16 +77,21 @@ def table_of(
         "gpu": np.array(types, np.str_),
         "nodes": np.array(places, np.str_),
         "why": np.array(why, np.str_),
-        "goodput": np.where(runs, of(choices.goodput), np.nan),
-        "speedup": np.where(runs, of(values.speedup), np.nan),
-        "hours_left": np.where(runs, of(values.hours), np.nan),
-        **plans,
     }
+    known = np.flatnonzero(it.choice >= 0)
+    for name, column in (
+        ("goodput", it.choices.goodput),
+        ("speedup", it.values.speedup),
+        ("hours_left", it.values.hours),
+    ):
+        table[name] = np.full(jobs.rows, np.nan)
+        table[name][known] = column[it.choice[known]]
+    table |= plans
     for name, column in jobs.table.extra.items():
         if name in table and name not in OWN:
             raise InputError(f"{name} is a column of the jobs and of the result: rename it", field=name)
         table.setdefault(name, column)
-    return _in_arrow(table) if jobs.table.arrow else table
+    return _in_arrow(table) if jobs.table.arrow else table, why
 
 
 def _in_arrow(table: dict[str, Any]) -> Any:
@@ -121,45 +112,41 @@ def _status(before: Held | None, after: Held) -> str:
     return "runs" if not before else "stays" if before == after else "moves"
 
 
-def _plans(
-    jobs: Jobs, planner: Planner, choices: Choices, chosen: NDArray[np.int64]
-) -> dict[str, NDArray[Any]]:
+def _plans(it: Division, planner: Planner) -> dict[str, NDArray[Any]]:
     """The plan of each job at its count; of one that waits only the reasons, on its first count."""
-    rows, first = np.unique(choices.job, return_index=True)
-    at = np.where(chosen[rows] >= 0, chosen[rows], first)
-    found = planner.planned(rows, choices.cluster[at], _PLAN) if len(rows) else {}
+    rows, first = np.unique(it.choices.job, return_index=True)
+    runs = it.choice[rows] >= 0
+    at = np.where(runs, it.choice[rows], first)
+    found = planner.planned(rows, it.choices.cluster[at], _PLAN)
     plans: dict[str, NDArray[Any]] = {}
-    for name in _PLAN:
-        values = found.get(name, np.empty(0, np.uint64 if name == "reasons" else np.float64))
+    for name, values in found.items():
         unknown: Any = np.nan if values.dtype.kind == "f" else 0 if name == "reasons" else -1
-        plans[name] = np.full(jobs.rows, unknown, values.dtype)
-        kept = np.ones(len(rows), bool) if name == "reasons" else chosen[rows] >= 0
-        plans[name][rows[kept]] = values[kept]
+        plans[name] = np.full(it.jobs.rows, unknown, values.dtype)
+        shown = slice(None) if name == "reasons" else runs
+        plans[name][rows[shown]] = values[shown]
     return plans
 
 
-def _reasons(
-    jobs: Jobs, choices: Choices, values: Values, nodes: dict[int, Held], bits: NDArray[Any], objective: str
-) -> list[str]:
+def _reasons(it: Division, bits: NDArray[Any]) -> list[str]:
     """Says of each job that waits why; of one that runs without a speed, that too."""
-    planned, fast, worth = np.zeros((3, jobs.rows), bool)
-    planned[choices.job] = True
-    fast[choices.job[~np.isnan(choices.rate)]] = True
-    worth[choices.job[~np.isnan(values.value)]] = True
+    planned, fast, worth = np.zeros((3, it.jobs.rows), bool)
+    planned[it.choices.job] = True
+    fast[it.choices.job[~np.isnan(it.choices.rate)]] = True
+    worth[it.choices.job[~np.isnan(it.values.value)]] = True
     found = []
-    for row in range(jobs.rows):
-        if row in nodes:
+    for row in range(it.jobs.rows):
+        if row in it.nodes:
             found.append("" if fast[row] else "pinned: nothing says how fast it is on what it holds")
-        elif row in jobs.fault:
-            found.append(jobs.fault[row])
+        elif row in it.jobs.fault:
+            found.append(it.jobs.fault[row])
         elif not planned[row]:
             found.append("no count of the pool is within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
             found.append(_no_speed(int(bits[row])))
         elif not worth[row]:
-            found.append(_no_worth(jobs, choices, objective, row))
+            found.append(_no_worth(it, row))
         else:
-            found.append("other jobs gain more by the GPUs")
+            found.append(_OTHERS)
     return found
 
 
@@ -170,36 +157,76 @@ def _no_speed(bits: int) -> str:
     return "no profile: nothing says how fast it is"
 
 
-def _no_worth(jobs: Jobs, choices: Choices, objective: str, row: int) -> str:
-    hours = choices.hours[choices.job == row]
+def _no_worth(it: Division, row: int) -> str:
+    hours = it.choices.hours[it.choices.job == row]
     if (hours <= 0).any():
         return "nothing of its run is left"
     if np.isnan(hours).all():
-        return f"{'deadline_hours' if objective in ('fair', 'throughput') else objective} needs its duration"
-    if not np.isnan(jobs.number["deadline_hours"][row]):
+        needs = "deadline_hours" if it.objective in ("fair", "throughput") else it.objective
+        return f"{needs} needs its duration"
+    if not np.isnan(it.jobs.number["deadline_hours"][row]):
         return "no count keeps its deadline_hours"
-    return f"{objective} needs price_per_gpu_hour" if objective == "cost" else "nothing says what it is worth"
-
-
-def why_idle(
-    pool: Pool, choices: Choices, values: Values, chosen: NDArray[np.int64], nodes: dict[int, Held]
-) -> str:
-    """Says why GPUs are idle: no job gains by them, or they are in pieces too small for whom they would help."""
-    left = {node: kind.gpus for kind in pool.kinds for node in kind.nodes}
-    for mine in nodes.values():
-        for node, gpus in mine.items():
-            left[node] -= gpus
-    idle = [sum(left[node] for node in kind.nodes) for kind in pool.kinds]
-    if not any(idle):
-        return ""
-    has = np.maximum(chosen, 0)
-    now = np.where(chosen >= 0, values.value[has] if len(values.value) else 0.0, values.wait)
-    same = (
-        (chosen[choices.job] >= 0) & (choices.kind[has[choices.job]] == choices.kind)
-        if len(choices.kind)
-        else np.zeros(0, bool)
+    return (
+        f"{it.objective} needs price_per_gpu_hour"
+        if it.objective == "cost"
+        else "nothing says what it is worth"
     )
-    extra = choices.gpus - np.where(same, choices.gpus[has[choices.job]] if len(choices.kind) else 0, 0)
-    gains = values.value > now[choices.job]
-    wanted = gains & (extra <= np.array(idle, np.int64)[choices.kind])
+
+
+def why_idle(it: Division) -> str:
+    """Says why GPUs are idle: no job gains by them, or they are in pieces too small for whom they would help."""
+    idle = np.array([kind.total for kind in it.pool.kinds], np.int64)
+    for mine in it.nodes.values():
+        for node, gpus in mine.items():
+            idle[it.pool.kind_of[node]] -= gpus
+    if not idle.any():
+        return ""
+    has = it.choice[it.choices.job]
+    same = (has >= 0) & (it.choices.kind[has] == it.choices.kind)
+    extra = it.choices.gpus - np.where(same, it.choices.gpus[has], 0)
+    now = np.where(has >= 0, it.values.value[has], it.values.wait[it.choices.job])
+    wanted = (it.values.value > now) & (extra <= idle[it.choices.kind])
     return "in pieces: no node has enough for a job that gains" if wanted.any() else "no job gains by them"
+
+
+def explained(it: Division, why: Sequence[str], job: str) -> str:
+    """Says what a job has, what more GPUs of the kind would give it, what one is worth, and what those would lose who have them."""
+    row = it.jobs.ids.index(one_of(job, "job", it.jobs.ids))
+    has, mine = int(it.choice[row]), np.flatnonzero((it.choices.job == row) & it.open)
+    nodes = few([f"{gpus} on {node}" for node, gpus in it.nodes.get(row, {}).items()], 8)
+    said = f"{job} has {nodes}" if nodes else f"{job} waits"
+    if it.pinned[row] or not len(mine):
+        return f"{said}: {'pinned' if it.pinned[row] else why[row]}"
+    kind = it.choices.kind[has if has >= 0 else mine[0]]
+    now, gpus = (it.values.value[has], it.choices.gpus[has]) if has >= 0 else (it.values.wait[row], 0)
+    more = mine[
+        (it.choices.kind[mine] == kind) & (it.choices.gpus[mine] > gpus) & (it.values.value[mine] > now)
+    ]
+    if not len(more):
+        return f"{said}; it gains nothing by more of this kind"
+    extra, gain = it.choices.gpus[more] - gpus, it.values.value[more] - now
+    best = int(np.argmax(gain / extra))
+    said += (
+        f"; with {counted(int(extra[best]), 'GPU')} more its part of the sum would be larger by {figure(gain[best])}, "
+        f"{figure(gain[best] / extra[best])} a GPU; the price of a GPU of this kind is {figure(it.prices[kind])}"
+    )
+    losses = [
+        (loss, name) for loss, name in zip(_losses(it, kind), it.jobs.ids, strict=True) if loss < np.inf
+    ]
+    others = [f"{name} {figure(loss)}" for loss, name in sorted(losses) if name != job]
+    return f"{said}; those who have them would lose, a GPU: {few(others, 3)}" if others else said
+
+
+def _losses(it: Division, kind: np.uint32) -> list[float]:
+    """What each job on a kind would lose for each GPU that it gave, at least; infinite of the others."""
+    of_kind = np.flatnonzero((it.choice >= 0) & ~it.pinned & (it.choices.kind[it.choice] == kind))
+    has = it.choice[of_kind]
+    found = np.full(it.jobs.rows, np.inf)
+    found[of_kind] = (it.values.value[has] - it.values.wait[of_kind]) / it.choices.gpus[has]
+    has = it.choice[it.choices.job]
+    fewer = np.flatnonzero(it.open & (has >= 0) & (it.choices.kind == kind) & (it.choices.kind[has] == kind))
+    fewer = fewer[it.choices.gpus[fewer] < it.choices.gpus[has[fewer]]]
+    has = has[fewer]
+    loss = (it.values.value[has] - it.values.value[fewer]) / (it.choices.gpus[has] - it.choices.gpus[fewer])
+    np.minimum.at(found, it.choices.job[fewer], loss)
+    return found.tolist()

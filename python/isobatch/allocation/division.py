@@ -32,7 +32,7 @@ class Division:
     """A question, and the steps to its answer.
 
     Attributes:
-        choice: the choice of each job, -1 where it waits or is pinned.
+        choice: the choice of each job, -1 where it waits, or is pinned on what no plan has.
         nodes: the GPUs of each job that runs, by its row.
         value, bound: of the sum that the objective makes.
         prices: of a GPU of each kind.
@@ -70,6 +70,10 @@ class Division:
                 found, self._settled(self._divided(self.open & self._halves())[0]), key=lambda it: it[1]
             )
         self.choice, value, _, self.nodes = found
+        for row in np.flatnonzero(self.pinned).tolist():
+            mine = np.flatnonzero(self.choices.job == row)
+            self.choice[row] = mine[0] if len(mine) else -1
+            self.nodes[row] = self.held[row]
         best = total if exact else bound
         # The tie's own share is not in the value.
         self.value = value

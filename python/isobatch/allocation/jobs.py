@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.allocation.nodes import Held, Pool
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet.columns import cells_of, floats_of
 from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.words import shown
+from isobatch.words import nearest, shown
 
 _ABOVE_0 = "a number above 0", lambda x: x > 0
 _FROM_0 = "a number from 0", lambda x: x >= 0
@@ -69,6 +69,9 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
         InputError: the table cannot be read, or two jobs have one id.
     """
     table = input_table("job", source)
+    for name in table.extra.keys() - {*OWN}:
+        if nearest(name, OWN, 0.82):
+            raise unknown("column", name, OWN, field=name, file=table.file)
     fields = dict(table.fields)
     cells = {name: cells_of(table.extra[name]) for name in OWN if name in table.extra}
     if "deadline_hours" in fields:
@@ -81,7 +84,8 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
         fault = {row: str(table.id_fault(row)) for row in np.flatnonzero(table.missing_ids).tolist()}
     numbers = {name: _numbers(name, cells.get(name), table.rows, fault) for name in _NUMBERS}
     for row in np.flatnonzero(numbers["min_gpus"] > numbers["max_gpus"]).tolist():
-        fault.setdefault(row, f"min_gpus must be at most max_gpus, got {numbers['min_gpus'][row]:.0f}")
+        least, most = (numbers[name][row] for name in ("min_gpus", "max_gpus"))
+        fault.setdefault(row, f"min_gpus must be at most max_gpus, got {least:.0f} and {most:.0f}")
     ids = [str(name) for name in table.id_list]
     bare = [(name, data) for name, data in table.fields if name != "deadline_hours"]
     return Jobs(

@@ -227,7 +227,7 @@ def input_table(
         table = _of_columns(kind, _of_records(kind, source), len(source), file, arrow=False)
     else:
         raise InputError(
-            f"the {kind}s must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each "
+            f"{'held' if kind == 'held' else f'the {kind}s'} must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each "
             f"{_RECORD[kind]}, got a {type(source).__name__}",
             field=kind,
         )
