@@ -15,10 +15,13 @@ pytest.importorskip("torch", reason="the guard needs torch")
 import torch
 import torch.distributed as dist
 from torch.nn.functional import l1_loss, mse_loss
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from ddp.scripts import train, unequal_steps, without_a_loader, witnesses
+from isobatch.diagnosis import tensors
 from isobatch.guard import Cause, GuardError, gradient, guard, run
+from isobatch.guard import optimizer as guard_optimizer
 from isobatch.integrations.torch import PlanLR
 
 
@@ -154,6 +157,50 @@ def test_a_learning_rate_in_a_tensor_is_as_exact_as_its_format():
     alone(torch.tensor(0.1))
     with pytest.raises(GuardError, match="another learning rate"):
         alone(torch.tensor(0.1), lambda step, group: group["lr"].mul_(1 + 1e-5) if step == 66 else None)
+
+
+def test_a_learning_rate_on_a_gpu_is_read_at_every_16th_step(monkeypatch):
+    monkeypatch.setattr(guard_optimizer, "waits", lambda rate: isinstance(rate, torch.Tensor))
+    read = []
+
+    class Rate(torch.Tensor):
+        def __float__(self):
+            read.append(True)
+            return super().__float__()
+
+    rate = torch.tensor(0.1).as_subclass(Rate)
+    with pytest.raises(GuardError, match="another learning rate") as caught:
+        alone(rate, lambda step, group: group["lr"].mul_(1.01) if step >= 33 else None)
+    assert caught.value.step == 48
+    by_the_scheduler = 49
+    assert len(read) - by_the_scheduler < 24
+
+
+def test_the_guard_makes_nothing_as_large_as_a_parameter_but_the_reference():
+    """In double precision each would be twice the largest parameter, in a step that may have no room for it."""
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            made = function(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor) and made.dtype is torch.float64:
+                self.elements = max(self.elements, made.numel())
+            return made
+
+    made = small(duration="2st", clip_norm=0.5, dataset_size=16)
+    model = torch.nn.Embedding(tensors.ELEMENTS // 2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(torch.arange(16), 8)
+    watch = guard(made, lambda m, b: m(b).square().mean()).attach(model, optimizer, loader)
+    with Largest() as largest:
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+            optimizer.step()
+    assert watch.unchecked == []
+    assert 0 < largest.elements <= tensors.ELEMENTS
 
 
 @pytest.mark.parametrize("at", [0, 20, 66])

@@ -115,18 +115,16 @@ class Difference(NamedTuple):
         )
 
 
-def difference(
+def products(
     found: Sequence[Tensor | None],
     reference: Sequence[Tensor | None],
     before: Sequence[Tensor | None] | None = None,
     device: torch.device | None = None,
-) -> Difference:
-    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the host's memory.
+) -> list[float]:
+    """Sums d·d, f·f, f·r and r·r over tensors f, a reference r and their difference d, piece by piece; the arguments are those of `difference`.
 
-    Args:
-        found, reference: one that is None counts as zeros.
-        before: what is subtracted from both, to compare what a step has changed.
-        device: where to compute, if not there.
+    >>> products([torch.tensor([3.0, 1.0])], [torch.tensor([2.0, 1.0])])
+    [1.0, 10.0, 7.0, 5.0]
     """
     sums: Tensor | None = None
     for f, r, b in zip(found, reference, before or [None] * len(reference), strict=True):
@@ -140,7 +138,23 @@ def difference(
             x, y = x - z, y - z
             d = x - y
             sums += torch.stack([d @ d, x @ x, x @ y, y @ y])
-    off, ff, fr, rr = (0.0,) * 4 if sums is None else sums.tolist()
+    return [0.0] * 4 if sums is None else list(map(float, sums.tolist()))
+
+
+def difference(
+    found: Sequence[Tensor | None],
+    reference: Sequence[Tensor | None],
+    before: Sequence[Tensor | None] | None = None,
+    device: torch.device | None = None,
+) -> Difference:
+    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the host's memory.
+
+    Args:
+        found, reference: one that is None counts as zeros.
+        before: what is subtracted from both, to compare what a step has changed.
+        device: where to compute, if not there.
+    """
+    off, ff, fr, rr = products(found, reference, before, device)
     return Difference(
         error=math.sqrt(off / rr) if rr else (0.0 if not ff else math.inf),
         ratio=fr / rr if rr else math.nan,

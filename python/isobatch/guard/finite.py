@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.guard.run import CLOSE_STEPS, Run, local, named, sharded
+from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, named, sharded
 
-LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
 MAX_OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
 

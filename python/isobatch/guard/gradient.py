@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, differing
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, chunks, differing, products, square
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
@@ -113,7 +113,7 @@ class Gradient:
         """Measures the norm of gradients that are averaged and not clipped yet."""
         self._queued = False
         self._unclipped = math.sqrt(
-            sum(float(local(p.grad).double().square().sum()) for p in self._params if p.grad is not None)
+            sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
         )
 
     def check(self, *, whole: bool) -> None:
@@ -175,18 +175,15 @@ class Gradient:
         if not all(same for _, same in known):
             self._leave("the script changes the batches between loader and model")
             return
-        reference = self._again.averaged(local)
-        scale = getattr(self._optimizer, "grad_scale", None)
-        found = grads if scale is None else [g / scale for g in grads]
-        like, gate = self._compare(found, reference), GATES[self._precision]
+        like, gate = self._compare(grads, local), GATES[self._precision]
         unknown = self._scaled and run.plan.recipe.clip_norm is not None
         if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
-            self._clipping(found, like)
+            self._clipping(grads, like)
             return
         if like.residual <= gate and self._excused(like, gate, batches):
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
-        why = self._why(found, like, gate, batches, random)
+        why = self._why(grads, like, gate, batches, random)
         if self._again.reference.assumed and Cause.ANOTHER_LOSS in why.causes:
             run.note(f"{text}: the trainer's loss is not the model's own; pass it as guard(plan, loss=...)")
             self._leave("the trainer's loss is not the model's own, and none was given")
@@ -227,7 +224,7 @@ class Gradient:
         """Returns the gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
         if self._unclipped is None:
             return math.nan, math.nan
-        after = sum(float(g.detach().double().square().sum()) for g in grads)
+        after = sum(float(square(g)) for g in grads)
         squares = self._summed("norms", [self._unclipped**2, after])
         return math.sqrt(squares[0]), math.sqrt(squares[1])
 
@@ -265,7 +262,7 @@ class Gradient:
         for shares, cause in self._other_shares(batches):
             with self._again.replay():
                 local, _ = self._again.of(batches, random, shares)
-            like = self._compare(found, self._again.averaged(local))
+            like = self._compare(found, local)
             if like.residual <= gate:
                 return self._factor(like.unclipped, gate) or cause.likely()
         return ELSE
@@ -295,12 +292,13 @@ class Gradient:
             return faults.gradient(ratio, **known)
         return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
-    def _compare(self, found: list[Tensor], reference: list[Tensor]) -> _Likeness:
-        sums = torch.zeros(3, dtype=torch.float64)
-        for f, r in zip(found, reference, strict=True):
-            f, r = f.detach().double().flatten(), r.double().flatten()
-            sums += torch.stack([f @ f, f @ r, r @ r]).cpu()
-        ff, fr, rr = self._summed("sums", sums.tolist())
+    def _compare(self, found: list[Tensor], own: list[Tensor]) -> _Likeness:
+        """Compares a gradient with the reference, of which `own` is this rank's part. Nothing here is as large as a parameter."""
+        reference = self._again.averaged(own)
+        if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
+            for r in reference:
+                r *= scale
+        _, ff, fr, rr = self._summed("sums", products(found, reference))
         residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
         ratio = fr / rr if rr else math.nan
         before = self._norms(found)[0]
@@ -311,9 +309,10 @@ class Gradient:
         # Clipped element by element, or row by row? Then none is longer than it was, and the norm from before says how large.
         ratio = before / math.sqrt(rr)
         off = 0.0
-        for f, r in zip(found, reference, strict=True):
-            f, whole = f.detach().double(), ratio * r.double()
-            off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
+        for pair in zip(found, reference, strict=True):
+            for f, r in zip(*map(chunks, pair), strict=True):
+                f, whole = f.double(), ratio * r.double()
+                off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
         shortened = _Likeness(math.nan, ratio, math.sqrt(self._summed("beyond", [off])[0] / ff))
         return shortened if shortened.residual <= GATES[self._precision] else like
 

@@ -7,13 +7,13 @@ from bisect import bisect_left
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
-from isobatch.guard.run import Run
+from isobatch.guard.run import LOOK_EVERY_STEPS, Run
 from isobatch.integrations.torch.lr import PlanLR
 
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
@@ -74,6 +74,11 @@ def check_settings(run: Run, optimizer: Any) -> None:
         if want is not None and found and not any(_close(value, want) for value in found):
             text = f"{name} {_words(found[0])}, {_words(want)} planned"
             run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
+
+
+def waits(rate: Any) -> bool:
+    """Tells whether a learning rate is read only when a GPU has come to it."""
+    return isinstance(rate, Tensor) and not rate.is_cpu
 
 
 def _close(found: Any, want: Any) -> bool:
@@ -157,6 +162,7 @@ class LearningRates:
         self._factors: list[float | None] = []
         self._allowed: list[_Bounds] = []  # when all factors are known
         self._ahead: list[float] = []
+        self._waited = False  # for a GPU, to read a rate
         self._plain = 0  # a group that has factor 1, if any has
         self._observed: dict[int, list[float]] = {}  # by step
         self._planned = run.plan.total_steps is not None
@@ -168,10 +174,13 @@ class LearningRates:
         """Checks before an optimizer step."""
         if not self._planned:
             return
-        groups, since = self._optimizer.param_groups, self._run.since
+        run, groups, since = self._run, self._optimizer.param_groups, self._run.since
         if since % STEPS_AHEAD == 0:
             self._ahead = [self._at(step) for step in range(since, since + STEPS_AHEAD)]
         planned = self._ahead[since % STEPS_AHEAD]
+        if self._waited and not (run.rare or since % LOOK_EVERY_STEPS == 0):
+            return
+        self._waited = any(waits(group["lr"]) for group in groups)
         if len(groups) == len(self._allowed):  # all factors are known, and mostly there is nothing to see
             for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
                 want = planned * factor

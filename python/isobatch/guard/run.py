@@ -21,6 +21,7 @@ from isobatch.diagnosis.tensors import dense
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
+LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 CLOSE_STEPS = 2  # at these first steps everything is checked
 WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 
