@@ -269,7 +269,7 @@ def test_what_cannot_be_guarded_is_refused():
         guard(made).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())
 
 
-def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
+def test_samples_whose_ids_are_no_numbers_are_counted():
     class Sized(torch.utils.data.Dataset):
         """Ids are (index, size), as where images of several sizes are cropped."""
 
@@ -279,26 +279,27 @@ def test_samples_whose_ids_are_no_numbers_are_refused_at_the_first_step():
         def __getitem__(self, at):
             return torch.randn(2)
 
-    made = small(dataset_size=16)
-    model = torch.nn.Linear(2, 1)
-
     class Batches(list):
         pass
 
-    batches = Batches([(index, 224) for index in range(start, start + 8)] for start in (0, 8))
-    for watched in (True, False):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def run(size):
+        batches = Batches([(index, 224) for index in range(start, start + size)] for start in (0, 8))
         loader = DataLoader(Sized(), batch_sampler=batches)
-        watch = guard(made).attach(model, optimizer, loader if watched else None)
-        model(next(iter(loader))).mean().backward()
-        if watched:
-            with pytest.raises(ib.InputError, match=r"such as \(0, 224\): give None"):
+        model, optimizer = linear()
+        watch = guard(small(dataset_size=16)).attach(model, optimizer, loader)
+        for _epoch in range(2):
+            for batch in loader:
+                model(batch).mean().backward()
                 optimizer.step()
-            watch.finish()
-        else:
-            optimizer.step()
-            with pytest.warns(UserWarning, match="ends after 1 of 4 planned optimizer steps"):
-                watch.finish()
+                optimizer.zero_grad()
+        watch.finish()
+        return watch
+
+    watch = run(8)
+    assert watch.notes == []
+    assert "whose samples: the sampler's ids are no whole numbers, such as (0, 224)" in watch.unchecked
+    with pytest.raises(GuardError, match=r"micro-batches of \[7\] samples"):
+        run(7)
 
 
 def test_ranks_that_take_different_numbers_of_steps_are_named(two):
@@ -470,6 +471,63 @@ def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
         own.grad = p.grad.double()
     optimizer.step()
     watch.finish()
+
+
+def two_layers(made, others=(), steps=4):
+    """A loop whose attached optimizer has the first of two layers; `others` make optimizers of the second."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizers = [torch.optim.SGD(model[0].parameters(), lr=made.lr)]
+    optimizers += [other(model[1].parameters()) for other in others]
+    scheduler = PlanLR(optimizers[0], made)
+    watch = guard(made).attach(model, optimizers[0])
+    for _ in range(steps):
+        model(torch.ones(8, 2)).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+        scheduler.step()
+    return watch
+
+
+DECAYING = small(duration="4st", schedule="linear")
+
+
+def test_parameters_that_are_in_no_optimizer_are_noted():
+    with pytest.warns(
+        UserWarning, match=r"2 of the model's 4 parameters .* no optimizer .* such as 1.weight"
+    ):
+        two_layers(DECAYING)
+
+
+def test_a_second_optimizer_follows_the_plan_as_a_group_would():
+    watch = two_layers(small(duration="4st"), [lambda params: torch.optim.AdamW(params, lr=0.3)])
+    watch.finish()
+    assert watch.notes == []
+    with pytest.raises(GuardError) as caught:
+        two_layers(DECAYING, [lambda params: torch.optim.SGD(params, lr=0.1)])
+    assert (caught.value.cause, caught.value.step) == (Cause.GROUP_STRAYS, 2)
+
+
+def test_an_optimizer_that_never_steps_is_named_in_the_end():
+    model, optimizer = linear()
+    watch = guard(small(duration="4st")).attach(model, optimizer)
+    model(torch.ones(8, 2)).mean().backward()
+    with pytest.raises(GuardError, match="1 micro-batches, and no step") as caught:
+        watch.finish()
+    assert caught.value.cause is Cause.NO_STEP
+
+
+@pytest.mark.parametrize(("decay", "stopped"), [(0.1, True), (0.0, False)])
+def test_another_optimizer_is_named_where_it_is_another(decay, stopped):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=decay)
+    guard(small(duration="2st", optimizer="adamw")).attach(model, optimizer)
+    model(torch.ones(8, 2)).mean().backward()
+    if not stopped:
+        optimizer.step()
+        return
+    with pytest.raises(GuardError, match="the optimizer is Adam, adamw planned"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("inside", [True, False])

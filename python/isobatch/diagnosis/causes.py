@@ -175,7 +175,7 @@ class Cause(StrEnum):
     ANOTHER_SETTING = (
         "another_setting",
         "another setting of the optimizer",
-        "make the optimizer with plan.momentum, plan.betas, plan.eps and plan.weight_decay",
+        "make the recipe's optimizer, with plan.momentum, plan.betas, plan.eps and plan.weight_decay",
     )
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",

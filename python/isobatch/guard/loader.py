@@ -24,7 +24,7 @@ class Epoch:
     """Counts what a sampler served since it was last iterated.
 
     `count` is how many samples, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
-    PlanSampler began. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
+    PlanSampler began; `odd` an id that is no whole number, where there is one: then `ids` has none. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
     left out, to resume.
     """
 
@@ -33,6 +33,7 @@ class Epoch:
         self._ids, self._noted = array("q"), list[tuple[int, ...]]()
         self.place, self._length, self._ended = place, length, False
         self.trained = self.skipped = 0
+        self.odd = ""
 
     def note(self, ids: list[int], every: bool) -> None:
         """Notes a micro-batch."""
@@ -49,14 +50,15 @@ class Epoch:
             for ids in self._noted:
                 self._ids.extend(ids)
         except TypeError:
-            text = f"the sampler's ids are not whole numbers, such as {ids[0]!r}: give None, and the samples stay unchecked"
-            raise InputError(text, field="loader") from None
+            self.odd = self.odd or f"{ids[0]!r}"
         self._noted.clear()
 
     @property
     def ids(self) -> array[int]:
         """The samples, in order."""
         self._pack()
+        if self.odd:
+            del self._ids[:]
         return self._ids
 
     def end(self) -> None:

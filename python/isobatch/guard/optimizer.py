@@ -7,7 +7,9 @@ from bisect import bisect_left
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
@@ -16,6 +18,12 @@ from isobatch.errors import InputError
 from isobatch.guard.run import LOOK_EVERY_STEPS, Run
 from isobatch.integrations.torch.lr import PlanLR
 
+KINDS: dict[type, str] = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+    torch.optim.RMSprop: "rmsprop",
+}
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
 MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
@@ -53,6 +61,44 @@ def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
         run.stop(Cause.OPTIMIZER_PARAMETERS, text)
 
 
+class Optimizers:
+    """Finds the optimizers that step on the model's parameters in the first steps: the attached one, then others."""
+
+    def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
+        self._run, self._found = run, [optimizer]
+        self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
+        self._handle = register_optimizer_step_pre_hook(self._steps)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all of them."""
+        return [group for optimizer in self._found for group in optimizer.param_groups]
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    def _owned(self) -> set[int]:
+        return {id(p) for group in self.param_groups for p in group["params"]}
+
+    def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if (
+            own & self._named.keys() and not own & self._owned()
+        ):  # one inside another has the other's parameters
+            self._found.append(optimizer)
+
+    def check(self) -> None:
+        """Notes the parameters with gradients that none of them has, unless an optimizer has its own copies."""
+        owned = self._owned()
+        left = [name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None]
+        if left and owned & self._named.keys():
+            self._run.note(
+                f"{len(left)} of the model's {len(self._named)} parameters have gradients and are in no optimizer that steps, "
+                f"such as {left[0]}: they do not train"
+            )
+
+
 def clips_itself(optimizer: Any) -> bool:
     """Tells whether an optimizer clips inside of its step, as LAMB does."""
     return any(
@@ -63,6 +109,11 @@ def clips_itself(optimizer: Any) -> bool:
 def check_settings(run: Run, optimizer: Any) -> None:
     """Checks each setting of the recipe in one group at least: others may have a factor of their own, or none."""
     recipe, plan, groups = run.plan.recipe, run.plan, optimizer.param_groups
+    kind, wanted = KINDS.get(type(optimizer)), str(recipe.optimizer)
+    same = {kind, wanted} == {"adam", "adamw"} and not any(group.get("weight_decay") for group in groups)
+    if kind is not None and wanted in KINDS.values() and kind != wanted and not same:
+        text = f"the optimizer is {type(optimizer).__name__}, {wanted} planned"
+        run.stop(Cause.ANOTHER_SETTING.likely("another optimizer"), text, run.witnesses("optimizer"))
     planned = {
         "momentum": plan.momentum if recipe.momentum is not None else None,
         "betas": plan.betas if recipe.betas is not None else None,

@@ -93,7 +93,13 @@ class Samples:
     def begin(self) -> None:
         """Finds, at the first step, the micro-batches of the epoch under way left out by a resumed loop."""
         run, watch = self._run, self._watch
-        if watch is None or watch.now is None or watch.now.place is not None:
+        if watch is None or watch.now is None:
+            return
+        if not watch.now.ids and watch.now.odd:
+            run.unchecked.append(
+                f"whose samples: the sampler's ids are no whole numbers, such as {watch.now.odd}"
+            )
+        if watch.now.place is not None:
             return
         offset = run.plan.position(int(run.start)).offset
         self._behind = (offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
@@ -227,7 +233,9 @@ class Samples:
             planned, padded = rest.served, rest.padded
         answers = run.exchange("epoch", (epoch.count, epoch.count == dataset))
         served = sum(count for count, _ in answers)
-        unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), min(served, dataset))
+        unique = min(served, dataset)
+        if not epoch.odd:
+            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
         del epoch.ids[ORDER_IDS:]
         # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not count.
         if served == unique == dataset < planned:

@@ -15,6 +15,7 @@ from isobatch.guard.gradient import Gradient, ZeroGradCheck
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import (
     LearningRates,
+    Optimizers,
     check_parameters,
     check_settings,
     check_state,
@@ -92,7 +93,8 @@ class Guard:
         self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
         self._samples = Samples(run, self._watch)
-        self._rates = LearningRates(run, optimizer)
+        self._optimizers = Optimizers(run, self._inner, optimizer)
+        self._rates = LearningRates(run, self._optimizers)
         ids_seen = self._watch is not None and self._watch.sampled
         self._finite = Finite(run, model, optimizer, ids_seen=ids_seen)
         self._zero_grad: ZeroGradCheck | None = ZeroGradCheck(run, self._inner)
@@ -134,10 +136,13 @@ class Guard:
         """Checks the last epoch and takes the guard out of the script.
 
         Raises:
-            GuardError: the last epoch did not serve what the plan says.
+            GuardError: the last epoch did not serve what the plan says, or the optimizer never stepped.
         """
         if self._handles:
             self._remove()
+            if not self._run.since and self._run.micro:
+                text = f"{self._run.micro} micro-batches, and no step of the optimizer that is attached"
+                self._run.stop(Cause.NO_STEP, text)
             self._samples.finish()
             total = self._run.plan.total_steps
             if self._run.since and total is not None and self._run.step < total:
@@ -218,6 +223,7 @@ class Guard:
         self._in_eval_mode = False
         run.advance()
         if gradient is not None and not run.near:
+            self._optimizers.check()
             self._settle()
             if self._owner is not None:
                 check_length(run, self._owner)
@@ -250,6 +256,7 @@ class Guard:
         if self._gradient is not None:
             self._gradient.remove()
             self._gradient = None
+        self._optimizers.remove()
         if self._zero_grad is not None:
             self._zero_grad.remove()
             self._zero_grad = None
