@@ -58,13 +58,8 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
 def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tuple[Any, list[str]]:
     """Makes a row a job, an Arrow table where the jobs are one; also returns why each waits."""
     jobs, of_kind = it.jobs, [str(kind.hardware.get("gpu") or "") for kind in it.pool.kinds]
-    status, gpus, types, places = [], [], [], []
-    for row in range(jobs.rows):
-        mine = it.nodes.get(row, {})
-        status.append(_status(it.held.get(row), mine))
-        gpus.append(sum(mine.values()))
-        types.append(";".join(sorted({of_kind[it.pool.kind_of[node]] for node in mine})))
-        places.append(";".join(f"{node}:{n}" for node, n in mine.items()))
+    nodes = [it.nodes.get(row, {}) for row in range(jobs.rows)]
+    types = [{of_kind[it.pool.kind_of[node]] for node in mine} for mine in nodes]
     plans = _plans(it, planner)
     why = _reasons(it, plans["reasons"])
     for row in [row for row, name in enumerate(jobs.ids) if name in gone]:
@@ -72,10 +67,10 @@ def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tupl
         why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
-        "status": np.array(status, np.str_),
-        "gpus": np.array(gpus, np.int64),
-        "gpu": np.array(types, np.str_),
-        "nodes": np.array(places, np.str_),
+        "status": np.array([_status(it.held.get(row), mine) for row, mine in enumerate(nodes)], np.str_),
+        "gpus": np.array([sum(mine.values()) for mine in nodes], np.int64),
+        "gpu": np.array([";".join(sorted(its)) for its in types], np.str_),
+        "nodes": np.array([";".join([f"{node}:{n}" for node, n in mine.items()]) for mine in nodes], np.str_),
         "why": np.array(why, np.str_),
     }
     known = np.flatnonzero(it.choice >= 0)

@@ -80,12 +80,12 @@ class Pool:
 
     def shape(self, held: Held) -> tuple[int, int] | None:
         """Kind and GPUs of what a job holds; None where it is not in one node or in whole nodes of one kind."""
-        kinds = {self.kind_of[node] for node in held}
-        if len(kinds) != 1:
-            return None
-        kind = kinds.pop()
-        whole = all(gpus == self.kinds[kind].gpus for gpus in held.values())
-        return (kind, sum(held.values())) if len(held) == 1 or whole else None
+        kind = self.kind_of[next(iter(held))]
+        if len(held) > 1:
+            size = self.kinds[kind].gpus
+            if any(self.kind_of[node] != kind or gpus != size for node, gpus in held.items()):
+                return None
+        return kind, sum(held.values())
 
 
 def read_pool(pool: Any) -> Pool:

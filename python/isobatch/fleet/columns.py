@@ -387,8 +387,7 @@ def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | Non
 
 def floats_of(cells: list[Any]) -> NDArray[np.float64]:
     """Reads cells' numbers, also those that are texts; NaN where one is none."""
-    if not {*map(type, cells)} <= {int, float, type(None)} or any(
-        type(it) is int and it >> 53 for it in cells
-    ):
-        cells = [number_in(cell, lambda _: True) for cell in cells]
-    return np.array([math.nan if cell is None else cell for cell in cells], np.float64)
+    if {*map(type, cells)} <= {int, float, type(None)}:
+        with suppress(OverflowError):  # an int that no double holds
+            return np.array(cells, np.float64)
+    return np.array([number_in(cell, lambda _: True) for cell in cells], np.float64)
