@@ -10,26 +10,12 @@ from isobatch.allocation.answer import Change, changes_of, explained, table_of, 
 from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Planner, Profiles, named, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
+from isobatch.allocation.objectives import OBJECTIVES
 from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
 
-OBJECTIVES = ("fair", "throughput", "finish", "cost")
-"""What a division may make as good as can be."""
-
-_SAID = (
-    "job",
-    "status",
-    "gpus",
-    "gpu",
-    "why",
-    "goodput",
-    "speedup",
-    "hours_left",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "lr",
-)
+_OF_PLAN = ("micro_batch", "accumulation", "effective_batch", "lr")
+_IN_JSON = ("job", "status", "gpus", "gpu", "why", "goodput", "speedup", "hours_left", *_OF_PLAN)
 """What the JSON has of each row, beside its nodes."""
 
 
@@ -90,7 +76,7 @@ class Allocation:
         names = ("objective", "value", "bound", "gap", "prices", "used", "idle", "idle_why", "notes")
         changes = [change.to_json() for change in self.changes]
         rows = [
-            {name: row[name] for name in _SAID} | {"nodes": self.placement.get(str(row["job"]), {})}
+            {name: row[name] for name in _IN_JSON} | {"nodes": self.placement.get(str(row["job"]), {})}
             for row in self.rows()
         ]
         return {name: getattr(self, name) for name in names} | {"jobs": rows, "changes": changes}
@@ -146,32 +132,21 @@ def allocate(
     asked = read_jobs(jobs, profile, settings)
     holds, gone = read_held(held, where)
     planner = Planner(asked, where, settings)
-    division = Division(asked, where, planner, named(asked, holds), objective, p)
-    ended = sorted({**holds, **gone}.keys() - set(asked.ids))
-    notes = (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else ()
-    return _answered(division, planner, notes, gone)
-
-
-def _answered(
-    it: Division, planner: Planner, notes: tuple[str, ...], gone: dict[str, list[str]]
-) -> Allocation:
+    it = Division(asked, where, planner, named(asked, holds), objective, p)
     table, why = table_of(it, planner, gone)
-    used = sum(sum(mine.values()) for mine in it.nodes.values())
-    whole = it.values.whole
+    used, whole = sum(sum(mine.values()) for mine in it.nodes.values()), it.values.whole
+    ended = sorted({**holds, **gone}.keys() - set(asked.ids))
     return Allocation(
-        it.objective,
+        objective,
         table,
-        {it.jobs.ids[row]: it.nodes[row] for row in sorted(it.nodes)},
+        {asked.ids[row]: it.nodes[row] for row in sorted(it.nodes)},
         whole(it.value),
         whole(it.bound),
-        {
-            f"{at}: {kind}": price
-            for at, (kind, price) in enumerate(zip(it.pool.kinds, it.prices, strict=True))
-        },
-        changes_of(it.jobs.ids, it.held, it.nodes),
+        {f"{at}: {kind}": price for at, (kind, price) in enumerate(zip(where.kinds, it.prices, strict=True))},
+        changes_of(asked.ids, it.held, it.nodes),
         used,
-        it.pool.total - used,
+        where.total - used,
         why_idle(it),
-        notes,
+        (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else (),
         lambda job: explained(it, why, job),
     )

@@ -178,10 +178,6 @@ class Choices:
     hours: NDArray[np.float64]
     """Left of the run."""
 
-    def only(self, rows: NDArray[Any]) -> Choices:
-        """These rows."""
-        return Choices(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
 
 class Planner:
     """Plans jobs on the counts of a pool, in bulk, each with its own profiles."""

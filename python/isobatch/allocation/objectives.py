@@ -59,7 +59,7 @@ def values_of(
     late |= choices.hours <= 0
     late |= np.isnan(hours) & ~np.isnan(number["deadline_hours"][job])
     known = _Known(p, number["weight"], rate, speedup, hours, jobs, pool, choices)
-    value, wait, whole = _MADE[objective](known)
+    value, wait, whole = OBJECTIVES[objective](known)
     value = np.where(late | np.isnan(choices.rate), np.nan, value)
     return Values(value, wait, speedup, hours, whole)
 
@@ -157,7 +157,7 @@ def _cost(it: _Known) -> _Worth:
     return -cost, -it.weight * dearest * due, lambda value: -value
 
 
-_MADE: dict[str, Callable[[_Known], _Worth]] = {
+OBJECTIVES: dict[str, Callable[[_Known], _Worth]] = {
     "fair": _fair,
     "throughput": _throughput,
     "finish": _finish,
