@@ -38,7 +38,7 @@ def _batches(classes: int, *shape: int) -> Callable[..., tuple[Tensor, Tensor]]:
 
 def convnet() -> Workload:
     """Sixteen convolutions with BatchNorm, as wide as ResNet-50's, on images of 224 × 224: an image with torch may lack torchvision."""
-    base, size = (8, 32) if SMALL else (64, 224)
+    base, size = (8, 64) if SMALL else (64, 224)
     layers: list[nn.Module] = [
         nn.Conv2d(3, base, 7, 2, 3, bias=False),
         nn.BatchNorm2d(base),

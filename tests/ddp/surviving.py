@@ -123,7 +123,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = crew.wrap(net)
+            model = crew.wrap(net, device_ids=[device.index] if gpus else None)
             for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
                 ids: list[int] = []
                 at(step.number, "forward")

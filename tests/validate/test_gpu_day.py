@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
+import fakecuda
+
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "bench"
 
@@ -253,3 +255,26 @@ def test_a_rehearsals_records_are_not_gone_on_with(copy):
     assert copy.run("facts", "--small")[0] == 0
     assert copy.run("facts")[0] == 1
     assert copy.rows("facts").keys() == {"machine"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4000)
+def test_the_whole_day_on_a_gpu_that_is_made_up(day, tmp_path):
+    """Every row at a small size, and by the branches of the real one, in as many commands as it takes."""
+    env = fakecuda.environment(tmp_path, gpus=1, mib=4000, FAKE_SLEEP_MAX="100")
+    command = [sys.executable, str(BENCH / "gpu.py"), "run", "--small", "--out", str(tmp_path / "out")]
+    code, said = 3, []
+    while code == 3:
+        begun = time.monotonic()
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        code = done.returncode
+        said.append(done.stdout + done.stderr)
+        assert time.monotonic() - begun < 565
+    found = {part: json.loads((tmp_path / "out" / f"{part}.json").read_text()) for part in day.PARTS}
+    assert {part: one["outcome"] for part, one in found.items()} == dict.fromkeys(day.PARTS, "done"), "".join(
+        said
+    )
+    assert code == 0
+    others = [row["machine"]["other_processes"] for one in found.values() for row in one["rows"].values()]
+    assert others == [0] * sum(len(part.rows) for part in day.PARTS.values())
+    assert day.collect(tmp_path / "out", tmp_path / "published") == 1  # a rehearsal

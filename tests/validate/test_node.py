@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
+import fakecuda
 from composed.nvml import Nvml
 from isobatch.cli import main
 from isobatch.diagnosis.causes import Cause
@@ -249,3 +250,45 @@ def test_a_node_is_listed_by_its_schedulers_name_until_it_is_fit(tmp_path, monke
     assert place.read_text() == ""
     list_unfit(place, "gpu-08", fit=True)
     assert place.read_text() == ""
+
+
+# ---- on GPUs that are made up ----
+
+
+def test_products_and_the_all_reduce_of_a_nodes_gpus(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "node",
+        "--only",
+        "gpu,matmul,all_reduce",
+        "--seconds",
+        "150",
+    ]
+    env = fakecuda.environment(tmp_path, gpus=2, mib=2000)
+    done = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {proof["name"]: proof for proof in json.loads(done.stdout)["proofs"]}
+    assert {name: proof["verdict"] for name, proof in found.items()} == {
+        "gpu": "pass",  # the check's own contexts are no other processes
+        "matmul": "unchecked",
+        "all_reduce": "pass",
+        "bandwidth": "unchecked",
+    }
+    assert len(found["gpu"]["values"]["gpus"]) == len(found["matmul"]["values"]["tflops"]) == 2
+    assert found["bandwidth"]["values"]["bus_gb_s"] > 0
+
+
+def test_a_gpu_that_hangs_in_its_driver_ends_with_the_budget(tmp_path):
+    (tmp_path / "pynvml.py").write_text(
+        "import time\nclass NVMLError(Exception): pass\ndef nvmlInit(): time.sleep(600)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "isobatch", "node", "--only", "gpu,disk", "--seconds", "4", "--json"]
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    report = json.loads(done.stdout)
+    assert done.returncode == 1 and report["wall_seconds"] < 4.5
+    assert report["actions"] == {"gpu": "reboot"}
+    assert [proof["name"] for proof in report["proofs"]] == ["gpu", "disk"]

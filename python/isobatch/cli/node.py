@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.validate.node import CHECKS
     from isobatch.validate.node import run as check
 
-    only = tuple(filter(None, args.only.split(",")))
+    only = tuple(dict.fromkeys(filter(None, args.only.split(","))))
     if wrong := [name for name in only if name not in CHECKS]:
         raise unknown("check", wrong[0], CHECKS)
     for place in filter(None, (args.output, args.failing_nodes)):
