@@ -191,6 +191,29 @@ def fits_37(model, batch, _):
     return _loss(model, batch)
 
 
+def fits_6_with_batch_norm():
+    """Memory runs out above 6 samples, on rank 1 only, of a model whose buffers DDP shares before each forward."""
+
+    class Tight(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+        def forward(self, x):
+            if len(x) > 6 and dist.get_rank() == 1:
+                raise MemoryError
+            return self.layers(x)
+
+    return Workload(Tight(), _sgd, _batch, _loss)
+
+
+@with_loss
+def slow_in_float32(model, batch, _):
+    """As on a GPU, whose units are of the narrow formats."""
+    time.sleep(0.001 if torch.is_autocast_enabled("cpu") else 0.2)
+    return _loss(model, batch)
+
+
 @with_loss
 def eight_mib_a_sample(model, batch, _):
     space = torch.ones(batch["x"].shape[0], 8 << 20, dtype=torch.uint8)

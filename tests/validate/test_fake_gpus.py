@@ -42,6 +42,31 @@ def failed(found):
     }
 
 
+RATES = """
+import isobatch as ib, torch
+from cuda_on_cpu import GPU
+from isobatch.integrations.torch.lr import PlanLR
+
+weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=torch.tensor(0.1, device="cuda"))
+scheduler = PlanLR(optimizer, ib.plan(ib.Recipe(effective_batch=8, lr=0.5, optimizer="sgd", duration="9st", warmup="2st"), 1))
+(count,) = optimizer._optimizer_step_post_hooks.values()  # the step itself may read its learning rate
+before = GPU.syncs
+for _ in range(3):
+    count(optimizer, (), {})
+    scheduler.step()
+print(GPU.syncs - before, optimizer.param_groups[0]["lr"].item() == torch.tensor(scheduler.get_last_lr()[0]).item())
+"""
+
+
+def test_a_learning_rate_on_a_gpu_is_not_waited_for(tmp_path):
+    words = [sys.executable, "-c", RATES]
+    done = subprocess.run(
+        words, env=fakecuda.environment(tmp_path), capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout == "0 True\n", done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_two_gpus_over_nccl(validate):
     found, report = validate(2, recipe={"precision": "bf16"})

@@ -39,6 +39,30 @@ def state(module=None, rank=0, ranks_here=1):
 # ---- GPUs ----
 
 
+def test_contexts_of_the_jobs_own_ranks_are_not_others():
+    used = SimpleNamespace(total=80 << 30, used=5 << 30, free=75 << 30)  # 8 contexts and the driver's reserve
+    found = state(Nvml(MemoryInfo=used, ComputeRunningProcesses=[None] * 8), ranks_here=8)
+    assert gpu.check(found).findings == ()
+    assert len(gpu.check(state(Nvml(MemoryInfo=used))).findings) == 1
+
+
+def test_a_driver_older_than_pynvml_does_not_know():
+    class Older(Nvml):
+        def nvmlDeviceGetFieldValues(self, handle, numbers):
+            raise LookupError("NVMLLibraryMismatchError is no NVMLError")
+
+    assert state(Older()).recovery_action is None
+
+
+def test_a_board_without_any_nvlink_is_a_caution():
+    for name, verdict in ("NVIDIA H100 80GB HBM3", "caution"), ("NVIDIA H100 PCIe", "pass"):
+        gpus = [state(Nvml(links=[0] * 18, Name=name), rank) for rank in range(8)]
+        proof = checks.judge_gpus(group(1), gpus, [gpu.check(one).short() for one in gpus])
+        assert proof.verdict == verdict, proof
+    lone = checks.judge_gpus(group(8, 1), gpus, [gpu.check(one).short() for one in gpus])
+    assert lone.verdict == "pass"
+
+
 def test_a_healthy_gpu_is_asked_by_its_place_and_passes():
     module = Nvml()
     found = state(module)
@@ -66,7 +90,7 @@ def test_a_healthy_gpu_is_asked_by_its_place_and_passes():
         ),
         (
             {"MemoryInfo": SimpleNamespace(total=80 * GIB, used=9 * GIB, free=71 * GIB)},
-            "9 GiB of the GPU are taken",
+            "8.41 GiB of the GPU are taken",
             Cause.GPU_SHARED,
             True,
         ),

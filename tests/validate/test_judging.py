@@ -91,6 +91,16 @@ def test_an_optimizer_that_steps_otherwise():
     assert weights.cause is update.cause is Cause.OTHER_UPDATE
 
 
+def test_a_large_update_may_be_off_by_what_an_update_may():
+    """Adam's first step divides each gradient by itself, so that its noise is a part of the learning rate."""
+    before, theirs = [torch.full((100,), 0.2)], [torch.full((100,), 0.1)]
+    noise = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    for off, verdict in (4e-4, Verdict.PASS), (4e-3, Verdict.FAIL):
+        found = gradient._after([theirs[0] + 0.1 * off * noise], theirs, before, HOW, exact=True)
+        assert [proof.verdict for proof in found] == [verdict, verdict], off
+        assert found[0].values["relative_l2"] > HOW.gate
+
+
 def test_an_epoch_of_other_steps():
     class Alone:
         rank, world_size = 0, 1

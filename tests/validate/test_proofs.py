@@ -307,6 +307,24 @@ def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
         assert found[32] - found[16] == pytest.approx(16 * mib, abs=max(8 * mib, 14)), found
 
 
+def test_a_rank_without_room_is_said_where_ddp_shares_buffers(two):
+    proof = check(two, made(), workload="ddp.workloads:fits_6_with_batch_norm", phase_seconds=20.0).proof(
+        "memory"
+    )
+    assert proof.cause is Cause.OUT_OF_MEMORY
+    assert "rank 1" in proof.text and "rank 0" not in proof.text
+    assert proof.text.endswith("; 6 fit")
+
+
+def test_full_precision_has_its_own_time(two):
+    """8 micro-batches of each of 2 ranks are 3.2 s of one process in float32, of the 2 s that there are; in bfloat16 they are 0.02 s."""
+    plan = made(precision="bf16", effective_batch=128)
+    report = check(two, plan, workload="ddp.workloads:slow_in_float32", phase_seconds=12.0)
+    assert failed(report) == {}
+    assert "a smaller step than the plan's 128" in report.proof("gradient").text
+    assert report.proof("gradient_bfloat16").values["samples"] == 128
+
+
 def test_a_workload_that_refuses_float32_is_proven_in_its_own_format(two):
     report = check(two, made(precision="bf16"), workload="ddp.workloads:refuses_float32")
     assert failed(report) == {}

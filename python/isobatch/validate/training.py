@@ -206,9 +206,21 @@ class Training:
         for index, weight in enumerate(weights):
             batch = next(coming)  # zip would keep the first one to the end
             quiet = not sync or index < len(weights) - 1
-            with self.ddp.no_sync() if quiet else contextlib.nullcontext():
+            alone = contextlib.nullcontext if sync else self._unsynced
+            with self.ddp.no_sync() if quiet else contextlib.nullcontext(), alone():
                 loss = self.loss(self._wrapper.forward, batch, dtype) * weight
                 (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def _unsynced(self) -> Iterator[None]:
+        """Lets DDP's forward share no buffers: a rank that runs out of memory in it would do so once more often than the others, which
+        then wait for it."""
+        before = self.ddp.require_forward_param_sync
+        self.ddp.require_forward_param_sync = False
+        try:
+            yield
+        finally:
+            self.ddp.require_forward_param_sync = before
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
         """Clips as planned, then steps the optimizer."""

@@ -129,14 +129,14 @@ class PlanLR(LRScheduler):
         """Writes the learning rates of the current position into the optimizer."""
         self.last_epoch = int(self._position)
         groups = self.optimizer.param_groups
-        for group, lr, multiplier in zip(groups, self.get_lr(), self._multipliers, strict=True):
+        self._last_lr = self.get_lr()  # not read back: that waits for the device
+        for group, lr, multiplier in zip(groups, self._last_lr, self._multipliers, strict=True):
             group[_MULTIPLIER] = multiplier
             group["initial_lr"] = (self.plan.lr or 0.0) * multiplier
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-        self._last_lr = [float(group["lr"]) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the progress: samples, and the optimizer steps done here."""

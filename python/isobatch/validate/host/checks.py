@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mode
 from typing import NamedTuple, TypeVar
@@ -20,6 +21,8 @@ from isobatch.words import few
 
 ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
 
+BOARDS = ("SXM", "HBM3", "B200", "B300")
+"""In the names of GPUs that are on one board with NVLink; not those of PCIe cards."""
 
 T = TypeVar("T")
 
@@ -92,11 +95,23 @@ def uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
     return found
 
 
+def _unlinked(group: Group, gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
+    """Adds to the answers where GPUs of one board, which NVLink joins, have none up: all alike, none has fewer than most."""
+    beside = Counter(rank.node for rank in group.roster)
+    found = []
+    for rank, own, answer in zip(group.roster, gpus, answers, strict=True):
+        joined = any(mark in (own.name or "") for mark in BOARDS) and beside[rank.node] > 1
+        none = own.nvlinks and not own.nvlinks_up and joined
+        more = (HostFault(f"none of its {own.nvlinks} NVLinks is up", Cause.GPU_LINK),) if none else ()
+        found.append(msgspec.structs.replace(answer, findings=(*answer.findings, *more)))
+    return found
+
+
 def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult]) -> Proof:
     """Judges whether all GPUs are the job's alone, healthy and alike."""
     known = [one for one in gpus if one is not None]
     if len(known) == len(gpus):
-        answers = uneven(known, answers)
+        answers = _unlinked(group, known, uneven(known, answers))
     return judge("gpu", {place(group, rank): answer for rank, answer in enumerate(answers)})
 
 

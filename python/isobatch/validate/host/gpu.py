@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 INSTALL = "pynvml is not installed: pip install 'isobatch[gpu]'"
 
 MAX_TAKEN_BYTES = 2 << 30
-"""Of a GPU's memory at the start, beyond this process's own: CUDA's context takes some 0.5 GiB of each process."""
+"""Of a GPU's memory at the start, beyond these ranks' own. The driver's reserve is in it where only the older count is there."""
+
+CONTEXT_BYTES = 600 << 20
+"""Of each process on a GPU: CUDA's context."""
 
 RECOVERY: dict[int, tuple[str, Action]] = {
     1: ("reset the GPU", "reset"),
@@ -46,7 +49,7 @@ class Board:
             return None
         try:
             return function_of(self._handle, *arguments)
-        except self.module.NVMLError:
+        except Exception:  # NVMLError; and of a driver that is older than pynvml one that is none
             return None
 
     def field(self, name: str) -> Any:
@@ -78,7 +81,7 @@ def board_at(module: Any, bus: str | None) -> Board | str:
     try:
         module.nvmlInit()
         return Board(module, module.nvmlDeviceGetHandleByPciBusId(bus.encode()))
-    except module.NVMLError as error:
+    except Exception as error:
         return f"NVML does not answer: {error}"
 
 
@@ -98,7 +101,7 @@ def visible_boards(module: Any) -> list[Board] | str:
             )
             for name in names
         ]
-    except module.NVMLError as error:
+    except Exception as error:
         return f"NVML does not answer: {error}"
 
 
@@ -122,7 +125,8 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
         ranks_here: ranks of this validation on this GPU.
     """
     ask, nvml = board.ask, board.module
-    memory, mig, rows = ask("GetMemoryInfo"), ask("GetMigMode"), ask("GetRemappedRows")
+    mig, rows, version = ask("GetMigMode"), ask("GetRemappedRows"), getattr(nvml, "nvmlMemory_v2", None)
+    memory = (None if version is None else ask("GetMemoryInfo", version)) or ask("GetMemoryInfo")
     processes = ask("GetComputeRunningProcesses")
     up = links(board)
     return Gpu(
@@ -130,7 +134,7 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
         name=ask("GetName"),
         serial=ask("GetSerial"),
         memory_bytes=None if memory is None else memory.total,
-        taken_bytes=None if memory is None else max(0, memory.used - own_bytes),
+        taken_bytes=None if memory is None else max(0, memory.used - own_bytes - ranks_here * CONTEXT_BYTES),
         # Inside a container process numbers are others than the driver's: so they are counted, not compared.
         other_processes=None if processes is None else max(0, len(processes) - ranks_here),
         mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,

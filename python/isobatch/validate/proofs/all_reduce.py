@@ -103,6 +103,9 @@ SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 LARGEST, GPU_LARGEST = {"quick": 24, "usual": 24, "full": 26}, {"quick": 28, "usual": 30, "full": 33}
 """The largest size, as a power of two."""
 
+PLATEAU_BYTES = 4 << 20
+"""A rank's part of an all-reduce from which on its bandwidth is the link's."""
+
 
 class Size(NamedTuple):
     """One row to measure: number format, bytes, and whether it is one of DDP's buckets."""
@@ -240,6 +243,8 @@ def judge_bandwidth(
     if group.emulated:
         text += "; emulated, several ranks on a GPU: function only, not performance"
         return skip_claim("bandwidth", text, **values)
+    if options.bus_gb_s is None and large.bytes < PLATEAU_BYTES * group.world_size:
+        return skip_claim("bandwidth", f"{text}; too small a size to reach the cluster's", **values)
     if expected is None:
         return skip_claim("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
     short = 1 - large.bus_bw_gb_s / expected
@@ -248,6 +253,8 @@ def judge_bandwidth(
     verdict, cause = Verdict.by(short, options), Cause.SLOW_LINK
     if short > options.caution >= 1 - (1 - short) / fast:
         verdict, cause = Verdict.INCONCLUSIVE, Cause.NOISY_HOST
+    if verdict is Verdict.FAIL and group.device.type == "cuda":
+        verdict = Verdict.CAUTION  # until it is known how much a fabric's routes differ from run to run
     text += f", {expected:g} expected"
     return judge_claim("bandwidth", verdict, text, cause.likely(), options.caution, **values)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -321,10 +323,12 @@ def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *
     device = theirs[0].device
     whole = difference(found, theirs, device=device).error
     update = difference(found, theirs, before, device).error
-    verdict = Verdict.PASS if whole <= how.gate else Verdict.FAIL
+    # What the update may be off by, the weights may be, too: Adam's first step divides each gradient by itself.
+    gate = max(how.gate, UPDATE_GATE * whole / update if 0 < update < math.inf else 0.0)
+    verdict = Verdict.PASS if whole <= gate else Verdict.FAIL
     text = f"relative L2 {whole:.2g} after the step"
     likely = Cause.OTHER_UPDATE.likely("or it saw another gradient")
-    weights = judge_claim("weights" + how.suffix, verdict, text, likely, how.gate, relative_l2=whole)
+    weights = judge_claim("weights" + how.suffix, verdict, text, likely, gate, relative_l2=whole)
     verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
         verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
@@ -348,52 +352,61 @@ def prove(trial: Trial) -> list[Proof]:
     """Proves the step under the plan's autocast where it has one, the training's own format; and in full precision, as far as there is
     room for that."""
     training = trial.training
-    small, smaller = affordable(training, trial.micro_batch_seconds)
-    found = _prove_fitting(small, trial.reduction, None, smaller)
+    found = _prove_fitting(training, trial.reduction, None)
     if training.dtype is not None:
-        found += _prove_fitting(small, trial.reduction, training.dtype, smaller)
+        found += _prove_fitting(training, trial.reduction, training.dtype)
     return found
 
 
-def _prove_fitting(
-    training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
-) -> list[Proof]:
-    """Calls `prove_step` with micro-batches that fit: in eval mode, or in another format, a step may need more than in training. A
-    gradient that cannot be computed in full precision is no fault of a plan in another one."""
+def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
+    """Calls `prove_step` with micro-batches that fit, and as many as there is time for: in eval mode, or in another format, a step may
+    need more memory than in training, and on a GPU many times as long. A gradient that cannot be computed in full precision is no
+    fault of a plan in another one."""
     group, host = training.group, 0
     if group.rank == 0:
         host = HOST_COPIES * training.parameter_bytes
     short = lacking(group, host, free_on_host())
-    most, why = (0, f"on rank 0's host: {short}") if short is not None else _fitting(training, amp)
+    on_host = (0, 0.0, f"on rank 0's host: {short}")
+    most, seconds, why = _fitting(training, amp) if short is None else on_host
     if why is not None:
         name = "gradient" if amp is None else f"gradient_{name_of(amp)}"
         return [skip_claim(name, why)]
-    if most == training.micro_batch:
-        return prove_step(training, measured, amp, smaller=smaller)
-    less = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
-    smaller = f"micro-batches of at most {most} samples, since larger ones do not fit in this proof"
-    return prove_step(less, measured, amp, smaller=smaller)
+    planned = training.micro_batch
+    if most < planned:
+        training = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
+    training, smaller = affordable(training, seconds)
+    if most < planned:
+        smaller = f"micro-batches of at most {most} samples, since larger ones do not fit in this proof"
+    return prove_step(training, measured, amp, smaller=smaller)
 
 
-def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, str | None]:
-    """Finds the largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode; and
-    why there is none."""
+def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
+    """Finds the largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode, and
+    the seconds that the slowest takes for it; or why there is none."""
     group, n = training.group, training.micro_batch
     training.model.eval()
     while True:
-        fault = None
+        fault, took = None, 0.0
         try:
-            training.lone_backward(training.samples(n, SEED, group.rank, 0), 1.0, amp)
+            with float32_as("ieee"):
+                for _ in range(2):  # the first time also sets things up
+                    group.sync()
+                    begun = time.perf_counter()
+                    training.lone_backward(training.samples(n, SEED, group.rank, 0), 1.0, amp)
+                    group.sync()
+                    took = time.perf_counter() - begun
         except (RuntimeError, MemoryError) as error:
             fault = "" if out_of_memory(error) else first_line(error)
         training.model.zero_grad(set_to_none=True)
-        faults = [fault for fault in group.gather(fault) if fault is not None]
+        found = group.gather((fault, took))
+        faults = [fault for fault, _ in found if fault is not None]
         if not faults:
-            return n, None
+            return n, max(seconds for _, seconds in found), None
         if any(faults):
-            return 0, f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
+            why = f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
+            return 0, 0.0, why
         if n == 1:
-            return 0, f"not even one sample fits in {name_of(amp)} and eval mode"
+            return 0, 0.0, f"not even one sample fits in {name_of(amp)} and eval mode"
         n //= 2
 
 

@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
     for another.
 
     A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too. On a GPU by its
-    own clock: what the host does between two launches is not in it.
+    own clock, from the first kernel to the last.
     """
     group.barrier()
     cuda, spent, count = group.device.type == "cuda", 0.0, 0
@@ -72,9 +73,16 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
 
 
 def prove_equally_fast(
-    group: Group, work: Callable[[], object], seconds: float, name: str, what: str
+    group: Group,
+    work: Callable[[], object],
+    seconds: float,
+    name: str,
+    what: str,
+    *,
+    device_bound: bool = True,
 ) -> Proof:
-    """Measures some work in windows of `seconds`; where a rank looks slow, in many more."""
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. On a GPU it is judged where it is `device_bound`:
+    a GPU that waits for its host to launch kernels is as slow as that."""
     if group.world_size == 1:
         return skip_claim(name, "one rank: nothing to compare with")
     begun = time.monotonic()
@@ -91,6 +99,10 @@ def prove_equally_fast(
             break
     if group.emulated:
         return skip_claim(name, "several ranks share a GPU: function only, not performance", **proof.values)
+    if group.device.type == "cuda" and not device_bound:
+        return skip_claim(
+            name, f"{proof.text}; not judged on GPUs, where it may be the host's", **proof.values
+        )
     return proof
 
 
@@ -257,7 +269,9 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
     rails = group.backend == "nccl"
     device = group.device if rails else torch.device("cpu")
     places = {(rank.node, rank.local_rank): rank.rank for rank in group.roster}
-    dist.all_reduce(torch.zeros(1, device=device))
+    # A group of its own: NCCL keeps buffers for each peer, of memory that the training's step needs.
+    senders = cast(dist.ProcessGroup, dist.new_group()) if rails else None
+    dist.all_reduce(torch.zeros(1, device=device), group=senders)
     size = min(GPU_PAIR_BYTES, free_on_device(group) // 4) if rails else PAIR_BYTES
     size = min(group.gather(size))
     outgoing = torch.ones(size, dtype=torch.uint8, device=device)
@@ -272,8 +286,8 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
             continue
 
         def both_ways(other: int = peer) -> None:
-            sending = dist.P2POp(dist.isend, outgoing, other)
-            receiving = dist.P2POp(dist.irecv, incoming, other)
+            sending = dist.P2POp(dist.isend, outgoing, other, group=senders)
+            receiving = dist.P2POp(dist.irecv, incoming, other, group=senders)
             for request in dist.batch_isend_irecv([sending, receiving]):
                 request.wait()
 
@@ -283,7 +297,10 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
         if group.node == mine[0]:
             bw = size / statistics.median(samples[1:]) / 1e9
             found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
-    return [one for part in group.gather(found) for one in part]
+    every = [one for part in group.gather(found) for one in part]
+    if senders is not None:
+        dist.destroy_process_group(senders)
+    return every
 
 
 def _pairings(count: int) -> list[list[tuple[int, int]]]:

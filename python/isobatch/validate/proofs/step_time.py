@@ -362,7 +362,9 @@ def prove(trial: Trial) -> list[Proof]:
     trial.add(step=step, measurements=trial.measurements)
     seconds = SECONDS[trial.options.extent] * WINDOW_SHARE
     works.prepare()
-    slow = prove_equally_fast(group, works.alone_again, seconds, "local_step", "the local step")
+    slow = prove_equally_fast(
+        group, works.alone_again, seconds, "local_step", "the local step", device_bound=False
+    )
     return [slow, judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 

@@ -29,7 +29,7 @@ OVER = "is over the phase's limit"
 _END = 1 << 30  # below it, the order in the store counts how often all ranks were asked where they are
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Whereabouts(msgspec.Struct, frozen=True):
     """How far a rank is: the collectives that it has entered, its phase, and where its main thread is in the code."""
 
     entered: int
@@ -173,20 +173,20 @@ class Pulse:
     def _find_behind(self, store: Store, why: str = "") -> str:
         """Asks all ranks how far they are, and names those that do not answer, or else those that the others wait for."""
         store.add(f"{self._key}/order", 1)
-        found = {self._rank: msgspec.json.decode(self._own_progress(), type=Progress)}
+        found = {self._rank: msgspec.json.decode(self._own_progress(), type=Whereabouts)}
         until = time.monotonic() + SUSPECT_SECONDS
         while len(found) < self._world_size and time.monotonic() < until:
             time.sleep(BEAT_SECONDS)
             for rank, key in enumerate(self._keys("progress")):
                 if rank not in found and store.check([key]):
-                    found[rank] = msgspec.json.decode(store.get(key), type=Progress)
+                    found[rank] = msgspec.json.decode(store.get(key), type=Whereabouts)
         if silent := [rank for rank in range(self._world_size) if rank not in found]:
             text = f"no longer answers: {DEAD}, stopped, or in a call that keeps Python's lock"
             return f"in phase {self._phase!r}: {self.named(silent)} {text}"
         return judge_progress(found, self.who, why or f"over the limit of {self._granted:.3g} s")
 
     def _own_progress(self) -> str:
-        return msgspec.json.encode(Progress(self._entered(), self._phase, place_of(self._main))).decode()
+        return msgspec.json.encode(Whereabouts(self._entered(), self._phase, place_of(self._main))).decode()
 
     def _end(self, store: Store, account: Callable[[Store], str]) -> None:
         """Says what was lost, and ends all ranks; once, of the threads that notice something."""
@@ -223,10 +223,10 @@ def _is_witness(text: str) -> bool:
     return any(sign in text for sign in signs)
 
 
-def judge_progress(found: dict[int, Progress], who: Callable[[int], str], why: str) -> str:
+def judge_progress(found: dict[int, Whereabouts], who: Callable[[int], str], why: str) -> str:
     """Says which ranks have entered fewer collectives than others, which wait for them there, and where each is in the code.
 
-    >>> near, far = Progress(7, "step", "loss (my.py:12)"), Progress(8, "step", "gather (group.py:90)")
+    >>> near, far = Whereabouts(7, "step", "loss (my.py:12)"), Whereabouts(8, "step", "gather (group.py:90)")
     >>> judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
     "in phase 'step', over the limit of 60 s: the others wait for rank 1, in loss (my.py:12): 7 collectives entered, theirs are 8"
     """
