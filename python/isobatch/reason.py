@@ -76,7 +76,7 @@ class Reason(StrEnum):
     ACCUMULATION_UNMET = "accumulation_unmet"
     RAMP_RULE = "ramp_rule"
     MICRO_BATCH_UNMET = "micro_batch_unmet"
-    BATCH_DECREASED = "batch_decreased"
+    LORA_GROWTH = "lora_growth"
     SHORT_EPOCHS = "short_epochs"
     SCHEDULE_UNMET = "schedule_unmet"
     BETA2_LOW = "beta2_low"

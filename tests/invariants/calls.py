@@ -39,7 +39,7 @@ FIELDS: dict[str, Any] = {
     "decay": "independent", "ema_decay": 0.99, "dataset_size": 5120, "duration": "4ep", "warmup": "10%", "schedule": "cosine", "min_lr": 0.0,
     "seq_len": 128, "drop_last": False, "convention": "torch", "gpus": 8, "micro_batch": 32, "accumulation": 1, "model_parallel": 1,
     "power": 0.5, "noise_scale": 1e3, "sigma_sq": 1.0, "mu_sq": 1.0, "ramp": None, "parameters": 10**9, "precision": "bf16", "clip_norm": 1.0,
-    "bucket_cap_mb": 25.0, "batch_norm": False, "device_batches": None, "eval_every": "500st", "save_every": "1ep", "log_every": "1e4sp",
+    "bucket_cap_mb": 25.0, "batch_norm": False, "adapter": "lora", "device_batches": None, "eval_every": "500st", "save_every": "1ep", "log_every": "1e4sp",
 }  # fmt: skip
 GOODPUT: dict[str, Any] = {
     "replicas": 8, "tuned_batch": 256, "max_batch": 4096, "noise_scale": 1e3, "compute_constant": 0.01, "compute_per_sample": 1e-3,

@@ -67,6 +67,8 @@ CASES = [
         {"options": {"policy": 4096, "beta2_rule": "half_life:0.9"}, "betas": (0.9, 0.95)},
     ),
     (R.BETA2_LOW, {"options": {"policy": 512, "rule": "sde_smooth"}, "betas": (0.9, 0.9)}, {"options": {"policy": 512}, "betas": (0.9, 0.8)}),
+    (R.LORA_GROWTH, {"options": {"policy": 512}, "adapter": "lora"}, {"options": {"policy": 512}}),
+    (R.LORA_GROWTH, {"options": {"policy": 512}, "adapter": "lora"}, {"options": {"policy": 128}, "adapter": "lora"}),
     (R.DURATION_MOVED, {"options": {"duration_scale": "2.0"}}, {"options": {"duration_scale": "1^0.5"}}),
     (
         R.MUON_DECAY,

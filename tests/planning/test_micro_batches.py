@@ -85,7 +85,7 @@ def test_the_batch_is_lowered_as_megatron_lowers_it():
         plan = ib.plan(RECIPE, gpus, split="smaller", min_micro_batch=4, max_micro_batch=4)
         running = 256 // (4 * gpus) * (4 * gpus)  # Megatron's --decrease-batch-size-if-needed
         assert plan.effective_batch == running
-        assert (ib.Reason.BATCH_DECREASED in plan.reasons) == (running != 256)
+        assert (ib.Reason.BATCH_MOVED in plan.reasons) == (running != 256)
         assert plan.lr == 0.1
     assert ib.plan(RECIPE, 65, split="smaller", min_micro_batch=4, max_micro_batch=4).status == "infeasible"
     assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, split="smaller").explain()

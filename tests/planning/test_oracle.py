@@ -22,7 +22,7 @@ RULES = [
 ]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
-    "batch_decreased", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
+    "lora_growth", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
     "ramp_rule", "sqrt_scale_range", "micro_batch_open", "beta2_low", "duration_moved", "muon_decay",
     "rule_assumed", "sgd_scale_up",
 }  # fmt: skip
@@ -66,7 +66,7 @@ def job(draw):
     chances = {
         "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent", *["sqrt"] * (optimizer == "muon")]), "ema_decay": (0.3, [0.999]),
         "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0, 5000.0]),
-        "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "momentum": (0.2, [0.9]),
+        "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "adapter": (0.2, ["lora"]), "momentum": (0.2, [0.9]),
     }  # fmt: skip
     row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
     if draw.random() < 0.3:

@@ -390,7 +390,7 @@ def test_the_names_are_the_contract():
     recipe = (
         "effective_batch lr optimizer momentum betas eps weight_decay decay ema_decay dataset_size duration warmup schedule min_lr "
         "seq_len drop_last convention gpus micro_batch accumulation model_parallel power noise_scale sigma_sq mu_sq ramp parameters "
-        "precision clip_norm bucket_cap_mb batch_norm"
+        "precision clip_norm bucket_cap_mb batch_norm adapter"
     )
     cluster = "nodes gpus_per_node model_parallel gpu memory_gib intra_gb_s inter_gb_s latency_us price_per_gpu_hour"
     plan = (

@@ -60,6 +60,8 @@ def _plan(
         say("micro_batch_shrunk")
     if tuned_micro and recipe.get("batch_norm") and row["micro_batch"] != tuned_micro:
         say("batch_norm_moved")
+    if recipe.get("adapter") and batch > recipe["effective_batch"]:
+        say("lora_growth")
     tuned_on = _tuned_replicas(recipe)
     if cap is None and tuned_on:
         own = Fraction(recipe["effective_batch"], tuned_on * (recipe.get("accumulation") or 1))
@@ -111,7 +113,7 @@ def _batch(
         row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
         raise _Infeasible(_why(recipe, options, wanted, replicas))
     if batch != wanted:
-        row["reasons"].add("batch_decreased" if options.get("split") == "smaller" else "batch_moved")
+        row["reasons"].add("batch_moved")
     return batch, cap
 
 
@@ -158,7 +160,7 @@ def _split(
     options: dict[str, Any],
 ) -> tuple[int, int]:
     # A batch that was moved is one that divides: then nothing differs.
-    moved = {"batch_moved", "batch_decreased"} & row["reasons"]
+    moved = "batch_moved" in row["reasons"]
     if not moved and _ragged(recipe, options, batch, replicas):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None

@@ -185,3 +185,21 @@ def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_pat
         str(issue) for issue in examine(tmp_path / "run.sh", 3).findings if issue.weight == "Stops the run"
     ]
     assert any("no multiple of num_generations 8" in text for text in stops), stops
+
+
+@pytest.mark.parametrize(
+    ("settings", "adapter"),
+    [
+        ({"finetuning_type": "lora", "cutoff_len": 128}, "lora"),
+        ({"finetuning_type": "full", "cutoff_len": 128}, None),
+        ({"num_generations": 8, "use_peft": True}, "lora"),
+        ({"num_generations": 8}, None),
+        ({"tuner_type": "full", "add_version": True}, None),
+        ({"train_type": "lora", "add_version": True}, "lora"),
+        ({"base_model": "m", "adapter": "qlora", "micro_batch_size": 2}, "lora"),
+    ],
+)
+def test_an_adapter_of_low_rank_is_read(settings, adapter):
+    trainer = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "learning_rate": 1e-4}
+    found = read_file(settings if "base_model" in settings else {**trainer, **settings})
+    assert found.fields.get("adapter") == adapter

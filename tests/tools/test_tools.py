@@ -96,7 +96,7 @@ JOBS = {
 OF_LAUNCHERS = ("elastic", "again")
 # Fields of a recipe and of a plan that are no setting of a training script: how the plan was found, what it was tuned on, what it
 # is forecast to take.
-FOUND_BY = "batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
+FOUND_BY = "adapter batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
 ABOUT = (
     "recipe cluster settings status reasons world_size data_parallel batch_change lr_scale steps_per_epoch samples_per_epoch "
     "padded_samples dropped_samples step_seconds step_error samples_per_second efficiency hours hours_error gpu_hours cost memory_gib "

@@ -21,6 +21,7 @@ Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb"
 Decay: TypeAlias = Literal["lr_multiplied", "independent", "sqrt"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
+Adapter: TypeAlias = Literal["lora"]
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Recipe(
         eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
             duration, such as "500st"; a plan has them in its own steps.
         parameters, precision, clip_norm, bucket_cap_mb, batch_norm: of the model and its training step.
+        adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers from large batches
+            earlier, and its best learning rate is about ten times that of full fine-tuning (Schulman & Thinking Machines Lab 2025).
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
 
     Raises:
@@ -125,6 +128,7 @@ class Recipe(
     clip_norm: float | None = None
     bucket_cap_mb: float | None = None
     batch_norm: bool = False
+    adapter: Adapter | None = None
     device_batches: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -89,6 +89,7 @@ def read(page: SettingsPage) -> None:
     page.give("convention", "transformers", "")
     _schedule(page)
     read_adam(page, "optimizer", "adamw_torch")
+    page.lora("adapter")
     page.whole("sequence_len", "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
     if page.flag("sample_packing"):

@@ -38,6 +38,7 @@ def read(page: SettingsPage) -> None:
     read_trainer(page)
     page.whole("cutoff_len", "seq_len")
     page.read_parallel("sequence_parallel_size")
+    page.lora("finetuning_type", "lora")
     if page.flag("use_muon"):
         page.give("optimizer", "muon", "use_muon")
     workers = page.whole("ray_num_workers")

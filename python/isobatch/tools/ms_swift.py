@@ -67,6 +67,7 @@ def read(page: SettingsPage) -> None:
         text = f"is not in the file, and ms-swift rounds {_SAMPLES} samples up over the processes: give accumulation a value"
         page.fault("accumulation", InputError(text, field=page.name("gradient_accumulation_steps")))
     read_trl(SettingsPage({**defaults, **page.settings}, page.reading, dashes=page.dashes))
+    page.lora(page.first("tuner_type", "train_type", "sft_type"), "lora")
     page.whole("max_length", "seq_len")
     page.read_parallel("sequence_parallel_size", "deepspeed_autotp_size")
     if epochs := page.number("max_epochs"):

@@ -292,6 +292,11 @@ class SettingsPage:
             self.give("model_parallel", product, next(key for key, size in sizes.items() if size > 1))
         return product
 
+    def lora(self, key: str, default: str = "") -> None:
+        """An adapter of low rank, plain or over quantized weights (qlora, dora, …)."""
+        if (self.word(key, default) or "").lower().endswith(("lora", "dora")):
+            self.give("adapter", "lora", key)
+
     def unsupported(self, key: str, what: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""
         self.fault(

@@ -29,6 +29,8 @@ _HARMLESS = f"""{HARMLESS}
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; where a prompt has several completions, these are the samples."""
     read_trainer(page)
+    if page.flag("use_peft"):
+        page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
         page.note("packing: dataset_size is the number of packed sequences")
     each = page.whole("num_generations")

@@ -100,7 +100,7 @@ reasons! {
     AboveBudget "above_budget" Infeasible
         "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
-        "batch size changed within batch_tolerance; under policy keep the learning rate was not rescaled" ""
+        "batch size changed to one that divides evenly (within batch_tolerance, or down by split=\"smaller\"); under policy keep the learning rate was not rescaled" ""
     Ragged "ragged" Caution
         "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)" ""
     UnequalDevices "unequal_devices" Caution
@@ -157,8 +157,8 @@ reasons! {
         "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; Merrill et al.), and is untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
     MicroBatchUnmet "micro_batch_unmet" Infeasible
         "no split has a micro-batch of at least min_micro_batch and at most max_micro_batch" ""
-    BatchDecreased "batch_decreased" Caution
-        "the batch was lowered to the nearest that divides evenly (split=\"smaller\"); under policy keep the learning rate was not rescaled" ""
+    LoraGrowth "lora_growth" Caution
+        "the batch grew, and the recipe trains LoRA: its loss suffers from large batches earlier than that of full fine-tuning, at any rank" "Schulman & Thinking Machines Lab 2025, LoRA Without Regret"
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
     ScheduleUnmet "schedule_unmet" Infeasible

@@ -108,6 +108,18 @@ pub enum Precision {
     Fp16,
 }
 
+/// What is trained in the place of all weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adapter {
+    /// Matrices of low rank beside the weights.
+    Lora,
+}
+
+impl Adapter {
+    /// The names that users write.
+    pub const ALL: [(&'static str, Adapter); 1] = [("lora", Adapter::Lora)];
+}
+
 impl Precision {
     /// Bytes of a weight, and of its gradient.
     #[must_use]

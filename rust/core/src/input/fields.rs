@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use super::typed;
 use super::types::{Betas, Checked, FieldType};
 use super::value::{FieldKind, Read, Value};
@@ -186,6 +186,7 @@ fields! {
         ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
+        Adapter adapter: Option<Adapter> = None, Other, InvalidOptimizer, "lora, or nothing where all weights are trained";
         DeviceBatches device_batches: Option<DeviceBatches> = None, Other, InvalidBatch, "one whole number above 0 for each replica; their sum × accumulation is effective_batch";
     }
     /// Where it is to run.
@@ -292,6 +293,7 @@ mod tests {
         listed(Field::Optimizer, &Optimizer::ALL.map(|(name, _)| name));
         listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
         listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
+        listed(Field::Adapter, &Adapter::ALL.map(|(name, _)| name));
         listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
         listed(Field::Split, &SplitRule::ALL.map(|(name, _)| name));
         listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::choices::{Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -41,6 +41,7 @@ pub enum Read {
     DurationScale(DurationScale),
     Flag(bool),
     Precision(Precision),
+    Adapter(Adapter),
     Gpu(Arc<str>),
     DeviceBatches(DeviceBatches),
     Curve(Curve),

@@ -32,6 +32,7 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
         when(here > wide(recipe.effective_batch) * wide(recipe.model_parallel), Reason::MicroBatchOpen);
     }
     when(layout.effective_batch as f64 > noise, Reason::AboveCriticalBatch);
+    when(recipe.adapter.is_some() && k > 1.0, Reason::LoraGrowth);
     when(k > 8.0 && noise.is_nan(), Reason::LargeGrowth);
     if moved {
         when(rule.mismatches(recipe.optimizer), Reason::RuleMismatch);

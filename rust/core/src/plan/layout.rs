@@ -74,9 +74,7 @@ pub(super) fn layout(
         return Ok(layout);
     }
     let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
-    let decreased = settings.split == SplitRule::Smaller;
-    let moved = if decreased { Reason::BatchDecreased } else { Reason::BatchMoved };
-    row.reasons.insert_if(effective_batch != target, moved);
+    row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
     let cap = row.cap.samples();
     let split = grid.split(effective_batch, cap, replicas.divisor).ok_or(Reason::MultipleUnmet)?;
     Ok(replicas.layout(effective_batch, split, false))

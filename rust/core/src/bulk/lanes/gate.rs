@@ -190,6 +190,7 @@ fn one(
         clip_norm: _,
         bucket_cap_mb: _,
         batch_norm,
+        adapter,
         device_batches,
     } = recipe;
     let intervals = eval_every.or(save_every).or(log_every);
@@ -209,6 +210,7 @@ fn one(
     let known = |n: Option<u64>| n.map_or(f64::NAN, |n| n as f64);
     let impossible = [
         (!batch_norm, Reason::BatchNormMoved),
+        (adapter.is_none(), Reason::LoraGrowth),
         (!root, Reason::SqrtScaleRange),
         (!linear, Reason::RuleRange),
         (!(linear && optimizer == Optimizer::Sgd), Reason::SgdScaleUp),

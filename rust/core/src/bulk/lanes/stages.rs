@@ -166,6 +166,7 @@ stages! {
         found.insert_if(open & (here > there), Reason::MicroBatchOpen);
         lanes.left[i] |= u64::from(open & ((here >= LIMIT) | (there >= LIMIT)));
         found.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
+        found.insert_if(k > 1.0, Reason::LoraGrowth);
         found.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
         found.insert_if(by_rule & !(0.125..=4.0).contains(&k), Reason::SqrtScaleRange);
         found.insert_if(lanes.lr_scale[i] > 2.0, Reason::SgdScaleUp);

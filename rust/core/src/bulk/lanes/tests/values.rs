@@ -63,6 +63,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
             texts(&["", "", "500st", "0.5ep", "1e6sp", "3e9tok", "0st", "10%"])
         }
         Field::Parameters => ints(&[MISSING, 1_000_000_000, 1 << 53, 0]),
+        Field::Adapter => texts(&["", "", "lora"]),
         Field::Precision => texts(&["", "bf16", "fp31"]),
         Field::ClipNorm | Field::BucketCapMb => reals(&[f64::NAN, 1.0, 1.0, 0.0]),
         Field::DeviceBatches => texts(&["", "", "", "(3, 5)", "(1, 1, 1, 1)", "(0, 1)", "64"]),
