@@ -115,6 +115,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(rf"\]\(((?:\.\./)+)({folders})/", _link, markdown)
 
 
+def on_page_content(content: str, **_: Any) -> str:
+    """Marks short code within a line, which is not to be broken at its hyphens."""
+    return re.sub(r"(?<!<pre>)<code>([^<]{1,24})</code>", r'<code class="short">\1</code>', content)
+
+
 def _link(found: re.Match[str]) -> str:
     # One step up less: docs/ is the site's root.
     return f"]({found[1].removesuffix('../')}{OUTSIDE[found[2]]}/"

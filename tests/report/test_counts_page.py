@@ -53,8 +53,16 @@ def test_every_plan_is_in_the_page():
                 assert now["batch, samples per step"] == f"{plan.effective_batch:,}"
                 was = {label: value for label, value, _ in figures}
                 assert was["batch, samples per step"] == "128"
-    assert columns_of(parsed)["gpus"] == [str(count) for count in gpus]
+    assert columns_of(parsed)["gpus"] == ["1", "8", "16", "7", "12"]  # what works first
     assert "Hours and cost are not known" in parsed.text("bdi")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "note"), [([4, 8, 16, 24], " Above 8 GPUs: whole nodes of 8."), ([2, 4, 8], "")]
+)
+def test_a_page_says_where_only_whole_nodes_are_counted(gpus, note):
+    found = ib.counts(RECIPE, gpus, cluster=ib.Cluster(gpus_per_node=8))
+    assert plans_in(shown(found)[0])["note"] == note
 
 
 def test_what_a_tool_cannot_run_is_said_in_its_place():

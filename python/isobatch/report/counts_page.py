@@ -132,8 +132,11 @@ def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
     names = [str(each.settings.get("policy", "keep")) for each in asked]
     tuned = asked[0].recipe.gpus or _START
     texts = _Texts()
+    node = asked[0].cluster.gpus_per_node
+    by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
     data = {
         "counts": gpus,
+        "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
         "first": int(np.argmin(np.abs(asked[0].columns["gpus"] - tuned))),
         "policies": names,
         "plans": [[_choice(each.plan_at(many), tool, texts) for each in asked] for many in gpus],

@@ -96,7 +96,7 @@ def _step(report: Report, step: StepTimes) -> Section:
         ("with its all-reduce, median", words.duration(step.sync_median_seconds)),
         ("with its all-reduce, 95 %", words.duration(step.sync_p95_seconds)),
         ("added by communication", words.duration(max(0.0, step.exposed_seconds))),
-        ("overlap of communication", "" if step.overlap is None else percent(step.overlap)),
+        ("overlap of communication", "not known" if step.overlap is None else percent(step.overlap)),
     ]
     caption = (
         f"{step.workload}, {counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"

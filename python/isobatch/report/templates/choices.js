@@ -62,7 +62,7 @@
     document.querySelectorAll("[name=policy]").forEach((radio, at) => { radio.checked = at === policy; });
     const works = data.plans.filter((each) => each[policy][0] !== "infeasible").length;
     const other = asked === gpus ? "" : `${asked} is not among the counts: ${gpus} is shown. `;
-    by("strip-words").textContent = `${other}${works} of ${data.counts.length} counts work as asked.`;
+    by("strip-words").textContent = `${other}${works} of ${data.counts.length} counts work as asked.${data.note}`;
     document.body.dataset.ready = "yes";
   };
 
