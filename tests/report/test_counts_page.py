@@ -68,7 +68,7 @@ def test_a_page_says_where_only_whole_nodes_are_counted(gpus, note):
 def test_what_a_tool_cannot_run_is_said_in_its_place():
     text, _ = shown(over([8, 12], split="ragged"), tool="transformers")
     even, ragged = (row[0][6] for row in plans_in(text)["plans"])
-    assert even[3] == "per_device_train_batch_size: 8" and ragged[0].startswith("# not for transformers: ")
+    assert "per_device_train_batch_size: 8" in even and ragged[0].startswith("# not for transformers: ")
 
 
 def test_with_a_profile_it_has_what_more_gpus_buy():

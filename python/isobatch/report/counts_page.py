@@ -85,9 +85,12 @@ def counts_page(
         headlines.append(Headline("critical batch", words.figure(found.critical_batch), found.definition))
     lead = how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
     listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
+    every = rows_of(listed, "GPU count")
+    at = list(every.columns).index("status")
+    works_first = sorted(every.rows, key=lambda row: row[at] == "infeasible")
     sections = [
         *(time_section(plans, deadline, currency) or _split_section(plans)),
-        Section("All counts", tables=[rows_of(listed, "GPU count")]),
+        Section("All counts", tables=[every._replace(rows=works_first)]),
     ]
     return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
 

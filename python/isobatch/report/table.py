@@ -251,8 +251,7 @@ _USUAL = (
 
 
 def rows_of(plans: Plans, noun: str, file: str | None = None) -> HtmlTable:
-    """Tables the first rows, those that work before those that do not, each in the table's order; below it, how many are not shown, and
-    where all are.
+    """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
     Args:
         plans: the table.
@@ -261,8 +260,6 @@ def rows_of(plans: Plans, noun: str, file: str | None = None) -> HtmlTable:
     """
     cells = {name: _cells(plans, name) for name in _ordered(plans)}
     rows = list(zip(*(texts for _, texts in cells.values()), strict=True))
-    at = list(cells).index("status")
-    rows.sort(key=lambda row: row[at] == "infeasible")
     caption, notes = f"{counted(plans.rows, noun)}: sort by a heading, find a word", []
     if plans.rows > MAX_ROWS:
         every = "the table that this page was made of" if file is None else PurePath(file).name
