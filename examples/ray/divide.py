@@ -67,12 +67,14 @@ def divide(jobs: list[dict[str, Any]], folder: str, every: float, gpu: str, sett
                 print(f"{change.job}: {change.action} {[*change.nodes.values()]}", flush=True)
         ended, _ = ray.wait([ref for ref, _ in runs.values()], timeout=every)
         for job in [job for job, (ref, _) in runs.items() if ref in ended]:
+            ref, on = runs.pop(job)
             try:
-                ray.get(runs.pop(job)[0])
+                ray.get(ref)
                 del left[job]
-            except ray.exceptions.RayError as error:  # of the job, or a node has gone: it is asked for again
-                failures[job] += 1
+            except ray.exceptions.RayError as error:
                 print(f"{job}: {error}", flush=True)
+                # Where a node has gone it is no failure of the job.
+                failures[job] += on.keys() <= {it["NodeID"] for it in ray.nodes() if it["Alive"]}
                 if failures[job] == 3:
                     del left[job]
 

@@ -18,7 +18,7 @@ RECIPE = {
     "warmup": "1ep",
 }
 SETTINGS = {"split": "uneven", "max_micro_batch": 2}
-EVERY, SHRINKS, GROWS = 3, 6, 12
+EVERY, CHANGES, CHANGES_AGAIN = 3, 6, 12
 
 
 def train(config):
@@ -53,9 +53,13 @@ def train(config):
         while True:
             time.sleep(0.2)
 
-    waits = config["ray"] and "job" not in config
-    shrunk, grown = (folder / "shrink").exists(), (folder / "grow").exists()
-    if waits and run.world.size != (1 if shrunk and not grown else 2):
+    first, then, last = config.get("sizes", (2, 1, 2))
+    changed, again = (folder / "change").exists(), (folder / "again").exists()
+    if (
+        config["ray"]
+        and run.world.size != (wanted := last if again else then if changed else first)
+        and wanted
+    ):
         wait("other")
     log = folder / f"steps-{run.position.step}-{run.world.size}-{run.world.rank}.jsonl"
     with log.open("a", encoding="utf-8") as lines:
@@ -80,29 +84,28 @@ def train(config):
             done = step.number + 1
             if config["ray"] and (run.finished or done % EVERY == 0):
                 report(run, {}, {"model": own.state_dict(), "optimizer": optimizer.state_dict()})
-                if waits and (done, shrunk) == (SHRINKS, False):
-                    wait("shrink")
-                if waits and (done, grown) == (GROWS, False):
-                    wait("grow")
-            time.sleep(config.get("pause", 0))
+                if (done, changed) == (CHANGES, False):
+                    wait("change")
+                if (done, again) == (CHANGES_AGAIN, False):
+                    wait("again")
     if run.world.rank == 0:
         torch.save(own.state_dict(), folder / "model.pt")
 
 
 def divided(config):
-    """What examples/ray/divide.py trains: slowly, without a wait for nodes."""
+    """What examples/ray/divide.py trains: on one worker, two, one, and as many as it gets."""
     folder = Path(config["folder"], f"out-{config['job']}")
     folder.mkdir(exist_ok=True)
-    train({"folder": str(folder), "ray": True, "job": config["job"], "pause": 1.0})
+    train({"folder": str(folder), "ray": True, "sizes": (1, 2, None)})
 
 
 def nodes_follow(cluster, second, folder, ended):
     """Takes the second node away, and gives another, where the training waits for it."""
-    for name in ("shrink", "grow"):
+    for name in ("change", "again"):
         while not (folder / name).exists():
             if ended.wait(0.2):
                 return
-        if name == "shrink":
+        if name == "change":
             cluster.remove_node(second)
         else:
             cluster.add_node(num_cpus=1, resources={"slot": 1})
