@@ -36,6 +36,23 @@ DEALT = ("the samples: rank 0 reads and deals out",)
 FIRST_LABEL = ("the Trainer counts each row's first label",)
 MIXED = ("the gradient's size: the loss cannot be computed of the loader's batches",)
 
+CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script changes the gradients between",)
+DIRECTION = ("the gradient is",)
+KINDS = [
+    ("warmed_up", {}, (), CALLED),
+    ("views", {}, (), CALLED),
+    ("sam", {"accumulation": 1, "clip_norm": None}, (), CALLED),
+    ("evaluated_first", {}, (), ()),
+    ("update_bn", {}, (), ()),
+    ("noise", {}, CHANGED, DIRECTION),
+    ("noise", {"clip_norm": 0.1}, CHANGED, DIRECTION),
+    ("centralized", {}, CHANGED, DIRECTION),
+    ("all_reduce", {}, (), ()),
+    ("all_reduce", {"clip_norm": 0.1}, (), ()),
+    ("weighted", {}, (), ("Weighted gives some samples",)),
+    ("autocast", {}, (), ()),
+]
+
 SCRIPTS = [
     Healthy(*NANO, unchecked=(NO_IDS, "the gradient's size: no loss was given"), notes=(ONE_MORE,)),
     Healthy(*NANO, VALUE, unchecked=(NO_IDS, "the gradient's size: no loss was given"), notes=(ONE_MORE,)),
@@ -76,6 +93,10 @@ SCRIPTS = [
     Healthy(*TITAN, {"contained": False, "ac": False}, unchecked=SHARDED),
     Healthy(*STREAM, unchecked=(NO_IDS,)),
     Healthy(*STREAM, VALUE, unchecked=(NO_IDS,)),
+    *(
+        Healthy("other kinds of loops", "kinds", {"kind": kind}, fields, unchecked, notes)
+        for kind, fields, unchecked, notes in KINDS
+    ),
     Healthy(*PLAIN),
     Healthy(*PLAIN, VALUE),
     Healthy(*PLAIN, {"precision": "bf16"}, {"precision": "bf16", "momentum": 0.9, "weight_decay": 1e-4}),

@@ -99,6 +99,7 @@ RECIPES = {
         "schedule": "step(1ep, gamma=0.1)",
         "warmup": None,
     },
+    "kinds": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 96, "duration": "3ep"},
     "titan": {"lr": 1e-3, "duration": "9st"},
 }
 

@@ -10,7 +10,7 @@ from guard.injected import FAULTS as INJECTED
 from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
 from isobatch.guard import Cause
 
-QUICK_SCRIPTS = ("plain", "iterable", "nanogpt")
+QUICK_SCRIPTS = ("plain", "iterable", "nanogpt", "kinds")
 SLOW_CAUSES = (
     Cause.ANOTHER_LOSS,
     Cause.ANOTHER_LENGTH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +60,7 @@ class Gradient:
             1.0  # by transformers' Trainer, where the model's loss ignores the labels of a step
         )
         self._unclipped: float | None = None
+        self._sums: list[float] | None = None
         self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._handles = [
@@ -101,6 +102,16 @@ class Gradient:
             self._inputs.forward()
             cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
             self._random.append((torch.get_rng_state(), cuda))
+            kind = self._params[0].device.type
+            if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
+                self._precision = self._again.precision = torch.get_autocast_dtype(kind)
+
+    def fold(self, fresh: list[bool]) -> None:
+        """Leaves of several calls for a batch the first one: `fresh`."""
+        if self._sized:
+            calls = self._random[-len(fresh) :]
+            self._random = [random for first, random in zip(fresh, calls, strict=True) if first]
+            self._inputs.fold(fresh)
 
     def _accumulated(self, _: Tensor) -> None:
         if not self._queued and not self._run.own:
@@ -115,6 +126,18 @@ class Gradient:
         self._unclipped = math.sqrt(
             sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
         )
+        self._sums = self._sums_of(p.grad for p in self._params)
+
+    def _sums_of(self, grads: Iterable[Tensor | None]) -> list[float]:
+        """Sums each gradient: clipping by the norm multiplies all of these alike, what changes a gradient's direction does not."""
+        return [0.0 if g is None else float(local(g).sum(dtype=torch.float32)) for g in grads]
+
+    def _changed(self, grads: list[Tensor]) -> bool:
+        """Tells whether the script changed the gradients' direction between the backward and this step."""
+        pairs = [] if self._sums is None else list(zip(self._sums_of(grads), self._sums, strict=True))
+        before, both = sum(b * b for _, b in pairs), sum(a * b for a, b in pairs)
+        off = sum((a * before - both * b) ** 2 for a, b in pairs)
+        return off > (GATES[None] * both) ** 2 * before
 
     def check(self, *, whole: bool) -> None:
         """Checks before an optimizer step. Only a whole step has a reference."""
@@ -126,6 +149,8 @@ class Gradient:
             off = differing(run.exchange("gradients", checksum(grads)))
             if off:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
+            if len(set(run.exchange("norms before", self._unclipped))) > 1:
+                self._unclipped = self._sums = None  # the script averages after the backward
         before, after = self._norms(grads)
         bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
         if (
@@ -176,7 +201,7 @@ class Gradient:
             self._leave("the script changes the batches between loader and model")
             return
         like, gate = self._compare(grads, local), GATES[self._precision]
-        unknown = self._scaled and run.plan.recipe.clip_norm is not None
+        unknown = (self._scaled or self._unclipped is None) and run.plan.recipe.clip_norm is not None
         if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
             self._clipping(grads, like)
             return
@@ -184,6 +209,10 @@ class Gradient:
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
         why = self._why(grads, like, gate, batches, random)
+        if why is ELSE and self._changed(grads):
+            run.note(f"{text}: the script changes it between the backward and the step")
+            self._leave("the script changes the gradients between the backward and the step")
+            return
         if self._again.reference.assumed and Cause.ANOTHER_LOSS in why.causes:
             run.note(f"{text}: the trainer's loss is not the model's own; pass it as guard(plan, loss=...)")
             self._leave("the trainer's loss is not the model's own, and none was given")

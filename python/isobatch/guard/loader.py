@@ -86,7 +86,7 @@ class LoaderWatch:
     """Takes notes of a loader.
 
     `now` is the epoch under way and `last` the one before it, None where there is none; `batches` what the loader gave and
-    nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch; `epoch_set` whether set_epoch was called.
+    nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch, `served` in all; `epoch_set` whether set_epoch was called.
     `sampled` is whether ids can be seen at all: an iterable dataset has none. `changed` is whether the script wrote into a
     batch that was taken; `digests` are those of the first batches, where there are workers and no ids.
     """
@@ -96,7 +96,7 @@ class LoaderWatch:
         self.now: Epoch | None = None
         self.last: Epoch | None = None
         self.batches: deque[tuple[Any, int]] = deque()  # with the writes into it so far
-        self.keep, self.given, self.changed = True, 0, False
+        self.keep, self.given, self.served, self.changed = True, 0, 0, False
         self.digests = list[Any]()
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
         self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
@@ -137,6 +137,7 @@ class LoaderWatch:
         def noted() -> Iterator[Any]:
             for batch in inner:
                 self.given += 1
+                self.served += 1
                 if self.keep:
                     self.batches.append((batch, _writes(batch)))
                     if self.workers > 1 and not self.sampled:
@@ -153,7 +154,11 @@ class LoaderWatch:
 
         def noted() -> Iterator[list[int]]:
             epoch = Epoch(place, length)
-            self.last, self.now, self.given = self.now, epoch, 0
+            if self.now is None or self.now.trained:
+                self.last = self.now
+            else:
+                self.batches.clear()  # a pass without training: an evaluation, or update_bn
+            self.now, self.given = epoch, 0
             for ids in inner:
                 epoch.note(ids, every)
                 yield ids

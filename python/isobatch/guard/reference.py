@@ -58,6 +58,15 @@ class ModelInputs:
         """Begins a micro-batch."""
         self._script.append(set())
 
+    def fold(self, fresh: list[bool]) -> None:
+        """Puts the calls of a batch together: `fresh` are those that were its first."""
+        calls, self._script = self._script[-len(fresh) :], []
+        for first, inputs in zip(fresh, calls, strict=True):
+            if first:
+                self._script.append(set())
+            if self._script:
+                self._script[-1] |= inputs
+
     def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled() or not (self._run.own or self._script):
             return
@@ -91,7 +100,7 @@ class Recomputation:
     ) -> None:
         self._run, self._model, self._params, self._inputs = run, model, params, inputs
         self.reference = reference
-        self._precision = AUTOCAST[run.plan.recipe.precision]
+        self.precision = AUTOCAST[run.plan.recipe.precision]
         self._sharded = sharded(model)
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
@@ -126,7 +135,7 @@ class Recomputation:
             torch.set_rng_state(cpu)
             if cuda is not None:
                 torch.cuda.set_rng_state(cuda)
-            kind, precision = total[0].device.type, self._precision
+            kind, precision = total[0].device.type, self.precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
                 loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
             same = same and self._inputs.same(len(batches) - index)

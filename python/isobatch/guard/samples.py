@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
@@ -20,6 +20,7 @@ from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 
+KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
 
 
@@ -31,7 +32,12 @@ class Samples:
         self._seen: Epoch | None = None  # the last one that was checked
         self._ordered: Epoch | None = None
         self._resumed: Epoch | None = None  # began in the middle, by a sampler that does not say where
+        self._calls, self._served = list[tuple[bool, Epoch | None]](), 0 if watch is None else watch.served
         self._behind = 0  # its micro-batches that were trained on before the run was resumed
+        sampler = None if watch is None else watch.sampler
+        # One of the user's own may draw with replacement, by weights or by a curriculum.
+        self._deals = isinstance(sampler, KNOWN_SAMPLERS) and not getattr(sampler, "replacement", False)
+        self._draws = False
         self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
         if watch is not None and watch.dispatched:
             run.unchecked.append(
@@ -113,9 +119,30 @@ class Samples:
 
     def forward(self) -> None:
         """Counts a micro-batch."""
+        watch, served = self._watch, self._served
+        now = None if watch is None else watch.now
         self._run.micro += 1
-        if self._watch is not None and self._watch.now is not None:
-            self._watch.now.trained += 1
+        if watch is not None:
+            self._served = watch.served
+        if now is not None:
+            now.trained += 1
+        self._calls.append((watch is None or watch.served != served, now))
+
+    def fold(self) -> list[bool] | None:
+        """Counts each batch of the loader once, where the loop calls the model several times for it, or for none. Returns which calls were
+        the first of a batch; None where the calls are as planned, or no batches explain them."""
+        run, calls, self._calls = self._run, self._calls, []
+        planned, fresh = len(run.planned), [first for first, _ in calls]
+        if self._watch is None or not fresh or len(fresh) == planned or sum(fresh) != planned:
+            return None
+        run.note(
+            f"the model is called {len(fresh)} times for {planned} batches of the loader; each batch counts as a micro-batch"
+        )
+        run.micro = planned
+        for first, epoch in calls:
+            if not first and epoch is not None:
+                epoch.trained -= 1
+        return fresh
 
     def check(self) -> bool:
         """Checks before an optimizer step. Tells whether it is a whole step on all ranks, as far as can be known."""
@@ -174,11 +201,14 @@ class Samples:
         repeats = sum(map(len, owned)) - len(set().union(*owned))
         if repeats > (run.ranks + (run.plan.padded_samples or 0) if ends else 0):
             same = all(ids == owned[0] for ids in owned)
-            run.stop(
-                Cause.NOT_DISTRIBUTED.likely(
-                    "all ranks see the same data" if same else "ranks share samples"
-                ),
-                f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank",
+            if same or self._deals:
+                how = "all ranks see the same data" if same else "ranks share samples"
+                text = f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank"
+                run.stop(Cause.NOT_DISTRIBUTED.likely(how), text)
+            self._draws = True
+            kind = type(self._watch and self._watch.sampler).__name__
+            run.note(
+                f"{kind} gives some samples of a step to more than one rank: its epochs are not compared with the plan's"
             )
         for rank, (sizes, *_) in enumerate(answers):
             planned = [int(n) for n in run.plan.micro_batches(rank)]
@@ -213,19 +243,20 @@ class Samples:
         if watch.last is not self._seen:
             self._epoch(watch.last)
             self._seen = watch.last
-        if watch.now is not None and watch.now is not self._ordered:
+        if watch.now is not None and watch.now.trained and watch.now is not self._ordered:
             self._order(watch.last, watch.now)
 
     def finish(self) -> None:
         """Checks the last epoch, if it was trained to its end."""
         self.epochs()
-        if self._watch is not None and self._watch.now is not None and self._watch.now is not self._seen:
-            self._epoch(self._watch.now)
-            self._seen = self._watch.now
+        now = None if self._watch is None else self._watch.now
+        if now is not None and now.trained and now is not self._seen:
+            self._epoch(now)
+            self._seen = now
 
     def _epoch(self, epoch: Epoch) -> None:
         run, plan, dataset = self._run, self._run.plan, self._dataset
-        if epoch is self._resumed or not epoch.whole or plan.samples_per_epoch is None:
+        if self._draws or epoch is self._resumed or not epoch.whole or plan.samples_per_epoch is None:
             return
         planned, padded = plan.samples_per_epoch, plan.padded_samples or 0
         if epoch.place is not None and epoch.place[1]:

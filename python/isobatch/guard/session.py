@@ -206,6 +206,9 @@ class Guard:
             self._samples.begin()
         if self._ended():
             return
+        fresh = self._samples.fold()
+        if fresh is not None and gradient is not None:
+            gradient.fold(fresh)
         if not run.micro:
             self._no_forward()
         if self._zero_grad is not None:
