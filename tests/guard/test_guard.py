@@ -1,5 +1,8 @@
 """The guard in a training script of one's own: each mistake where people make it, and its name."""
 
+import contextlib
+import dataclasses
+import itertools
 import pickle
 import subprocess
 import sys
@@ -331,6 +334,43 @@ def test_another_loss_than_the_reference_is_named():
         fit(SMALL, lambda m, b: l1_loss(m(b[0]), b[1]))
     assert caught.value.cause is Cause.ANOTHER_LOSS
     assert Cause.ANOTHER_SAMPLES.text in caught.value.diagnosis
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_a_batch_may_be_a_dataclass(divided):
+    @dataclasses.dataclass
+    class Pair:
+        x: torch.Tensor
+        y: torch.Tensor
+
+    def paired(rows):
+        return Pair(*(torch.stack(column) for column in zip(*rows, strict=True)))
+
+    model, optimizer = linear(3, 2)
+    data = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
+    loader = DataLoader(data, SMALL.micro_batch, shuffle=True, collate_fn=paired)
+    watch = guard(SMALL, lambda m, b: mse_loss(m(b.x), b.y)).attach(model, optimizer, loader)
+    with contextlib.nullcontext() if divided else pytest.raises(GuardError, match="no division by the acc"):
+        for index, batch in enumerate(loader, 1):
+            (mse_loss(model(batch.x), batch.y) / (SMALL.accumulation if divided else 1)).backward()
+            if index % SMALL.accumulation == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert watch.unchecked == []
+
+
+def test_an_epoch_that_is_kept_and_repeated_is_named():
+    """itertools.cycle keeps the batches of the first epoch: none is shuffled anew."""
+    model, optimizer = linear(3, 2)
+    made = small(dataset_size=32)
+    loader = DataLoader(TensorDataset(torch.randn(32, 3)), 8, shuffle=True)
+    guard(made).attach(model, optimizer, loader)
+    with pytest.raises(GuardError, match="itertools.cycle") as caught:
+        for (x,) in itertools.cycle(loader):
+            model(x).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (caught.value.cause, caught.value.step) == (Cause.SAMPLES_REPEATED, 4)
 
 
 def test_a_mean_over_each_micro_batchs_own_units_is_named():

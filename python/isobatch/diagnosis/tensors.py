@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -16,12 +17,15 @@ REDUCTION_GATE = 1e-3
 
 
 def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to each tensor in a batch, or to anything else but mappings and sequences."""
+    """Applies a function to each tensor in a batch, or to anything else but mappings, sequences and dataclasses."""
     if isinstance(batch, Mapping):
         return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
         parts = [mapped(value, function) for value in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = [field.name for field in dataclasses.fields(batch) if field.init]
+        return dataclasses.replace(batch, **{name: mapped(getattr(batch, name), function) for name in fields})
     return function(batch)
 
 

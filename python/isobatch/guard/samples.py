@@ -151,6 +151,9 @@ class Samples:
             return False
         now = watch.now if watch is not None else None
         crossing = now is not None and now.trained < run.micro and run.plan.steps_per_epoch is not None
+        if now is not None and run.plan.samples_per_epoch and now.whole and now.trained > len(now.sizes):
+            text = "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle does)"
+            run.stop(Cause.SAMPLES_REPEATED, text)
         end = False
         if run.near or crossing or run.micro != len(run.planned):
             end = now is None or self._at_end(now)

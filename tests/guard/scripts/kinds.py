@@ -67,10 +67,7 @@ def main(plan, guard, folder, *, kind):
     sampler = Weighted(data) if kind == "weighted" else DistributedSampler(data)
     loader = DataLoader(data, plan.micro_batch, sampler=sampler)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    if kind == "all_reduce":
-        wrapped = model
-    else:
-        wrapped = DistributedDataParallel(model)
+    wrapped = model if kind == "all_reduce" else DistributedDataParallel(model)
     torch.manual_seed(rank)
     optimizer = (SAM if kind == "sam" else torch.optim.SGD)(wrapped.parameters(), lr=plan.lr)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
