@@ -1,6 +1,7 @@
 """Validations on GPUs that are made up over the CPU (tests/fakecuda): what only runs on CUDA, for real but for its figures."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -17,17 +18,29 @@ import fakecuda
 def validate(tmp_path):
     """`validate(ranks, "--option", …, gpus=2, VARIABLE=…, **recipe)` returns the proofs by name and the report."""
 
-    def run(ranks, *options, gpus=2, mib=1000, env=None, recipe=None):
+    def run(ranks, *options, gpus=2, mib=1000, nodes=1, env=None, recipe=None):
         settings = {"effective_batch": 16 * ranks, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8}
         made = ib.Recipe(**{**settings, "dataset_size": 200, "duration": "40st", **(recipe or {})})
-        ib.plan(made, ranks).save(tmp_path / "plan.json")
+        ib.plan(made, ranks * nodes).save(tmp_path / "plan.json")
         command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
         command += ["--nproc-per-node", str(ranks), "-o", "report.json", *options]
-        environment = fakecuda.environment(tmp_path, gpus, mib, **(env or {}))
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
-        )
-        assert (tmp_path / "report.json").exists(), done.stdout + done.stderr
+        if nodes > 1:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            command += ["--nnodes", str(nodes), "--rendezvous", f"127.0.0.1:{port}", "--node-rank"]
+        hosts = [
+            subprocess.Popen(
+                [*command, str(node)] if nodes > 1 else command,
+                cwd=tmp_path,
+                env=fakecuda.environment(tmp_path, gpus, mib, f"host{node}", **(env or {})),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for node in range(nodes)
+        ]
+        said = [host.communicate(timeout=400)[0] for host in hosts]
+        assert (tmp_path / "report.json").exists(), said
         report = json.loads((tmp_path / "report.json").read_text())
         return {proof["name"]: proof for proof in report["proofs"]}, report
 
@@ -76,3 +89,29 @@ def test_two_gpus_over_nccl(validate):
         assert found[name]["verdict"] == "pass", found[name]
     assert "18 of 18 NVLinks up" in found["gpu"]["text"]
     assert report["step"]["micro_batches"][0]["peak_memory_kind"] == "cuda_allocated"
+
+
+@pytest.mark.slow
+def test_two_nodes_of_two_gpus(validate):
+    """Over NCCL nodes are compared GPU by GPU, in a group of its own."""
+    found, report = validate(2, "--noise-steps", "0", nodes=2)
+    assert failed(found) == {}
+    assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 4)
+    assert sorted(
+        (pair["node"], pair["peer"], pair["local_rank"]) for pair in report["machine"]["links"]
+    ) == [
+        (0, 1, 0),
+        (0, 1, 1),
+    ]
+    assert (
+        found["local_step"]["verdict"] == "unchecked" and "not judged on GPUs" in found["local_step"]["text"]
+    )
+
+
+@pytest.mark.slow
+def test_a_gpu_that_has_too_little_memory(validate):
+    words = ("--noise-steps", "0", "--workload", "ddp.workloads:quarter_of_the_gpu_a_sample")
+    found, _ = validate(1, *words, gpus=1, mib=4000)
+    assert found["memory"]["diagnosis"]["causes"] == ["out_of_memory"]
+    assert found["memory"]["values"]["largest_micro_batch"] == 3
+    assert "rank 0" in found["memory"]["text"]
