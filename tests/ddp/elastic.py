@@ -19,7 +19,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun
+from isobatch.integrations.torch import ElasticRun, GlobalLoader
 from isobatch.integrations.torch.elastic import agreement
 
 RECIPE = {
@@ -266,3 +266,18 @@ def normed():
         expected += 0.1 * (rows.x[order[at : at + count]].mean(0) - expected)
         at += count
     return net[0].running_mean, counts, expected, gradients
+
+
+def loaded(state=None, stop=None):
+    """What this rank of a process group loads, by step, and the loader's state."""
+    loader, seen, ids = GlobalLoader(range(50), 12, max_micro_batch=2, split="uneven"), [], []
+    if state is not None:
+        loader.load_state_dict(state)
+    for batch in loader:
+        ids += batch.tolist()
+        if loader.last:
+            seen.append(ids)
+            ids = []
+            if len(seen) == stop:
+                break
+    return seen, loader.state_dict()

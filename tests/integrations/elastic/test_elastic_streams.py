@@ -89,7 +89,7 @@ def test_a_worker_gets_the_run_without_its_schedulers():
 
     run = ElasticRun(recipe_of(**ENDLESS))
     run.scheduler(torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1))
-    stream = pickle.loads(pickle.dumps(run.loader(elastic.Numbers(500)).dataset))
+    stream = pickle.loads(pickle.dumps(run.loader(elastic.Numbers(500))._loader.dataset))
     assert next(iter(stream)) == [*range(12)]
     assert len(run._progress.schedulers) == 1
 

@@ -1,10 +1,12 @@
-"""A plan in a torch training loop: `PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, `ElasticRun` does both
+"""A plan in a torch training loop: `PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, `GlobalLoader` loads them for any
+trainer, `ElasticRun` does both
 in a run that changes its GPUs, and `survivors` keeps one alive that loses some."""
 
 from isobatch.integrations.torch.elastic.group import LeftOut
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.survivors import survivors
+from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.integrations.torch.sampler import MicroBatch, PlanSampler
 
-__all__ = ["ElasticRun", "LeftOut", "MicroBatch", "PlanLR", "PlanSampler", "survivors"]
+__all__ = ["ElasticRun", "GlobalLoader", "LeftOut", "MicroBatch", "PlanLR", "PlanSampler", "survivors"]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -24,26 +25,17 @@ from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 
 
-class Progress:
-    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share it.
+class ReplicaShare(ABC):
+    """The part of a replica in the steps from a place in the data on.
 
     Attributes:
         plan: how a step is laid out here.
-        course: the run of the step, as one replica would make it.
         replica: the index of this one.
-        processes: of the whole run; with model parallelism more than replicas.
-        step: steps done.
         seed, shuffle: of the data's order.
-        schedulers: all that have to be stepped for a step to be done.
     """
 
-    def __init__(
-        self, plan: Plan, course: Plan, *, replica: int, processes: int, step: int, seed: int, shuffle: bool
-    ) -> None:
-        self.plan, self.course = plan, course
-        self.replica, self.processes = replica, processes
-        self.step, self.seed, self.shuffle = step, seed, shuffle
-        self.schedulers: list[ElasticLR] = []
+    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
+        self.plan, self.replica, self.seed, self.shuffle = plan, replica, seed, shuffle
         self._uneven = Reason.UNEVEN in plan.reasons
         self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
 
@@ -58,9 +50,18 @@ class Progress:
         """The replicas of the plan."""
         return self.plan.data_parallel or 1
 
+    @abstractmethod
     def spans(self) -> Iterator[Span]:
         """Yields the samples of each step left."""
-        return spans(self.course, self.step)
+
+    @property
+    @abstractmethod
+    def place(self) -> tuple[int, int]:
+        """(epoch, offset): the place behind the last step that is done."""
+
+    @abstractmethod
+    def advance(self, span: Span) -> None:
+        """Notes that this replica's last micro-batch of a step was taken."""
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step."""
@@ -74,6 +75,39 @@ class Progress:
             found = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
         return found
 
+
+class RunShare(ReplicaShare):
+    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share it.
+
+    Attributes:
+        course: the run of the step, as one replica would make it.
+        processes: of the whole run; with model parallelism more than replicas.
+        step: steps done.
+        schedulers: all that have to be stepped for a step to be done.
+    """
+
+    def __init__(
+        self, plan: Plan, course: Plan, *, replica: int, processes: int, step: int, seed: int, shuffle: bool
+    ) -> None:
+        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
+        self.course, self.processes, self.step = course, processes, step
+        self.schedulers: list[ElasticLR] = []
+
+    def spans(self) -> Iterator[Span]:
+        """Yields the samples of each step left."""
+        return spans(self.course, self.step)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place behind the last step that is done."""
+        position = self.course.position(self.step)
+        if position.epoch is None or position.offset is None:
+            return 0, position.samples
+        return position.epoch, position.offset
+
+    def advance(self, span: Span) -> None:
+        """Notes nothing: the loop counts a step when it is done."""
+
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the schedulers, tied to their optimizers: a DataLoader's worker needs none."""
         return {**self.__dict__, "schedulers": []}
@@ -86,20 +120,13 @@ PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"
 class RunBatches(Sampler[list[int]]):
     """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's step."""
 
-    def __init__(self, progress: Progress, size: int, *, equal: bool, least: int = 1) -> None:
-        self._run, self._size, self.equal = progress, size, equal
-        self._least = least
+    def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
+        self._run, self._size, self._equal, self._least = progress, size, equal, least
         self._shuffled: dict[int, NDArray[np.int64]] = {}
-
-    def __len__(self) -> int:
-        """Counts the micro-batches left for this replica, over all epochs left."""
-        return sum(
-            len(self._run.passes(span, equal=self.equal, least=self._least)) for span in self._run.spans()
-        )
 
     def __iter__(self) -> Iterator[list[int]]:
         for span in self._run.spans():
-            for one in self._run.passes(span, equal=self.equal, least=self._least):
+            for one in self._run.passes(span, equal=self._equal, least=self._least):
                 if one.places[-1] < self._size:
                     places = np.arange(one.places.start, one.places.stop, one.places.step)
                     yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
@@ -124,8 +151,8 @@ def is_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
-def loader_of(
-    progress: Progress, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
+def data_loader(
+    progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
 ) -> DataLoader[Any]:
     """Makes a DataLoader of this replica's micro-batches, of a dataset with places or of a stream.
 
@@ -193,12 +220,6 @@ def _outlive(*_: Any) -> None:
     signal.alarm(40)
 
 
-def passes_are_equal(loader: Any) -> bool:
-    """Returns whether the replicas make the same number of passes in a step, by how their loader was made."""
-    sources = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
-    return any(source.equal for source in sources if isinstance(source, (RunBatches, RunStream)))
-
-
 class RunStream(IterableDataset[list[Any]]):
     """The micro-batches of this replica, as lists of samples, from the run's step to its end.
 
@@ -206,8 +227,10 @@ class RunStream(IterableDataset[list[Any]]):
     epoch does, after `set_epoch(epoch)` where it has that.
     """
 
-    def __init__(self, progress: Progress, samples: Iterable[Any], *, equal: bool, least: int = 1) -> None:
-        self._run, self._samples, self.equal, self._least = progress, samples, equal, least
+    def __init__(
+        self, progress: ReplicaShare, samples: Iterable[Any], *, equal: bool, least: int = 1
+    ) -> None:
+        self._run, self._samples, self._equal, self._least = progress, samples, equal, least
 
     def __iter__(self) -> Iterator[list[Any]]:
         size = self._run.plan.recipe.dataset_size
@@ -217,7 +240,7 @@ class RunStream(IterableDataset[list[Any]]):
             # Otherwise the stream is there already: only where an epoch drops its end it is not.
             if then != (span.epoch, span.offset):
                 stream = _endless(self._samples, size, span.epoch, span.offset)
-            yield from _pick(stream, span, self._run.passes(span, equal=self.equal, least=self._least))
+            yield from _pick(stream, span, self._run.passes(span, equal=self._equal, least=self._least))
             after = span.offset + span.samples
             then = (span.epoch, after) if size is None else (span.epoch + after // size, after % size)
 
@@ -278,28 +301,3 @@ def next_batch(loader: Iterator[Any], step: int) -> Any:
         raise InputError(
             f"the loader ended in step {step}, before the run: make it by run.loader", field="loader"
         ) from None
-
-
-class WholeSteps:
-    """A loader of whole steps, as long as the rest of the run; each batch is joined with its factor.
-
-    The factor is that of the micro-batch's mean loss, times the passes by which the trainer divides it.
-    """
-
-    def __init__(self, progress: Progress, passes: int, loader: DataLoader[Any], join: Join) -> None:
-        self._progress, self._passes, self._loader, self._join = progress, passes, loader, join
-        self.batch_sampler, self.dataset = loader.batch_sampler, loader.dataset
-
-    def __len__(self) -> int:
-        return self._passes * ((self._progress.plan.total_steps or 0) - self._progress.step)
-
-    def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._loader)
-        scale = self._progress.replicas * self._passes
-        for span in self._progress.spans():
-            for one in self._progress.passes(span, equal=True, least=self._passes):
-                yield self._join(next_batch(batches, span.number), one.samples * scale / span.samples)
-
-
-Join = Callable[[Any, float], Any]
-"""Puts a batch and its factor together; the factor of a stand-in is 0."""

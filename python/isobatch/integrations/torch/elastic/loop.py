@@ -10,15 +10,9 @@ from torch.optim import Optimizer
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
-from isobatch.integrations.torch.elastic.loader import (
-    Join,
-    Progress,
-    WholeSteps,
-    loader_of,
-    next_batch,
-    passes_are_equal,
-)
+from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
 from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
+from isobatch.integrations.torch.loader import GlobalLoader, Join
 from isobatch.integrations.torch.lr import ElasticLR
 
 
@@ -39,10 +33,10 @@ class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
     def __init__(
-        self, progress: Progress, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None, watch: Watch
+        self, progress: RunShare, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None, watch: Watch
     ) -> None:
         self._run, self._loader, self._tokens, self._watch = progress, loader, tokens, watch
-        self._equal = passes_are_equal(loader)
+        self._equal = isinstance(loader, GlobalLoader) and loader.equal
         self._agreements = Agreements(ranks)
         self.asked = self.joining = False
         self.current: Step | None = None
@@ -145,7 +139,7 @@ class TrainerLoop:
     current: Step | None = None
     unfinished: str | None = None
 
-    def __init__(self, progress: Progress, ranks: RankGroup) -> None:
+    def __init__(self, progress: RunShare, ranks: RankGroup) -> None:
         self._progress = progress
         self.passes = progress.rounds
         self._signals = Signals()
@@ -157,10 +151,9 @@ class TrainerLoop:
         """Whether some rank was asked to stop, as agreed on last."""
         return self._agreements.stopping
 
-    def loader(self, dataset: Any, join: Join, **options: Any) -> WholeSteps:
+    def loader(self, dataset: Any, join: Join, **options: Any) -> GlobalLoader:
         """Makes a loader of the micro-batches of the steps left, each joined with its factor."""
-        batches = loader_of(self._progress, dataset, options, equal=True, least=self.passes)
-        return WholeSteps(self._progress, self.passes, batches, join)
+        return GlobalLoader.of_run(self._progress, dataset, options, equal=True, least=self.passes, join=join)
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
         """Makes a scheduler for the trainer to step, or not where its scaler skipped the optimizer's step."""

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import RankGroup
-from isobatch.integrations.torch.elastic.loader import Progress, loader_of
+from isobatch.integrations.torch.elastic.loader import RunShare
 from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
 from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
 from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
+from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.course import Position
 from isobatch.planning.plan import Plan
@@ -97,7 +97,7 @@ class ElasticRun:
             self._prepare(recipe, settings)
             self._resume(state, accept)
             replicas = self._run_plan.plan.data_parallel or 0
-            self._progress = Progress(
+            self._progress = RunShare(
                 *self._run_plan,
                 replica=replica_of(replica, self.world.rank, replicas, self.world.size),
                 processes=self.world.size,
@@ -239,8 +239,8 @@ class ElasticRun:
 
     # ---- what a training takes from it ----
 
-    def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> DataLoader[Any]:
-        """Makes a DataLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
+    def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
+        """Makes a GlobalLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
 
         A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order, and each keeps its part;
         a restart reads over what was consumed. An epoch is its first dataset_size samples; without that it is begun anew where it ends.
@@ -255,7 +255,7 @@ class ElasticRun:
         Raises:
             InputError: the dataset is not as long as the recipe says, or an option is the plan's.
         """
-        return loader_of(self._progress, dataset, options, equal=equal_passes)
+        return GlobalLoader.of_run(self._progress, dataset, options, equal=equal_passes)
 
     def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
         """Makes a scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.

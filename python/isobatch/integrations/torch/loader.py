@@ -1,0 +1,269 @@
+"""`GlobalLoader`: micro-batches whose steps have the same samples at every number of ranks, for any loop or trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeAlias
+
+from torch.utils.data import DataLoader
+
+from isobatch.errors import InputError, must_be, together
+from isobatch.integrations.torch.dealing import Span
+from isobatch.integrations.torch.elastic.loader import ReplicaShare, data_loader, is_stream, next_batch
+from isobatch.integrations.torch.elastic.world import find_world
+from isobatch.planning.plan import Plan, plan
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import shown
+
+Join: TypeAlias = Callable[[Any, float], Any]
+"""Puts a batch and its factor together; the factor of a stand-in is 0."""
+
+_SCHEMA = "isobatch.loader/1"
+_PLACE = ("epoch", "offset")
+_SAME = ("seed", "batch", "dataset_size")
+
+
+class GlobalLoader:
+    """Loads this rank's micro-batches; a step has the same samples at every number of ranks, and its state fits any of them.
+
+    Each iteration goes from the loader's place to the end of the epoch, and the next one on from there, as with a DataLoader. A stream
+    without `dataset_size` is read without end. The state is that of whole steps: a step whose last micro-batch was not taken is done
+    again. Workers may run ahead; a trainer that itself reads ahead has to save the state of the step that it computes.
+
+        loader = GlobalLoader(dataset, 256, max_micro_batch=8)
+        if checkpoint:
+            loader.load_state_dict(checkpoint["loader"])
+        for batch in loader:
+            (loss_of(model, batch) * loader.weight).backward()
+            if loader.last:
+                optimizer.step(); optimizer.zero_grad()
+
+    It is no DataLoader, so that Accelerate's `prepare` and the like leave it as it is: there is nothing left to divide.
+
+    Attributes:
+        plan: how a step is dealt over the ranks.
+        dataset: what is loaded.
+        batch_sampler, num_workers: of the DataLoader inside.
+        passes: micro-batches of a rank in each step, where `equal_passes`; else 1.
+        equal: whether all ranks make the same number of passes in a step.
+        weight: the factor of the last micro-batch's mean loss, so that the mean of the ranks' gradients is that of the step's mean loss.
+        last: whether it was this rank's last in its step.
+        stand_in: whether it only keeps the rank in the others' collectives: one sample, weight 0.
+
+    Args:
+        dataset: a map-style dataset, or a stream: an IterableDataset, or what can only be iterated, in the same order on every rank.
+        batch: samples a step, over all ranks.
+        rank, ranks: this one and how many; None: of the process group, else of torchrun's or Slurm's variables, else 0 of 1.
+        max_micro_batch: the most samples of a micro-batch; None: as many as there are for a rank.
+        split: "uneven" or "ragged" where the batch does not divide, as in `isobatch.plan`.
+        seed: of the order, with the epoch added.
+        shuffle: a new order each epoch, else the dataset's own; a stream is always read in its own.
+        drop_last: an epoch ends with its last full step.
+        dataset_size: of a stream: samples of an epoch.
+        equal_passes: every rank makes the same number of passes in every step, so that a trainer can accumulate `passes` micro-batches;
+            those that a rank lacks are stand-ins.
+        options: the DataLoader's own: num_workers, persistent_workers, pin_memory, collate_fn, …; of a stream num_workers is 0 or 1.
+
+    Raises:
+        InputError: the batch cannot be split over the ranks, or an argument is none.
+
+    >>> loader = GlobalLoader(range(10), 4, rank=1, ranks=2, max_micro_batch=1, shuffle=False)
+    >>> [(batch.tolist(), loader.weight, loader.last) for batch in loader][:3]
+    [([1], 0.5, False), ([3], 0.5, True), ([5], 0.5, False)]
+    >>> loader.state_dict()["epoch"]
+    1
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch: int,
+        *,
+        rank: int | None = None,
+        ranks: int | None = None,
+        max_micro_batch: int | None = None,
+        split: str = "even",
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        dataset_size: int | None = None,
+        equal_passes: bool = False,
+        **options: Any,
+    ) -> None:
+        world = find_world()
+        ranks = world.size if ranks is None else ranks
+        rank = world.rank if rank is None else rank
+        for name, value, least in (("batch", batch, 1), ("ranks", ranks, 1), ("seed", seed, 0)):
+            if type(value) is not int or value < least:
+                raise must_be(f"a whole number from {least}", value, field=name)
+        if type(rank) is not int or not 0 <= rank < ranks:
+            raise must_be(f"0 to {ranks - 1}", rank, field="rank")
+        size = dataset_size
+        if not is_stream(dataset):
+            size = len(dataset)
+            if dataset_size not in (None, size):
+                raise must_be(f"{size:,}, as the dataset has", dataset_size, field="dataset_size")
+        if size is not None and size < (batch if drop_last else 1):
+            raise InputError(f"the dataset has {size:,} samples, and no step of {batch:,}", field="dataset")
+        recipe = Recipe(effective_batch=batch, lr=1.0, dataset_size=size, convention="exact", duration="1st")
+        made = plan(recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True).require()
+        share = _EpochShare(made, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        least = share.rounds if equal_passes else 1
+        self._bind(share, dataset, options, equal=equal_passes, least=least)
+
+    @classmethod
+    def of_run(
+        cls,
+        share: ReplicaShare,
+        dataset: Any,
+        options: dict[str, Any],
+        *,
+        equal: bool,
+        least: int = 1,
+        join: Join | None = None,
+    ) -> Self:
+        """Makes the loader of a run, which itself says where it is.
+
+        Args:
+            share: the run's part for this replica.
+            options: the DataLoader's.
+            equal: all replicas make the same number of passes in a step.
+            least: the fewest passes of a step.
+            join: puts each batch and its factor together, for a trainer that divides by `least` passes.
+        """
+        loader = cls.__new__(cls)
+        loader._bind(share, dataset, options, equal=equal, least=least, join=join)
+        return loader
+
+    def _bind(
+        self,
+        share: ReplicaShare,
+        dataset: Any,
+        options: dict[str, Any],
+        *,
+        equal: bool,
+        least: int,
+        join: Join | None = None,
+    ) -> None:
+        self._share, self.dataset, self._join = share, dataset, join
+        self.equal, self.passes = equal, least
+        self._loader: DataLoader[Any] = data_loader(share, dataset, options, equal=equal, least=least)
+        self.batch_sampler, self.num_workers = self._loader.batch_sampler, self._loader.num_workers
+        self.weight, self.last, self.stand_in = 0.0, True, False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of a step."""
+        return self._share.plan
+
+    def __len__(self) -> int:
+        """Counts the micro-batches left for this rank in the epoch; of a run, to its end."""
+        if self.plan.recipe.dataset_size is None and isinstance(self._share, _EpochShare):
+            raise TypeError("a stream without dataset_size has no length")
+        return sum(
+            max(len(self._share.passes_like(span, equal=self.equal)), self.passes)
+            for span in self._share.spans()
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        scale = self._share.replicas
+        for span in self._share.spans():
+            for one in self._share.passes(span, equal=self.equal, least=self.passes):
+                batch = next_batch(batches, span.number)
+                self.weight = one.samples * scale / span.samples
+                self.last, self.stand_in = one.last, one.stand_in
+                if one.last:
+                    self._share.advance(span)
+                yield batch if self._join is None else self._join(batch, self.weight * self.passes)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of an epoch; where the loader already is in that epoch, and in a run, it stays."""
+        if type(epoch) is not int or epoch < 0:
+            raise must_be("a whole number from 0", epoch, field="epoch")
+        if isinstance(self._share, _EpochShare) and epoch != self._share.epoch:
+            self._share.epoch, self._share.offset = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the place in the data, the same on all ranks and good for any number of them.
+
+        `offset` samples of `epoch` are consumed, by steps of `batch` samples, in the order of `seed` (None: not shuffled).
+        """
+        return {"schema": _SCHEMA, **dict(zip(_PLACE, self._share.place, strict=True)), **self._conditions()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes to a place; iterations under way go on where they were.
+
+        Raises:
+            InputError: it is none, or of another dataset's length, batch or seed; a loader of a run is elsewhere.
+        """
+        if not isinstance(state_dict, dict) or state_dict.get("schema") != _SCHEMA:
+            raise InputError(
+                f"state must be what GlobalLoader.state_dict() gave ({_SCHEMA}), got {shown(state_dict)}",
+                field="state",
+            )
+        here = self._conditions()
+        if missing := [name for name in (*_PLACE, *_SAME) if name not in state_dict]:
+            raise InputError(f"state is damaged: it has no {missing[0]}", field=missing[0])
+        if wrong := [name for name in _SAME if state_dict[name] != here[name]]:
+            raise together(
+                [
+                    InputError(
+                        f"{name} must be {shown(state_dict[name])} as in the state, got {shown(here[name])}",
+                        field=name,
+                    )
+                    for name in wrong
+                ]
+            )
+        epoch, offset = (state_dict[name] for name in _PLACE)
+        for name, value in ("epoch", epoch), ("offset", offset):
+            if type(value) is not int or value < 0:
+                raise must_be("a whole number from 0", value, field=name)
+        if not isinstance(self._share, _EpochShare):
+            if (epoch, offset) != self._share.place:
+                raise InputError(
+                    f"state must be of the run's place {self._share.place}, got {(epoch, offset)}: give the run's own state to ElasticRun",
+                    field="state",
+                )
+            return
+        if offset % here["batch"] or (here["dataset_size"] is not None and offset >= here["dataset_size"]):
+            raise must_be(f"a multiple of {here['batch']:,} within the epoch", offset, field="offset")
+        self._share.epoch, self._share.offset = epoch, offset
+
+    def _conditions(self) -> dict[str, Any]:
+        recipe = self.plan.recipe
+        seed = self._share.seed if self._share.shuffle and not is_stream(self.dataset) else None
+        return {"seed": seed, "batch": recipe.effective_batch, "dataset_size": recipe.dataset_size}
+
+
+class _EpochShare(ReplicaShare):
+    """The rest of an epoch, from the loader's own place."""
+
+    epoch = offset = 0
+
+    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool, drop_last: bool) -> None:
+        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
+        self._drop = drop_last
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place behind the last step whose micro-batches were taken."""
+        return self.epoch, self.offset
+
+    def spans(self) -> Iterator[Span]:
+        """Yields the samples of each step left of the epoch, numbered within it."""
+        size, batch = self.plan.recipe.dataset_size, self.plan.recipe.effective_batch or 1
+        least = batch if self._drop else 1
+        epoch, offset = self.place
+        while size is None or size - offset >= least:
+            samples = batch if size is None else min(batch, size - offset)
+            after = offset + samples
+            ends = size is not None and size - after < least
+            yield Span(offset // batch, epoch, offset, samples, samples == batch, ends)
+            offset = after
+
+    def advance(self, span: Span) -> None:
+        """Notes that a step's last micro-batch was taken."""
+        self.epoch, self.offset = (
+            (span.epoch + 1, 0) if span.last_of_epoch else (span.epoch, span.offset + span.samples)
+        )
