@@ -151,6 +151,7 @@ def test_a_state_without_a_number_is_refused():
         (range(50), 12, {"rank": 2, "ranks": 2}, "rank must be 0 to 1, got 2"),
         (range(50), 12, {"ranks": 0}, "ranks must be a whole number from 1, got 0"),
         (range(50), 12, {"ranks": 5, "rank": 0}, "5"),
+        (range(50), 12, {"split": "smaller"}, "split must be even, uneven or ragged, got 'smaller'"),
         (range(50), 12, {"dataset_size": 40}, "dataset_size must be 50, as the dataset has, got 40"),
         (range(0), 12, {}, "the dataset has 0 samples"),
         (range(5), 12, {"drop_last": True}, "the dataset has 5 samples, and no step of 12"),

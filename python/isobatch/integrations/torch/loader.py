@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from torch.utils.data import DataLoader
 
@@ -82,7 +82,7 @@ class GlobalLoader:
         rank: int | None = None,
         ranks: int | None = None,
         max_micro_batch: int | None = None,
-        split: str = "even",
+        split: Literal["even", "uneven", "ragged"] = "even",
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -98,6 +98,8 @@ class GlobalLoader:
                 raise must_be(f"a whole number from {least}", value, field=name)
         if type(rank) is not int or not 0 <= rank < ranks:
             raise must_be(f"0 to {ranks - 1}", rank, field="rank")
+        if split not in ("even", "uneven", "ragged"):
+            raise must_be("even, uneven or ragged", split, field="split")
         size = dataset_size
         if not is_stream(dataset):
             size = len(dataset)
