@@ -115,3 +115,17 @@ def test_a_gpu_that_has_too_little_memory(validate):
     assert found["memory"]["diagnosis"]["causes"] == ["out_of_memory"]
     assert found["memory"]["values"]["largest_micro_batch"] == 3
     assert "rank 0" in found["memory"]["text"]
+
+
+@pytest.mark.slow
+def test_a_probe_on_a_gpu(tmp_path):
+    recipe = ib.Recipe(
+        effective_batch=32, lr=0.1, optimizer="sgd", dataset_size=200, duration="8st", micro_batch=8
+    )
+    ib.plan(recipe, 2).save(tmp_path / "plan.json")
+    words = [sys.executable, "-m", "isobatch", "probe", "plan.json", "--same", "--device", "cuda"]
+    words += ["--budget", "60s", "--samples", "256"]
+    environment = fakecuda.environment(tmp_path, 1)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "on cuda" in done.stdout and "The same training at every split" in done.stdout
