@@ -124,6 +124,8 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         ("a.json", "[1]", "the file must be a table of fields, got [1]"),
         ("a.yaml", "lr: [", "cannot be read"),
         ("a.ini", "x", "cannot tell the format: use .toml, .yaml or .json"),
+        ("a.sh", "x", "use .toml, .yaml or .json; a script is read by --from (ib.Recipe.read)"),
+        ("a.csv", "x", "use .toml, .yaml or .json; a table of jobs is planned by isobatch fleet"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
         (
             "a.json",

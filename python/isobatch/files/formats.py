@@ -27,6 +27,11 @@ MAX_MERGE_KEYS = 20
 """`<<` in a YAML file: those that merge a table that merges others multiply."""
 
 NO_FORMAT = "cannot tell the format: use .toml, .yaml or .json"
+_ELSEWHERE = {
+    **dict.fromkeys((".sh", ".py", ".slurm", ".sbatch"), "; a script is read by --from (ib.Recipe.read)"),
+    **dict.fromkeys((".csv", ".tsv", ".parquet", ".jsonl"), "; a table of jobs is planned by isobatch fleet"),
+}
+"""What people give for a recipe, and what takes it."""
 
 
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
         elif suffix in (".yaml", ".yml"):
             fields = parse_yaml(text, file)
         else:
-            raise InputError(NO_FORMAT, file=file)
+            raise InputError(NO_FORMAT + _ELSEWHERE.get(suffix, ""), file=file)
     except RecursionError:
         raise too_deep(file) from None
     except ValueError as error:
