@@ -54,7 +54,7 @@ PARTS = {
     "calibration": Part(150, ("gpt2", "convnet")),
     "search": Part(250, ("gpt2",)),
     "faults": Part(110, ("killed", "out_of_memory", "hangs", "asserts", "flips")),
-    "tests": Part(300, _TESTS),
+    "tests": Part(240, _TESTS),
 }  # fmt: skip
 """In the order in which they are worth most."""
 MAX_RECORDS, LEAVE_SECONDS = 8, 5.0

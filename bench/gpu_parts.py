@@ -70,7 +70,7 @@ def starts(way: str) -> Figures:
 def tests(name: str) -> Figures:
     """One test of `pytest -m gpu`: how many of its cases passed, failed and were skipped, each with its reason."""
     words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-rfEs"]
-    code, output = command([*words, f"tests/validate/test_gpu.py::{name}"], 290, BENCH.parent)
+    code, output = command([*words, f"tests/validate/test_gpu.py::{name}"], 230, BENCH.parent)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output)}
     lines = re.findall(r"^(?:SKIPPED|FAILED|ERROR).*", output, re.MULTILINE)
     wrong = [f"exit code {code}: {output[-800:]}"] if code or not counts else []
@@ -225,7 +225,7 @@ def faults(name: str) -> Figures:
     proofs = {proof["name"]: proof for proof in one.get("report", {}).get("proofs", [])}
     proof = proofs.get(proof_name, {})
     causes = (proof.get("diagnosis") or {}).get("causes", [])
-    text = proof.get("text", one.get("output", ""))[-400:]
+    text = proof.get("text", f"exit code {one['exit_code']}: {one.get('output')}")[-400:]
     found = {
         "verdict": proof.get("verdict"),
         "text": text,
