@@ -147,9 +147,8 @@ def load(out: Path, part: str) -> dict[str, Any]:
 
 def save(record: dict[str, Any], out: Path, copy: Path | None) -> None:
     """Writes a record, whole or not at all."""
-    record |= {"outcome": outcome(record)}
     draft = out / f".{record['part']}.json"
-    draft.write_text(json.dumps(record, indent=1) + "\n")
+    draft.write_text(json.dumps(record | {"outcome": outcome(record)}, indent=1) + "\n")
     draft.replace(out / f"{record['part']}.json")
     if copy is not None:
         shutil.copy(out / f"{record['part']}.json", copy)
@@ -190,7 +189,8 @@ def _play_all(
             if not fits or (len(written) >= MAX_RECORDS and part not in written):
                 left += 1
                 continue
-            record["rows"][row] = play(part, row, mark, PARTS[part].seconds, small=small)
+            limit = end - time.monotonic() if small else PARTS[part].seconds  # who rehearses may be busy
+            record["rows"][row] = play(part, row, mark, limit, small=small)
             record["rehearsal"] = small
             save(record, out, copy)
             written.add(part)

@@ -73,7 +73,8 @@ def tests(name: str) -> Figures:
     code, output = command([*words, f"tests/validate/test_gpu.py::{name}"], 230, BENCH.parent)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output)}
     lines = re.findall(r"^(?:SKIPPED|FAILED|ERROR).*", output, re.MULTILINE)
-    wrong = [f"exit code {code}: {output[-800:]}"] if code or not counts else []
+    blind = machine()["device"] != "cpu" and "no CUDA device" in output
+    wrong = [f"exit code {code}: {output[-800:]}"] if code or not counts or blind else []
     return {"exit_code": code, "counts": counts, "lines": lines, "wrong": wrong}
 
 

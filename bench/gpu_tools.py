@@ -40,7 +40,7 @@ def command(words: list[str], seconds: float, cwd: Path) -> tuple[int, str]:
             words, cwd=cwd, env=environment, start_new_session=True, stdout=out, stderr=subprocess.STDOUT
         )
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=seconds)
+            process.wait(timeout=seconds * (4 if SMALL else 1))
         code = 124 if process.returncode is None else process.returncode
         with suppress(ProcessLookupError):  # what it has left behind
             os.killpg(process.pid, signal.SIGKILL)

@@ -10,6 +10,8 @@ pytest.importorskip("torch", reason="the made-up CUDA is put into torch")
 import fakecuda
 
 SCRIPT = """
+import importlib.util
+importlib.util.find_spec("torch")  # as a tool that looks what there is
 import torch
 from cuda_on_cpu import GPU
 

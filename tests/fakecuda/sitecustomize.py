@@ -7,16 +7,22 @@ import sys
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as ever, and changes it once it is there."""
+    """Finds torch as ever, and changes it once it is there. Who only looks whether there is a torch does not use it up."""
+
+    looking = False
 
     def find_spec(self, name, path, target=None):
-        if name != "torch":
+        if name != "torch" or self.looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        self.looking = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self.looking = False
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            sys.meta_path.remove(self)
             execute(module)
             import cuda_on_cpu
 
