@@ -198,7 +198,9 @@ def accelerate(checkpoint=None, stop=None):
         own.load_state_dict(checkpoint["model"])
     generator = torch.Generator().manual_seed(2)
     data = torch.randn(RECIPE["dataset_size"], 4, generator=generator, dtype=torch.float64)
-    for step in run.steps(run.loader(data)):
+    loader = run.loader(data)
+    assert accelerator.prepare(loader) is loader
+    for step in run.steps(loader):
         for micro in step:
             rows = micro.batch.to(accelerator.device)
             with micro.sync(model):
