@@ -255,6 +255,14 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
     lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
+    if batch := openrlhf_batch(settings):
+        return InputError(
+            f"OpenRLHF's settings are not read. Its {batch} counts the samples of a step over all GPUs; in RL these are completions, and "
+            "GPUs that only generate are none of --gpus. Give the run as a recipe, in a file or by isobatch plan --gpus N and, where right "
+            f"(in Python: ib.Recipe(...)):\n{lines}",
+            file=file,
+            field="tool",
+        )
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
@@ -320,13 +328,46 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
         kind = guess_field(key)
         if kind is not None and kind not in found:
             found[kind] = (key, value)
+    if batch := openrlhf_batch(settings):
+        found["effective_batch"] = batch, value_at(settings, batch)
+        for key in ("actor_learning_rate", "actor.adam.lr"):  # the critic has its own
+            if (lr := value_at(settings, key)) is not None:
+                found["lr"] = key, lr
+        if _is_rl(settings):
+            found.pop("duration", None)
     pairs = [_batch(found)]
+    micro = {key: value_at(settings, key) for key in ("micro_train_batch_size", "train.micro_batch_size")}
+    pairs += [(f"micro_batch={value}", key) for key, value in micro.items() if batch and value is not None]
     for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
         if field in found:
             key, value = found[field]
             pairs.append((f"{field}={_value(field, key, value)}", key))
+    if batch and _is_rl(settings):
+        pairs.append(
+            ("duration=Nst", f"rollouts × their prompts × n_samples_per_prompt × max_epochs / {batch}")
+        )
     width = max(len(left) for left, _ in pairs)
     return [f"{left:<{width}}   {right}" for left, right in pairs]
+
+
+def openrlhf_batch(settings: Mapping[str, Any]) -> str:
+    """Returns the place of a step's samples in OpenRLHF's arguments (before and from 0.10.2); an empty text where they are not OpenRLHF's.
+
+    >>> openrlhf_batch({"train_batch_size": 128, "micro_train_batch_size": 2}), openrlhf_batch({"train_batch_size": 128})
+    ('train_batch_size', '')
+    """
+    if _has(settings, "train_batch_size") and _has(settings, "micro_train_batch_size", "rollout_batch_size"):
+        return "train_batch_size"
+    own = ("rollout.n_samples_per_prompt", "rollout.batch_size", "ds.zero_stage", "actor.num_gpus_per_node")
+    return "train.batch_size" if _has(settings, "train.batch_size") and _has(settings, *own) else ""
+
+
+def _is_rl(settings: Mapping[str, Any]) -> bool:
+    return _has(settings, "rollout_batch_size", "n_samples_per_prompt", "rollout.batch_size")
+
+
+def _has(settings: Mapping[str, Any], *keys: str) -> bool:
+    return any(value_at(settings, key) is not None for key in keys)
 
 
 def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
@@ -348,6 +389,11 @@ def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
 def _value(field: str, key: str, value: Any) -> str:
     """Adds the unit implied by its name to a length."""
     name = key.rpartition(".")[2].lower()
+    if field in ("duration", "warmup") and isinstance(value, str):  # of a command line
+        try:
+            value = float(value)
+        except ValueError:
+            return str(value)
     if field not in ("duration", "warmup") or not isinstance(value, int | float):
         return str(value)
     if "epoch" in name:
