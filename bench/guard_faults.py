@@ -44,11 +44,11 @@ class Ranks:
         """What each rank saw, or a text if a rank broke."""
         try:
             return self.pool(run, script, plan_of(script, **fields).to_json(), options, fault)
-        except AssertionError as error:
+        except (AssertionError, EOFError) as error:  # a rank failed, or died
             for process in self.pool.processes:
                 process.kill()
             self.pool = Pool(2)
-            return str(error).strip().splitlines()[-1]
+            return (str(error).strip() or "a rank died").splitlines()[-1]
 
 
 def words(settings: dict[str, Any]) -> str:

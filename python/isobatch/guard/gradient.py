@@ -149,7 +149,8 @@ class Gradient:
             off = differing(run.exchange("gradients", checksum(grads)))
             if off:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
-            if len(set(run.exchange("norms before", self._unclipped))) > 1:
+            norms = run.exchange("norms before", self._unclipped)
+            if self._unclipped is not None and max(norms) - min(norms) > GATES[None] * max(norms):
                 self._unclipped = self._sums = None  # the script averages after the backward
         before, after = self._norms(grads)
         bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
