@@ -3,7 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"]), and signal, SIGKILL or SIGSTOP.
+kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -109,6 +110,17 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         form(group, members, number, *args, **settings)
 
     CrewGroup.form = formed
+    new_group = torch.distributed.new_group
+
+    def connecting(*args, **settings):
+        if any(
+            where == "connecting" for _, where in kills
+        ):  # A moment later its address is known, and it is gone.
+            say(kill="connecting")
+            threading.Timer(0.003, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return new_group(*args, **settings)
+
+    torch.distributed.new_group = connecting
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     crews = survivors(
         recipe_of(options),

@@ -1,6 +1,11 @@
 """Whose list a crew has: closed once, with votes that count only where a rank holds the run's state."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from time import monotonic
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +16,7 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Roster, Seat  # noqa: E402
-from isobatch.integrations.torch.elastic.store import Store, host_and_port  # noqa: E402
+from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
 
@@ -81,6 +86,45 @@ def test_more_than_half_go_on_or_nobody(store):
     assert formed(those[:1], [3]) == [
         "1 of 3 ranks are left, and more than half is 2 (min_ranks= lets fewer go on)"
     ]
+
+
+def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
+    (old,) = members(store, 1)
+    formed([old], [NEW])
+    old.say_over("it does not come back")
+    ended = threading.Event()
+
+    def beat():
+        pulse = Store(store, 5.0)
+        for count in range(1000):
+            pulse.set(f"beat/{old.id}", str(count))
+            if ended.wait(0.1):
+                return
+
+    beats = threading.Thread(target=beat)
+    beats.start()
+    found = formed([member(store, "late", timeout=1.5)], [NEW])
+    ended.set()
+    beats.join()
+    assert found == ["the ranks that hold the run's state did not come in 2 s: r0"]
+
+
+def test_a_store_that_does_not_answer_is_gone_after_its_time():
+    """As one whose host is cut off: its socket is there, and says nothing."""
+    command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        asked = Store(f"127.0.0.1:{process.stdout.readline().split()[-1]}", 1.0)
+        asked.set("a", "b")
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        begun = monotonic()
+        try:
+            for one in asked, asked:
+                with pytest.raises(StoreGone, match="is gone"):
+                    one.has("a")
+        finally:
+            process.kill()
+        assert monotonic() - begun < 10
 
 
 def test_a_store_whose_run_has_ended_says_so(store):

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from ddp import surviving  # noqa: E402
-from ddp.crews import Ranks, faults, lines  # noqa: E402
+from ddp.crews import Ranks, faults, gaps, lines  # noqa: E402
 
 OPTIONS = {
     "ranks": 3,
@@ -172,3 +172,25 @@ def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
             seen.append([len([*Path(f"/proc/{stays.pid}", what).iterdir()]) for what in ("task", "fd")])
     assert crews >= 14
     assert seen[-1] == seen[1], seen
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_while_the_others_connect_is_not_waited_for(tmp_path, alone):
+    """gloo waits for it five times as long as the group's time-out, whatever happens to its sockets."""
+    begun = time.monotonic()
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}")
+        ranks.wait_for(lambda line: line.get("done") == 2)
+        ranks.start("late", kills=[[0, "connecting"]])
+        codes = ranks.wait(120)
+    assert codes == {"r0": 0, "r1": 0, "r2": 0, "late": DEAD}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] == []
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_lost_crew_do_not_hold_up_the_next(tmp_path, alone):
+    kills = {0: [[10, "between"]], 1: [[20, "between"]]}
+    through(tmp_path, alone, kills, {"r0": DEAD, "r1": DEAD, "r2": 0}, workers=1, pause=0.02)
+    assert max(gaps(tmp_path)) < 4.0

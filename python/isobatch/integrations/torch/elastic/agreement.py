@@ -54,12 +54,19 @@ class RankGroup:
 
     Args:
         timeout: of its agreements; None: torch's.
+        connecting: until the ranks have found each other; None: as `timeout`.
     """
 
-    def __init__(self, rank: int, size: int, timeout: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        timeout: timedelta | None = None,
+        connecting: timedelta | None = None,
+    ) -> None:
         self.rank, self.size = rank, size
         self._group: Any = None
-        self._timeout = timeout
+        self._timeout, self._connecting = timeout, connecting
 
     @property
     def connected(self) -> bool:
@@ -72,7 +79,9 @@ class RankGroup:
                 raise InputError(
                     f"the run has {self.size} processes and no process group: call torch.distributed.init_process_group first"
                 )
-            self._group = dist.new_group(backend="gloo", timeout=self._timeout)
+            self._group = dist.new_group(backend="gloo", timeout=self._connecting or self._timeout)
+            if self._connecting is not None and self._timeout is not None:
+                set_timeout(self._timeout, self._group)
         return self._group
 
     def agree(self, facts: Mapping[str, Any] | InputError) -> None:
@@ -166,6 +175,12 @@ class Agreements:
         """Waits for the agreement under way."""
         if self._pending is not None:
             self._pending.result()
+
+
+def set_timeout(timeout: timedelta, group: Any = None) -> None:
+    """Sets the time-out of a group's collectives; torch before 2.9 has another name for it."""
+    public = getattr(dist, "set_timeout", None)
+    (public or dist.distributed_c10d._set_pg_timeout)(timeout, group)
 
 
 def is_count(value: float) -> bool:

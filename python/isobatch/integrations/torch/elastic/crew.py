@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any, Self
@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
+from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.loop import Loop
 from isobatch.integrations.torch.elastic.membership import Heartbeat, Membership
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
+from isobatch.integrations.torch.elastic.store import StoreGone
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
@@ -99,7 +100,8 @@ class Crew(Watch):
             return False
         if not self.lost:
             self.lost = True
-            self._members.say_over(str(error).splitlines()[0][:200])
+            with suppress(StoreGone):  # Then there can be no next crew, and `survivors` says so.
+                self._members.say_over(str(error).splitlines()[0][:200])
         return True
 
     def check_current(self) -> None:
@@ -128,9 +130,9 @@ class CrewRun(ElasticRun):
 
     _asked = False
 
-    def __init__(self, crew: Crew, timeout: float, recipe: Recipe | Plan, **settings: Any) -> None:
+    def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._watch = self._crew = crew
-        self._timeout = timedelta(seconds=timeout)
+        self._timeout, self._connecting = timedelta(seconds=members.timeout), connecting(members.lease)
         super().__init__(recipe, **settings)
 
     @property

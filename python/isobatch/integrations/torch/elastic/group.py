@@ -6,16 +6,17 @@ import os
 import socket
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
-from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.integrations.torch.elastic.store import Store
+from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
 class LeftOut(RuntimeError):
@@ -35,22 +36,36 @@ def is_loss(error: BaseException) -> bool:
 class CrewGroup:
     """The process group of one crew.
 
-    gloo's own abort leaves a rank in the collective that it waits in, so its sockets are shut down, all that were opened since the
-    group was begun; NCCL has an abort that works. The rendezvous has a connection of its own to the store, which is cut with them.
+    gloo's own abort leaves a rank in the collective that it waits in, so its sockets are shut down; NCCL has an abort that works. Until
+    the group is ready these are all sockets that were opened since it was begun, with the rendezvous's own connection to the store;
+    from then on those, and what a listener of theirs accepts. So a connection that the training opens, as for an upload, is left alone.
+
+    gloo waits for a rank to connect in a condition that no socket ends, five times as long as the group's time-out. So ranks meet in the
+    store first, and form with a time-out of a fifth of the lease.
     """
 
     def __init__(self) -> None:
-        self._before: set[int] | None = None
+        self._before: set[str] | None = None
+        self._own: set[str] | None = None
         self._wrapped: list[Any] = []
 
     def begin(self) -> None:
         """Notes what is there before the group."""
-        self._before = _sockets()
+        self._before, self._own = {*sockets().values()}, None
+
+    def ready(self) -> None:
+        """Notes which sockets are the group's."""
+        self._own = {*sockets().values()} - (self._before or set())
 
     def form(
         self, store: Store, number: int, rank: int, size: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group; a rank that does not come is waited for no longer than the lease."""
+        """Forms the group; a rank that does not come is waited for no longer than the lease.
+
+        Raises:
+            RuntimeError: a rank did not come.
+        """
+        _meet(store, number, size, lease)
         # torch names groups by a count in each process, and one that could not be formed leaves it: ranks would not meet again.
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
@@ -60,10 +75,10 @@ class CrewGroup:
             store=prefix,
             rank=rank,
             world_size=size,
-            timeout=timedelta(seconds=max(lease, 5.0)),
+            timeout=connecting(lease),
         )
         sys.excepthook = hook
-        dist.set_timeout(timedelta(seconds=timeout))
+        set_timeout(timedelta(seconds=timeout))
 
     def wrap(self, net: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """Wraps a network in DDP; the state of all is the same already."""
@@ -78,11 +93,26 @@ class CrewGroup:
         for group in _groups():
             with suppress(RuntimeError, AttributeError):
                 group._get_backend(torch.device("cuda")).abort()
-        for number in _sockets() - self._before if self._before is not None else ():
-            with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-                listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                if one.family in (socket.AF_INET, socket.AF_INET6) and not listens:
-                    one.shutdown(socket.SHUT_RDWR)
+        if self._before is None:
+            return
+        opened = [number for number, name in sockets().items() if name not in self._before]
+        ports: set[int] = set()
+        with ExitStack() as stack:
+            connected = []
+            for number in opened:
+                with suppress(OSError):
+                    one = stack.enter_context(socket.socket(fileno=os.dup(number)))
+                    if one.family not in (socket.AF_INET, socket.AF_INET6):
+                        continue
+                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        ports.add(one.getsockname()[1])
+                    else:
+                        connected.append((one, number))
+            own = self._own
+            for one, number in connected:
+                with suppress(OSError):
+                    if own is None or inode(number) in own or one.getsockname()[1] in ports:
+                        one.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
         """Frees the group with its threads and sockets, also where the training still has the model that was wrapped."""
@@ -102,14 +132,16 @@ def _groups() -> list[Any]:
     return [group for group in [*dist.distributed_c10d._world.pg_map] if group is not None]
 
 
-def _sockets() -> set[int]:
-    """Returns the file descriptors that are sockets; none where the system does not list them."""
-    with suppress(OSError):
-        return {int(path.name) for path in Path("/proc/self/fd").iterdir() if _is_socket(path)}
-    return set()
+def connecting(lease: float) -> timedelta:
+    """Returns the time-out to form a group with: gloo waits five times as long for a connection."""
+    return timedelta(seconds=max(lease / 5, 2.0))
 
 
-def _is_socket(path: Path) -> bool:
-    with suppress(OSError):
-        return str(path.readlink()).startswith("socket:")
-    return False
+def _meet(store: Store, number: int, size: int, lease: float) -> None:
+    """Waits until all ranks of a crew are about to form its group."""
+    store.number(f"{number}/here")
+    until = monotonic() + lease
+    while int(store.get(f"{number}/here") or 0) < size:
+        if store.has(f"{number}/over") or monotonic() > until:
+            raise RuntimeError(f"not all {size} ranks came to form the process group")
+        sleep(0.01)

@@ -40,6 +40,7 @@ class Loop:
         self._agreements = Agreements(ranks)
         self.asked = self.joining = False
         self.current: Step | None = None
+        self._batches: Iterator[Any] = iter(())
 
     @property
     def stopping(self) -> bool:
@@ -47,8 +48,12 @@ class Loop:
         return self._agreements.stopping
 
     def free(self) -> None:
-        """Lets go of the ranks' group: a training may hold its last step longer."""
+        """Lets go of the ranks' group: a training may hold its last step longer. The loader's workers are ended here: where the garbage
+        collector comes to them first, it takes their queues before them, and waits ten seconds for what they never read."""
         self._agreements.free()
+        end_workers = getattr(self._batches, "_shutdown_workers", None)
+        if end_workers is not None:
+            end_workers()
 
     @property
     def unfinished(self) -> str | None:
@@ -64,7 +69,8 @@ class Loop:
     def steps(self) -> Iterator[Step]:
         """Yields the steps, each to be finished before the next is asked for; where somebody waits to join they end behind one."""
         with Signals() as signals, self._watch.guard():
-            windows = self._windows(iter(self._loader))
+            self._batches = iter(self._loader)
+            windows = self._windows(self._batches)
             window = next(windows, None)
             if window is not None and self._tokens is not None:
                 self._agreements.begin_step(False, window.own)

@@ -248,8 +248,11 @@ class _Closing:
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
         """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
         here = {seat.id for seat in seats}
-        if not (late or all(self._beats.left(member) for member in self._old if member not in here)):
-            return None
+        silent = [member for member in self._old if member not in here and not self._beats.left(member)]
+        if silent:
+            names = ", ".join(member.split("|")[0] for member in silent)
+            why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
+            return self._given_up(why) if late else None
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
             return Roster(self._number, tuple(seats))
         return (

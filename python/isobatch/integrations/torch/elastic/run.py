@@ -75,6 +75,7 @@ class ElasticRun:
 
     _watch: Watch = ALL_THERE
     _timeout: timedelta | None = None
+    _connecting: timedelta | None = None
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world = find_world()
-        self._ranks = RankGroup(self.world.rank, self.world.size, self._timeout)
+        self._ranks = RankGroup(self.world.rank, self.world.size, self._timeout, self._connecting)
         self.seed, self.shuffle = seed, shuffle
         self._loop: Loop | TrainerLoop | None = None
         self._agreed = False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -40,7 +43,9 @@ class Store:
             ) from None
 
     def _connect(self, host: str, port: int, seconds: float) -> None:
+        self.seconds = seconds
         self._store: Any = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
+        _limit_waits(port, seconds)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
@@ -54,8 +59,9 @@ class Store:
     def another(self) -> Any:
         """Returns a connection of its own, for another thread or for a process group."""
         made = object.__new__(Store)
-        made.address = self.address
+        made.address, made.seconds = self.address, self.seconds
         made._store = self._ask(self._store.clone)
+        _limit_waits(host_and_port(self.address)[1], self.seconds)
         return made
 
     @property
@@ -106,6 +112,33 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"store must be 'host:port', got {shown(address)}", field="store")
     return host, int(port)
+
+
+def _limit_waits(port: int, seconds: float) -> None:
+    """Limits how long an answer of the store is waited for: torch's time-out is none of a host that is cut off, or of a store that was
+    stopped, and TCP's own takes a quarter of an hour. Only Linux lists a process's sockets."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    for number in sockets():
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == port:
+                for option in socket.SO_RCVTIMEO, socket.SO_SNDTIMEO:
+                    one.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def sockets() -> dict[int, str]:
+    """Returns the file descriptors that are sockets, each with its inode, which unlike the descriptor's number no other gets; none where
+    the system does not list them."""
+    with suppress(OSError):
+        found = ((int(path.name), inode(int(path.name))) for path in Path("/proc/self/fd").iterdir())
+        return {number: name for number, name in found if name.startswith("socket:")}
+    return {}
+
+
+def inode(number: int) -> str:
+    """Returns what a file descriptor is of; nothing where it is closed."""
+    with suppress(OSError):
+        return str(Path(f"/proc/self/fd/{number}").readlink())
+    return ""
 
 
 class Lifeline:

@@ -6,6 +6,7 @@ import atexit
 import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import wraps
 from types import MethodType
 from typing import Any
@@ -22,7 +23,7 @@ from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import Held, TrainingState, heal
 from isobatch.integrations.torch.elastic.membership import NEW, OUT, Heartbeat, Membership, Roster
-from isobatch.integrations.torch.elastic.store import Store
+from isobatch.integrations.torch.elastic.store import Store, StoreGone
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
@@ -148,6 +149,8 @@ class _Survivors:
             finally:
                 self._pulse.end()
                 self._pulse.exit()
+                if self._crew is not None and hasattr(self._crew, "run"):
+                    self._crew.run.free()
                 self._group.free()
                 members.leave()
                 atexit.unregister(members.leave)
@@ -172,7 +175,8 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
-                self._members.say_over(str(error).splitlines()[0][:200])
+                with suppress(StoreGone):  # `form` says so.
+                    self._members.say_over(str(error).splitlines()[0][:200])
                 self._pulse.exit()
                 self._group.free()
 
@@ -207,9 +211,8 @@ class _Survivors:
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         self._refuse_standstill(table, best.step)
-        crew.run = CrewRun(
-            crew, members.timeout, self._recipe, **{**self._settings, **accept, "state": best.run}
-        )
+        crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
+        self._group.ready()
         self._state = crew.run.written()
         crew.applied, crew.saved = self._step, self._saved
         members.fits = lambda count: crew.run.plans([count])[count].status != "infeasible"
