@@ -51,9 +51,10 @@ class Loop:
         """Lets go of the ranks' group: a training may hold its last step longer. The loader's workers are ended here: where the garbage
         collector comes to them first, it takes their queues before them, and waits ten seconds for what they never read."""
         self._agreements.free()
-        end_workers = getattr(self._batches, "_shutdown_workers", None)
-        if end_workers is not None:
-            end_workers()
+        for name in "close", "_shutdown_workers":  # A GlobalLoader's iterator, and a DataLoader's.
+            end = getattr(self._batches, name, None)
+            if end is not None:
+                end()
 
     @property
     def unfinished(self) -> str | None:
