@@ -54,7 +54,7 @@ def trainer_gradient(
     """Explains a gradient `ratio` times too large where the Trainer multiplies it already, and what there is beside; a `compute_loss` of the
     script's own is not multiplied by the processes.
 
-    >>> trainer_gradient(32.0, multiplied=8, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).text[-54:]
+    >>> trainer_gradient(32.0, multiplied=8, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).text[-65:]
     'num_items_in_batch (8×), and no division by the accumulation (4×)'
     """
     trainer, rest = Cause.TRAINER_MULTIPLIES, ratio / multiplied

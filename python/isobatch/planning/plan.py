@@ -276,7 +276,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
         >>> from isobatch import plan
         >>> made = plan(Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 4).to("transformers")
-        >>> print(str(made).splitlines()[4])
+        >>> print(str(made).splitlines()[5])
         gradient_accumulation_steps: 2  # was 1
         """
         from isobatch.tools.export import export
