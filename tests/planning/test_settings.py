@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 import isobatch as ib
@@ -180,6 +181,7 @@ def test_an_integer_policy_of_replan_is_effective_batch():
             (it, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(it))}")
             for it in (7.5, float("nan"), None, [8])
         ),
+        (np.array([8, 16]), "cluster must be a Cluster or a number of GPUs, got "),
         ("8", "cluster must be a Cluster or a number of GPUs, got "),
         (True, "cluster must be a Cluster or a number of GPUs, got True"),
     ],

@@ -411,10 +411,13 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
         count = cluster
     elif isinstance(cluster, Cluster):
         return cluster
-    elif isinstance(cluster, bool) or not hasattr(cluster, "__index__"):
+    elif isinstance(cluster, bool):
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
     else:
-        count = operator.index(cluster)
+        try:
+            count = operator.index(cluster)
+        except TypeError:  # also of an array, which has __index__
+            raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
