@@ -38,7 +38,7 @@ VERL = {
 
 
 def of_trl(settings: dict[str, Any], gpus: int, folder: str) -> str:
-    """Gives the settings to GRPOConfig on so many GPUs; an empty text where it takes them."""
+    """Gives the settings to GRPOConfig on a number of GPUs; an empty text where it takes them."""
     from transformers import TrainingArguments
     from trl import GRPOConfig
 

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Checks this node."""
     if os.environ.get("SLURM_LOCALID", "0") != "0" or os.environ.get("LOCAL_RANK", "0") != "0":
         raise InputError("another task checks this node: start one a node, as with srun --ntasks-per-node=1")
+    from isobatch.validate.__main__ import publish
     from isobatch.validate.host.node_report import NodeOptions, NodeReport, list_unfit, read_thresholds
     from isobatch.validate.node import CHECKS
     from isobatch.validate.node import run as check
@@ -69,10 +70,5 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.failing_nodes is not None:
         list_unfit(args.failing_nodes, report.node, fit=not report.exit_code)
-    if args.output is not None:
-        report.save(args.output)
-    if args.json:
-        print(report.to_json())
-    else:
-        report.show()
+    publish(report, args)
     return report.exit_code

@@ -12,6 +12,7 @@ from isobatch.errors import InputError, together
 from isobatch.validate.ranks import network
 
 if TYPE_CHECKING:
+    from isobatch.validate.host.node_report import NodeReport
     from isobatch.validate.options import Options
     from isobatch.validate.report import Report
 
@@ -80,7 +81,7 @@ def _flag(field: str) -> str:
     return FLAGS.get(field, f"--{field.replace('_', '-')}")
 
 
-def publish(report: Report, args: argparse.Namespace) -> None:
+def publish(report: Report | NodeReport, args: argparse.Namespace) -> None:
     """Writes and prints a report as asked."""
     if args.output is not None:
         report.save(args.output)
