@@ -26,7 +26,6 @@ def recipe(tmp_path):
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
-        (["plan", "--ragged"], "isobatch plan: unknown option '--ragged': use --split ragged"),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
         (["plan", "--gpus", "x"], "isobatch plan: --gpus must be a whole number, at least 1, got 'x'"),
         (["plan", "--gpus", "0"], "isobatch plan: --gpus must be at least 1, got 0"),

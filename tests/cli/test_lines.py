@@ -76,11 +76,6 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ({"recipe": {**RECIPE, "lr": -1}, "gpus": 8}, "lr must be a finite number above 0, got -1", ["lr"]),
         ({"recipe": {**RECIPE, "weight_dcay": 1}, "gpus": 8}, "did you mean 'weight_decay'?", None),
         ({"recipe": RECIPE, "gpu": 8}, "unknown key 'gpu': did you mean 'gpus'?", ["gpu"]),
-        (
-            {"recipe": RECIPE, "gpus": 8, "ragged": True},
-            "unknown key 'ragged': use split='ragged'",
-            ["ragged"],
-        ),
         ({"recipe": RECIPE, "gpus": 8, "policy": "grw"}, "policy must be keep, grow", ["policy"]),
         ({"recipe": RECIPE, "gpus": 8, "cluster": {}}, "gpus goes without cluster", ["gpus"]),
         ({"recipe": 7, "gpus": 8}, "recipe must be an object, got 7", ["recipe"]),

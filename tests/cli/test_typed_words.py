@@ -140,12 +140,9 @@ def test_options_read_units(capsys):
             ["--set", "effective_batch=64,lr=1e-3"],
             "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: --set effective_batch=64 --set lr=1e-3",
         ),
-        (["--ragged"], "use --split ragged"),
-        (["--muon-decay"], "use --set decay=sqrt"),
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "ragged=true"], "use --split ragged"),
         (
             ["--set", "gpus=32", "--set", "effective_batch=250"],
             "effective_batch 250 is no multiple of 32 replicas",
@@ -167,11 +164,7 @@ def test_a_number_behind_gpu_was_meant_for_gpus(capsys):
     assert "did you mean --gpus 64?" in capsys.readouterr().err
 
 
-def test_settings_that_went_are_no_fields_and_no_columns():
-    with pytest.raises(ib.InputError, match="unknown field 'ragged': use split='ragged'"):
-        ib.Recipe(effective_batch=256, lr=0.1, ragged=True)
-    with pytest.raises(ib.InputError, match="unknown column 'ragged': use split='ragged'"):
-        ib.plan_fleet({"effective_batch": [256], "lr": [0.1], "ragged": [True]}, [2])
+def test_gpus_are_no_field_of_a_cluster():
     with pytest.raises(ib.InputError, match="gpus is nodes × gpus_per_node"):
         ib.Cluster(gpus=16)
 

@@ -14,7 +14,6 @@ from isobatch import _core
 from isobatch.cli.options import add_settings
 from isobatch.planning import settings as home
 from isobatch.planning.record import VALUES
-from isobatch.recipes import names
 from isobatch.recipes import recipe as recipes
 from reference.profile import PROFILE
 from reference.settings import CASES, RECIPE
@@ -204,10 +203,3 @@ def test_a_default_that_is_given_is_that_of_the_core(name):
     assert home.settings_of(given) is not home.DEFAULTS
     recipe = ib.Recipe(**RECIPE)
     assert ib.plan(recipe, 6, **given).to_json() == ib.plan(recipe, 6).to_json()
-
-
-@pytest.mark.parametrize("name", names.EARLIER)
-def test_a_name_that_went_says_where(name):
-    with pytest.raises(ib.InputError, match=re.escape(f"unknown setting {name!r}: {names.earlier(name)}")):
-        ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8, **{name: 1})
-    assert name not in of_the_core()

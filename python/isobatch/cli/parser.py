@@ -167,11 +167,9 @@ class Parser(argparse.ArgumentParser):
     def _left_over(self, word: str) -> InputError:
         if not word.startswith("-"):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
-        from isobatch.recipes.names import earlier
-
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
-        went = _ELSEWHERE.get((self.prog, plain)) or earlier(plain, as_options=True)
+        went = _ELSEWHERE.get((self.prog, plain))
         if went is not None:
             return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]

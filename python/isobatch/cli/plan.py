@@ -20,7 +20,6 @@ from isobatch.errors import InputError, missing, must_be, together, unknown
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Settings, settings_of
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.names import earlier
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
 
@@ -238,8 +237,6 @@ def _answer(
 ) -> dict[str, Any]:
     for name in found:
         if name not in (*OWN, *Settings._fields):
-            if (went := earlier(name)) is not None:
-                raise InputError(f"unknown key {name!r}: {went}", field=name)
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
     if "allocate" in found:
         return {"id": found.get("id"), "allocation": _division(found, how)}

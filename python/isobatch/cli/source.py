@@ -17,7 +17,6 @@ from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
 from isobatch.recipes.cluster import no_field
-from isobatch.recipes.names import earlier
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
 
@@ -73,8 +72,6 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
                 f"give each field its own: --set {name}={text[: also.start()]} --set {text[also.start(1) :]}"
             )
             raise InputError(f"--set {entry} holds two fields: {todo}", field=f"--set {name}")
-        if (went := earlier(name, as_options=True)) is not None:
-            raise InputError(f"unknown field {name!r}: {went}", field=f"--set {name}")
         changes[name] = _value(name, text)
     return changes
 

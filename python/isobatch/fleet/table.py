@@ -31,7 +31,7 @@ from isobatch.fleet.columns import (
 )
 from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refuse_unreadable
 from isobatch.recipes.cluster import Cluster
-from isobatch.recipes.names import earlier, how_to_multiply
+from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import OURS, few, nearest, printable, redacted
 
@@ -311,11 +311,6 @@ def _of_columns(
 def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
     needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
     faults = [
-        InputError(f"unknown column {name!r}: {went}", file=file, field=name)
-        for name in names
-        if (went := earlier(name)) is not None
-    ]
-    faults += [
         missing(name, _hint(kind, name, names, needed, file), file=file)
         for name in needed
         if name not in names

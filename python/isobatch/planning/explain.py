@@ -11,7 +11,6 @@ from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.refusal import (
     CAPS,
     LINK_UNKNOWN,
-    asked_batch,
     error_share,
     menu,
     refusal,
@@ -160,7 +159,7 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
 
 def _nearer(plan: PlanRecord) -> str:
     """Names a nearer batch passed over for its much smaller micro-batches."""
-    wanted, (_, _, replicas, batch, _) = asked_batch(plan) or 0, plan.layout
+    wanted, (_, _, replicas, batch, _) = plan.asked_batch or 0, plan.layout
     near = min(
         (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
         key=lambda it: (abs(it - wanted), it),

@@ -115,6 +115,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> best.effective_batch, best.settings.batch_tolerance
         (255, 0.004)
         """
+        if isinstance(self, FeasiblePlan):
+            return ()
         from isobatch.planning.refusal import options
 
         make = self.__dict__.get("make") or partial(plan_of, self.recipe)

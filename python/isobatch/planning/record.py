@@ -108,6 +108,14 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
         irregular = Reason.RAGGED in self.reasons or Reason.UNEVEN in self.reasons
         return Layout(*cast(tuple[int, int, int, int], counts), irregular)
 
+    @property
+    def asked_batch(self) -> int | None:
+        """The batch asked for, where it is known without a plan."""
+        policy = self.settings.policy
+        return (
+            policy if isinstance(policy, int) else self.recipe.effective_batch if policy == "keep" else None
+        )
+
 
 VALUES = PlanRecord.__struct_fields__[3:]
 """The names of what the core works out of a recipe, a cluster and settings."""

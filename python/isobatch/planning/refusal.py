@@ -40,8 +40,6 @@ def options(asked: PlanRecord, make: Make[P]) -> list[P]:
         settings asked for. A plan's own cluster
         and settings are what makes it.
     """
-    if asked.status != "infeasible":
-        return []
     found: list[P] = []
     for cluster, settings in _candidates(asked, make):
         plan = make(cluster, settings)
@@ -226,14 +224,8 @@ def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
     return f"{LINK_UNKNOWN}, so that nobody can check deadline_hours and budget"
 
 
-def asked_batch(plan: PlanRecord) -> int | None:
-    """Returns the batch asked for, where it is known without a plan."""
-    policy = plan.settings.policy
-    return policy if isinstance(policy, int) else plan.recipe.effective_batch if policy == "keep" else None
-
-
 def _not_divisible(plan: PlanRecord) -> str | None:
-    batch, groups = asked_batch(plan), plan.settings.batch_multiple
+    batch, groups = plan.asked_batch, plan.settings.batch_multiple
     if batch is None:
         return None
     if batch % groups:
@@ -242,7 +234,7 @@ def _not_divisible(plan: PlanRecord) -> str | None:
 
 
 def _accumulation_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = asked_batch(plan), plan.data_parallel, plan.settings
+    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
     if batch is None or replicas is None:
         return None
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
@@ -250,7 +242,7 @@ def _accumulation_unmet(plan: PlanRecord) -> str | None:
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = asked_batch(plan), plan.data_parallel, plan.settings
+    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
     if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
         return f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch {exact(settings.min_micro_batch)}"
     if batch is None or replicas is None or batch % replicas:
@@ -263,7 +255,7 @@ def _micro_batch_unmet(plan: PlanRecord) -> str | None:
 
 
 def _ramp_not_divisible(plan: PlanRecord) -> str | None:
-    batch = asked_batch(plan)
+    batch = plan.asked_batch
     return None if batch is None else _refused_stage(plan, batch)
 
 
@@ -274,7 +266,7 @@ def _model_parallel(plan: PlanRecord) -> str:
 
 
 def _above_max_batch(plan: PlanRecord) -> str | None:
-    batch = asked_batch(plan)
+    batch = plan.asked_batch
     if batch is None:
         return None
     return f"batch size {exact(batch)} is above max_batch {exact(plan.settings.max_batch)}"

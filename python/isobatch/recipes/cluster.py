@@ -12,7 +12,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, together, unknown
-from isobatch.recipes.names import earlier, product_of
+from isobatch.recipes.names import product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
@@ -84,9 +84,7 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
 
 
 def no_field(name: Any, known: Collection[str]) -> InputError:
-    """Returns the error of a name that no field has; a setting of an earlier version says where it went."""
-    if (went := earlier(str(name))) is not None:
-        return InputError(f"unknown field {name!r}: {went}", field=str(name))
+    """Returns the error of a name that no field has."""
     if any(setting == name for setting, record, _ in _core.fields() if record == "settings"):
         return InputError(f"unknown field {name!r}: it is a setting, and goes beside the recipe", field=name)
     return unknown("field", name, known, field=str(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -59,38 +58,6 @@ def _length(name: str, value: Any) -> Any:
         return share(value)
     unit = _UNITS.get(name)
     return value if unit is None else f"{int(value) if value == int(value) else value}{unit}"
-
-
-# ---- settings of earlier versions ----
-
-EARLIER = {
-    "ragged": "use {split='ragged'}",
-    "uneven": "use {split='uneven'}",
-    "decrease_batch": "use {split='smaller'}",
-    "fixed_micro_batch": "give {min_micro_batch=N} and {max_micro_batch=N}, the same number",
-    "require_multiple": "{micro_batch_multiple=N} always insists",
-    "min_accumulation": "use {accumulation_multiple=N}",
-    "beta_half_life": "use {beta2_rule='half_life'}",
-    "min_beta2": "use {beta2_rule='auto:FLOOR'} or {beta2_rule='half_life:FLOOR'}",
-    "muon_decay": "give the recipe decay='sqrt'",
-    "duration_ratio": "use {duration_scale='RATIO'}",
-    "duration_power": "use {duration_scale='RATIO^POWER'}",
-}
-"""Where names of settings that there were went; settings between braces."""
-
-
-def earlier(name: str, *, as_options: bool = False) -> str | None:
-    """Says where a setting of an earlier version went; None of any other name.
-
-    >>> earlier("ragged"), earlier("ragged", as_options=True), earlier("lr")
-    ("use split='ragged'", 'use --split ragged', None)
-    """
-    found = EARLIER.get(name)
-    if found is None or not as_options:
-        return found and re.sub("[{}]", "", found)
-    return re.sub(
-        r"\{(\w+)='?([^'}]*)'?\}", lambda it: f"--{it[1].replace('_', '-')} {it[2]}", found
-    ).replace("give the recipe decay='sqrt'", "use --set decay=sqrt")
 
 
 # ---- the effective batch in the words of trainers: samples on a GPU × accumulation × replicas ----

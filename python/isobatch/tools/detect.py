@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, unknown
-from isobatch.tools.guess import KINDS, guess_field
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Tool
+from isobatch.tools.unread import guess_field
 
 
 class Keys(NamedTuple):
@@ -123,7 +123,6 @@ _FEW = 3
 """Keys of a tool by which a recipe that cannot be read is said to be its."""
 
 _DEEPEST = 4
-_MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
 def tool_of(name: str) -> Tool:
@@ -304,15 +303,6 @@ def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Ite
             isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
         ):
             yield key, value
-
-
-def is_about_training(key: str) -> bool:
-    """Whether a name looks like a batch, a learning rate, a length or a schedule.
-
-    >>> is_about_training("train.batch_size"), is_about_training("seed")
-    (True, False)
-    """
-    return guess_field(key) in _MATTERS
 
 
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:

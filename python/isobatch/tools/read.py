@@ -12,11 +12,10 @@ from isobatch.errors import InputError, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
-from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Reading, SettingsPage, value_at
 from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
 from isobatch.tools.tool import Tool
-from isobatch.tools.unread import note_unread
+from isobatch.tools.unread import guess_field, note_unread
 
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""

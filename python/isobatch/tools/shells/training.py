@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.guess import guess_field
 from isobatch.tools.page import Unknown
 from isobatch.tools.shells.execution import Execution
 from isobatch.tools.shells.state import Launch, Marks, Shell, Value, is_known, is_mark
+from isobatch.tools.unread import guess_field
 from isobatch.words import few
 
 _BATCHES = ("batch", "batch_per_gpu", "effective_batch")
