@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isobatch import _core
-from isobatch.errors import InputError
+from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
@@ -41,12 +41,14 @@ class Examination(NamedTuple):
         return all(finding.weight is Weight.NOTE for finding in self.findings)
 
 
-def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None, **given: Any) -> Examination:
+def examine(
+    path: str | os.PathLike[str], gpus: int | None = None, *, tool: str | None = None, **given: Any
+) -> Examination:
     """Examines a configuration on a given number of GPUs.
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.
-        gpus: where it is to run.
+        gpus: where it is to run; None: every row of a file that has one for each number of them.
         tool: whose it is; None: found by what is in it.
         given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
@@ -59,6 +61,8 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
     >>> examine(file, 64, tuned_gpus=8).findings[0].what
     'a step has 512 samples, 8 × the 64 that it was tuned with'
     """
+    if gpus is None:
+        return _examine_table(read_file(path, tool))
     if type(gpus) is not int or gpus < 1:
         raise InputError(f"gpus must be a whole number from 1, got {gpus!r}", field="gpus")
     for name in ("tuned_gpus", "batch_per_gpu", "accumulation", "model_parallel", "effective_batch"):
@@ -78,9 +82,26 @@ def examine(path: str | os.PathLike[str], gpus: int, *, tool: str | None = None,
     known = reader(found.tool)
     assert known.reader is not None
     case = Case(known, found, fields, gpus, batch, tuned, made)
-    issues = (*_general(case), *known.reader.check(case))
-    findings = tuple(issue for weight in Weight for issue in issues if issue.weight is weight)
+    findings = _ranked((*_general(case), *known.reader.check(case)))
     return Examination(case.batch, findings, "\n".join(_lines(case, findings)))
+
+
+def _examine_table(found: Reading) -> Examination:
+    """Examines all rows of a file; one that cannot be read is an error here, as nothing else is looked at."""
+    known = reader(found.tool).reader
+    if known is None or known.table is None:
+        raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=found.file)
+    for _, error in found.faults:
+        raise error
+    rows, issues = known.table(found)
+    findings = _ranked(issues)
+    lines = [f"{found.file}: {found.title}, {rows}", *found.notes, *_numbered(findings)]
+    return Examination(found.fields.get("effective_batch"), findings, "\n".join(lines))
+
+
+def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
+    """Sorts issues by their weight, the most expensive first."""
+    return tuple(sorted(issues, key=lambda issue: list(Weight).index(issue.weight)))
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
@@ -144,6 +165,10 @@ def _lines(case: Case, findings: Sequence[Issue]) -> Any:
         yield "That is the batch that it was tuned with: the learning rate stays."
     yield from case.reading.notes
     yield from (error.message for to, error in case.reading.faults if to not in case.fields)
+    yield from _numbered(findings)
+
+
+def _numbered(findings: Sequence[Issue]) -> Iterator[str]:
     for number, finding in enumerate(findings, start=1):
         if number == 1 or finding.weight is not findings[number - 2].weight:
             yield f"{finding.weight}:"

@@ -21,7 +21,12 @@ def add(command: Parser) -> None:
     command.add_argument(
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
-    option(command, "--gpus N", "number of GPUs that it is to run on", type=gpu_count, required=True)
+    option(
+        command,
+        "--gpus N",
+        "number of GPUs that it is to run on (default: every row of a HyperPod recipe)",
+        type=gpu_count,
+    )
     option(command, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(command)
 

@@ -107,6 +107,7 @@ TOOLS = {
         "actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path algorithm.adv_estimator",
         common="trainer.nnodes trainer.n_gpus_per_node trainer.total_epochs data.train_batch_size",
     ),
+    "hyperpod": Keys("scale_config", common="instance_types elastic_policy display_name"),
     "torchrun": Keys(module="launchers"),
     "slurm": Keys(module="slurm"),
     "ray_train": Keys(module="launchers"),

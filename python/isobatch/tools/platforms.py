@@ -116,7 +116,8 @@ def _hyperpod(asked: _Request) -> str:
     top = commented(
         f"for nodes of {asked.per_node} GPUs; on the command line --elastic-replica-discrete-values '{list(rows)}' --max-node-count {max(rows)}"
     )
-    text = yaml_text({"elastic_policy": policy, "scale_config": rows})
+    devices = {"devices": asked.per_node}
+    text = yaml_text({"trainer": devices, "elastic_policy": policy, "scale_config": rows})
     return top + "\n" + re.sub(r'^  "(\d+)":', r"  \1:", text, flags=re.MULTILINE)  # their keys are numbers
 
 

@@ -31,6 +31,7 @@ class Reader:
             with a `*` does not hold for a name that looks like one of these.
         matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own, empty where
             a table is of what does not train.
+        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
     """
 
     versions: str
@@ -39,6 +40,7 @@ class Reader:
     names: Mapping[str, str] = field(default_factory=dict)
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
+    table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
