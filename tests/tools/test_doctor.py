@@ -443,6 +443,14 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
          "the learning rate is 0.0003, not 0.0001", False),
         ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
         ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
+         "12 samples under split_batches are no multiple of 8 processes", True),
+        ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "12 samples under split_batches", True),
+        ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
+         "12 samples under split_batches", True),
+        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.json", {**HF, "num_generations": 8, "generation_batch_size": 64, "steps_per_generation": 1}, {},
+         "generation_batch_size and steps_per_generation are both given", True),
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):
@@ -463,6 +471,12 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     without = {name: value for name, value in CLEAN.items() if name != "learning_rate"}
     first, *_ = found(tmp_path, without, 64, tuned_gpus=8).findings
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
+    ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 --global-batch-size"
+    for batch, change in ((960, "--rampup-batch-size 48 48 900"), (1000, "isobatch plan --from writes")):
+        (stopped,) = [
+            it for it in found(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings if "ramp's" in it.what
+        ]
+        assert stopped.change.startswith(change)
     shrunk = found(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
     assert "only if the batch is to move" in shrunk.change
 
@@ -488,6 +502,43 @@ def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, 
         if it.weight is Weight.STOPS
     ]
     assert stops == ([] if what is None else [f"DeepSpeed stops: {what} replicas"])
+
+
+MMENGINE = """
+train_dataloader = dict(batch_size=2)
+optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-4), accumulative_counts=4)
+auto_scale_lr = dict(base_batch_size=16)
+train_cfg = dict(by_epoch=False, max_iters=8000)
+param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=400),
+                   dict(type='MultiStepLR', by_epoch=False, milestones=[6000, 7000])]
+"""
+
+
+def test_mmengines_iterations_and_base_batch_count_no_accumulation(tmp_path):
+    """Its runner multiplies the loader's batch by the processes alone, and steps its schedulers at every micro-batch."""
+    recipe = ib.Recipe.read(written(tmp_path, "m.py", MMENGINE))
+    assert (recipe.effective_batch, recipe.gpus, recipe.duration, recipe.warmup) == (64, 8, "2000st", "100st")
+    assert recipe.schedule == "multistep(1500st, 1750st, gamma=0.1)"
+    assert found(tmp_path, MMENGINE, 8, name="m.py").healthy
+    (finding,) = [it for it in found(tmp_path, MMENGINE, 16, name="m.py").findings if "auto-scale" in it.what]
+    assert finding.what == "the learning rate is 0.0001, and 0.0002 with --auto-scale-lr"
+    for old, new, field in (
+        ("8000", "8002", "duration"),
+        ("7000", "7001", "schedule"),
+        ("end=400", "end=402", "schedule"),
+    ):
+        with pytest.raises(ib.InputError, match=f"accumulative_counts.*give {field} a value"):
+            ib.Recipe.read(written(tmp_path, "n.py", MMENGINE.replace(old, new)))
+
+
+def test_a_lightning_script_is_no_cli(tmp_path):
+    text = (
+        "from lightning import Trainer\nopt = torch.optim.AdamW(p, lr=1e-3)\ntorch.optim.lr_scheduler.OneCycleLR(opt, 1)\n"
+        "Trainer(max_steps=9)\nDataLoader(d, 4)"
+    )
+    diagnosis = found(tmp_path, text, 8, name="l.py")
+    assert "LightningCLI" not in diagnosis.text and "constant learning rate" not in diagnosis.text
+    assert "OneCycleLR (line 3), whose steps the script decides: give schedule a value" in diagnosis.text
 
 
 def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):

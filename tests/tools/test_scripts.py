@@ -307,6 +307,15 @@ def test_a_loop_around_an_accelerator_is_read(tmp_path):
     )
 
 
+def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
+    text = LOOP.replace(
+        "gradient_accumulation_steps=4",
+        "gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4), parallelism_config=ParallelismConfig(tp_size=2)",
+    )
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4, duration="500st")
+    assert (recipe.effective_batch, recipe.accumulation, recipe.model_parallel) == (128, 4, 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -321,6 +321,24 @@ class TestCommand:
         assert "warmup_steps: 19\nmax_steps: 612\n" in out  # the Trainer's ceiling of 3 %
         assert main([*words, "--set", "gpu=8"]) == 2 and "did you mean 'gpus'" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("kind", "written_as"), [("FSDP", "FSDP"), ("DEEPSPEED", "DEEPSPEED"), ("NO", "MULTI_GPU")]
+    )
+    def test_accelerates_own_kind_of_parallelism_stays(self, tmp_path, capsys, kind, written_as):
+        text = f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 8\n"
+        words = [
+            "plan",
+            "--from",
+            str(written(tmp_path, "a.yaml", text)),
+            "--gpus",
+            "4",
+            "--to",
+            "accelerate",
+        ]
+        assert main([*words, "--set", "effective_batch=64", "--set", "lr=1e-3", "--set", "duration=9st"]) == 0
+        out = capsys.readouterr().out
+        assert f"distributed_type: {written_as}\n" in out and "keep distributed_type" not in out
+
     def test_a_checkpoint_says_where_it_is(self, tmp_path, capsys):
         folder = tmp_path / "checkpoint-500"
         folder.mkdir()
@@ -335,6 +353,28 @@ class TestCommand:
         out = capsys.readouterr().out
         assert "gradient_accumulation_steps: 2  # was 1\n" in out
         assert f"resume_from_checkpoint: {folder}\n" in out and "max_steps: 2000\n" in out
+
+    def test_a_checkpoint_without_a_file_of_one_process_asks_for_the_gpus(
+        self, tmp_path, capsys, monkeypatch
+    ):
+        arguments = {"gradient_accumulation_steps": 2, "learning_rate": 1e-4, "optimzer": "x"}
+        monkeypatch.setattr("isobatch.tools.checkpoint._arguments", lambda folder: arguments)
+        state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}
+        written(tmp_path, "trainer_state.json", json.dumps(state))
+        for rank in (0, 1, 3):
+            (tmp_path / f"rng_state_{rank}.pth").write_bytes(b"")
+        source = ["replan", "--from", str(tmp_path), "--gpus", "2"]
+        assert main(source) == 2
+        assert (
+            "has 3 files rng_state_N.pth, one a process, but rng_state_3.pth is there: give gpus"
+            in capsys.readouterr().err
+        )
+        assert main([*source, "--set", "gpus=4"]) == 0
+        assert "not understood, may change the batch: optimzer" in capsys.readouterr().err
+        arguments["distributed_state"] = {"num_processes": 8}
+        (tmp_path / "rng_state_3.pth").rename(tmp_path / "rng_state_2.pth")
+        assert main(source) == 2
+        assert "but training_args.bin says 8 processes: give gpus" in capsys.readouterr().err
 
 
 class TestFolder:

@@ -126,6 +126,8 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             say(f"{page.file}: {note}")
         if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
             args.batch_multiple = page.multiple
+        if page.tool == str(getattr(args, "to", None)).lower().replace("-", "_"):
+            args.own = page.settings
     return recipe, pages
 
 
@@ -187,6 +189,7 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
         resume=resume,
         elastic=args.elastic,
         again=shlex.join(_again(args)),
+        own=getattr(args, "own", {}),
     )
 
 

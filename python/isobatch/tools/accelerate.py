@@ -9,6 +9,7 @@ from isobatch.tools.launchers import layout, port, script, variables
 from isobatch.tools.page import SettingsPage, Unknown
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
+from isobatch.tools.trainer import undivided_loader
 from isobatch.words import share
 
 _HARMLESS = """
@@ -70,10 +71,14 @@ def _read_loop(page: SettingsPage) -> None:
 
     loader, own, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
     micro = loader.whole("batch_size", "batch_per_gpu")
-    accumulation = own.whole("gradient_accumulation_steps", "accumulation", default=1)
-    if isinstance(own.raw("split_batches"), Unknown):
-        own.number("split_batches", "effective_batch")
-    elif own.flag("split_batches") and micro:
+    of = "gradient_accumulation_plugin.num_steps"
+    steps = of if own.has(of) else "gradient_accumulation_steps"
+    accumulation = own.whole(steps, "accumulation", default=1)
+    own.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
+    split = next((it for it in (own, own.table("dataloader_config")) if it.has("split_batches")), own)
+    if isinstance(split.raw("split_batches"), Unknown):
+        split.number("split_batches", "effective_batch")
+    elif split.flag("split_batches") and micro:
         del fields["batch_per_gpu"], page.reading.keys["batch_per_gpu"]
         page.give("effective_batch", micro * (accumulation or 1), "DataLoader.batch_size")
         page.note("Accelerator.split_batches: DataLoader.batch_size is of all processes together")
@@ -118,10 +123,11 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     """Writes the processes and the precision; the rest as comments, with the commands to set it."""
     sheet = SettingsSheet()
     nodes, _ = layout(plan, sheet)
-    precision = plan.recipe.precision
+    precision, kind = plan.recipe.precision, job.own.get("distributed_type")
+    plain = "MULTI_GPU" if plan.world_size > 1 else "NO"
     sheet.settings = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_GPU" if plan.world_size > 1 else "NO",
+        "distributed_type": plain if kind in (None, "NO", "MULTI_GPU") else kind,
         "num_machines": nodes,
         "num_processes": plan.world_size,
         "machine_rank": 0,
@@ -137,7 +143,8 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
         "same_network": True,
         "use_cpu": False,
     }
-    sheet.note("keep distributed_type where your file has FSDP, DEEPSPEED or MEGATRON_LM")
+    if kind is None:
+        sheet.note("keep distributed_type where your file has FSDP, DEEPSPEED or MEGATRON_LM")
     if nodes > 1:
         sheet.note("on each node: set machine_rank, and main_process_ip to the first node's address")
     # Accelerate rejects gradient_accumulation_steps in this file, and ignores the flag of that name.
@@ -161,6 +168,13 @@ def check(case: Case) -> Iterator[Issue]:
             "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
             f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
             Weight.NOTE,
+        )
+    if True in (
+        case.at("Accelerator", "split_batches"),
+        case.at("Accelerator", "dataloader_config", "split_batches"),
+    ):
+        yield from undivided_loader(
+            case.at("DataLoader", "batch_size"), "DataLoader.batch_size", case.replicas
         )
     if case.at("gradient_accumulation_steps") is not None:
         yield Issue(

@@ -21,9 +21,10 @@ from isobatch.tools.parse import MAX_FILE_BYTES, parse
 from isobatch.tools.tool import Reader, Tool
 from isobatch.tools.trainer import HARMLESS, NAMES, check
 from isobatch.tools.transformers import read as read_arguments
+from isobatch.words import counted
 
 _STATE = "best_* epoch total_flos is_* num_input_tokens_seen stateful_callbacks* trial_* num_train_epochs"
-"""What else a state has."""
+"""What else a state has, beside `training_args.bin`."""
 MAX_PICKLE_BYTES = 1 << 20
 """Of the pickle; a Trainer's has 6 kB."""
 
@@ -88,6 +89,16 @@ def _processes(folder: Path, arguments: dict[str, object], found: Reading) -> No
     state = arguments.get("distributed_state")
     if ranks:
         found.fields["gpus"], found.keys["gpus"] = len(ranks), "rng_state_N.pth"
+        processes = state.get("num_processes") if isinstance(state, dict) else None
+        last = max(int(file.stem.removeprefix("rng_state_")) for file in ranks)
+        if last >= len(ranks) or processes not in (None, len(ranks)):
+            beside = (
+                f"rng_state_{last}.pth is there"
+                if processes is None
+                else f"training_args.bin says {counted(processes, 'process', 'processes')}"
+            )
+            text = f"has {len(ranks)} files rng_state_N.pth, one a process, but {beside}: give gpus a value"
+            found.faults.append(("gpus", InputError(text, file=found.file)))
     elif (folder / "rng_state.pth").is_file():
         found.fields["gpus"], found.keys["gpus"] = 1, "rng_state.pth"
     elif isinstance(state, dict) and type(state.get("num_processes")) is int:

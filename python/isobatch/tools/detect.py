@@ -59,8 +59,8 @@ TOOLS = {
         extends="trl",
     ),
     "accelerate": Keys(
-        "compute_environment distributed_type machine_rank main_training_function rdzv_backend",
-        common="num_machines num_processes mixed_precision",
+        "compute_environment distributed_type main_training_function",
+        common="num_machines num_processes mixed_precision machine_rank rdzv_backend",
     ),
     "deepspeed": Keys(
         "train_micro_batch_size_per_gpu zero_optimization steps_per_print wall_clock_breakdown "
@@ -391,4 +391,4 @@ def _value(field: str, key: str, value: Any) -> str:
         return f"{value:g}ep"
     if field == "warmup" and value < 1:
         return f"{value * 100:g}%"
-    return f"{value:g}sp" if "sample" in name else f"{value}st"
+    return f"{value:g}sp" if "sample" in name else f"{int(value) if value == int(value) else value}st"

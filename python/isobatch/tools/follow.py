@@ -22,6 +22,8 @@ TRL = (
 OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
 _SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
 _WARMED = ("num_warmup_steps", "num_training_steps")
+_TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "GradientAccumulationPlugin")
+"""Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
 _FIRST = {
     "DataLoader": ("dataset", "batch_size"),
@@ -246,7 +248,7 @@ class Script(Scope):
             return holder["_classes"] if isinstance(holder, dict) and "_classes" in holder else Unknown()
         if name in self.functions:
             return self._enter(self.functions[name], self._bound(self.functions[name], node))
-        if name == "dict" and not node.args:
+        if (name == "dict" or last in _TABLES) and not node.args:
             return self._keywords(node)
         return Unknown()
 

@@ -129,6 +129,8 @@ def _schedule(page: SettingsPage) -> None:
     name = page.word("lr_scheduler.class_path")
     arguments: Any = page.raw("lr_scheduler.init_args")
     arguments = arguments if isinstance(arguments, Mapping) else {}
+    if name is None and page.has("lr_scheduler.class_path"):
+        return  # of a script; the fault is there
     if name is None:
         page.give("schedule", "constant", "lr_scheduler")
         page.note(
@@ -212,10 +214,14 @@ def _optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, Any]:
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     if case.at("lr_scheduler") is not None:
+        is_script = ".py" in case.reading.file
         yield Issue(
-            "the scheduler moves once an epoch",
-            "LightningCLI leaves interval at epoch",
-            "lightning, pytorch/cli.py: LightningCLI.configure_optimizers; core/optimizer.py: interval",
+            "the scheduler moves once an epoch"
+            + (", if configure_optimizers returns it alone" if is_script else ""),
+            "Lightning's interval is epoch unless it is named"
+            if is_script
+            else "LightningCLI leaves interval at epoch",
+            f"lightning, pytorch/{'' if is_script else 'cli.py: LightningCLI.configure_optimizers; '}core/optimizer.py: interval",
             'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
             Weight.NOTE,
         )

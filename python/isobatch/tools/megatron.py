@@ -268,7 +268,9 @@ def _ramps(case: Case) -> Iterator[Issue]:
                 f"the run stops: the ramp's batch of {bad or full} samples does not divide",
                 f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} replicas, and the increments end at {full}",
                 "megatron/core/num_microbatches_calculator.py: RampupBatchsizeNumMicroBatchesCalculator",
-                f"--rampup-batch-size {unit} {unit} {words[-1]}",
+                f"--rampup-batch-size {unit} {unit} {words[-1]}"
+                if full % unit == 0
+                else "isobatch plan --from writes a batch and a ramp that divide",
                 Weight.STOPS,
             )
     yield Issue(

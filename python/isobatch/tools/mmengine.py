@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
@@ -51,6 +52,7 @@ _HARMLESS = """
     optim_wrapper.dtype optim_wrapper.use_fsdp randomness.* runner_type train_cfg.type train_cfg.val_* train_cfg.dynamic_intervals*
     train_cfg.by_epoch train_dataloader.* visualizer.* val_dataloader.batch_size test_dataloader.batch_size model.* optim_wrapper.type work_dir cfg
 """
+_ITERATIONS = ("begin", "end", "T_max", "milestones", "step_size")
 _COSINES, _POWERS = ("CosineAnnealingLR", "CosineAnnealing"), ("PolyLR", "PolynomialLR")
 
 
@@ -71,8 +73,14 @@ def read(page: SettingsPage) -> None:
     page.reading.used |= page.settings.keys() - {*_RUNNER}
     page.note_bases("_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
-    page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1)
-    page.whole("auto_scale_lr.base_batch_size", "effective_batch")
+    each = page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1) or 1
+    base = page.whole("auto_scale_lr.base_batch_size")
+    if base:
+        page.give("effective_batch", base * each, "auto_scale_lr.base_batch_size")
+    if base and each > 1:
+        page.note(
+            f"auto_scale_lr.base_batch_size {base} counts no accumulation: a step had {base} × {each} samples"
+        )
     inner = page.table("optim_wrapper.optimizer")
     page.optimizer("optim_wrapper.optimizer.type", inner.word("type"))
     inner.number("lr", "lr")
@@ -81,7 +89,12 @@ def read(page: SettingsPage) -> None:
     if page.word("optim_wrapper.type", "") == "AmpOptimWrapper":
         page.give("precision", "fp16", "optim_wrapper.type")
     page.length("train_cfg.max_epochs", "duration", "ep")
-    page.length("train_cfg.max_iters", "duration", "st")
+    iterations = page.whole("train_cfg.max_iters")
+    if iterations and iterations > 0 and iterations % each:
+        text = f"train_cfg.max_iters {iterations} is no multiple of accumulative_counts {each}: give duration a value"
+        page.fault("duration", InputError(text, field="train_cfg.max_iters"))
+    elif iterations and iterations > 0:
+        page.give("duration", length(iterations // each, "st"), "train_cfg.max_iters")
     if page.has("param_scheduler"):
         _schedule(page)
 
@@ -91,7 +104,10 @@ def _schedule(page: SettingsPage) -> None:
     value = page.raw("param_scheduler")
     parts = [_part(page, it) for it in (value if isinstance(value, list) else [value])]
     if None in parts:
-        return page.unsupported("param_scheduler", "a scheduler whose begin, end or type is computed")
+        return page.unsupported(
+            "param_scheduler",
+            "a scheduler whose begin, end or type is computed, or whose iterations accumulative_counts does not divide,",
+        )
     rates = [part for part in parts if part is not None and _moves_lr(part)]
     if len(rates) < len(parts):
         page.note(
@@ -114,6 +130,8 @@ def _part(page: SettingsPage, given: Any) -> Stretch | None:
     if not isinstance(given, Mapping):
         return None
     unit = "ep" if given.get("by_epoch", True) else "st"
+    if unit == "st" and (given := _in_steps(given, page.reading.fields.get("accumulation") or 1)) is None:
+        return None
     begin, end, kind = given.get("begin", 0), given.get("end"), given.get("type")
     if not isinstance(begin, int | float) or not isinstance(end, int | float | None):
         return None
@@ -122,6 +140,21 @@ def _part(page: SettingsPage, given: Any) -> Stretch | None:
     if end is not None and length(end, unit) == page.reading.fields.get("duration"):
         end = None
     return Stretch(getattr(kind, "name", kind) or "", unit, begin, end, given)
+
+
+def _in_steps(given: Mapping[str, Any], each: int) -> Mapping[str, Any] | None:
+    """A scheduler's iterations, each a micro-batch, in optimizer steps; None where they are no whole steps."""
+    lengths = {key: given[key] for key in _ITERATIONS if given.get(key) is not None} if each > 1 else {}
+    for value in lengths.values():
+        if not all(
+            type(it) is int and it % each == 0 for it in (value if isinstance(value, list) else [value])
+        ):
+            return None
+    steps = {
+        key: [it // each for it in value] if isinstance(value, list) else value // each
+        for key, value in lengths.items()
+    }
+    return {**given, **steps}
 
 
 def _moves_lr(part: Stretch) -> bool:
@@ -200,14 +233,15 @@ def _drops(page: SettingsPage, part: Stretch) -> None:
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     base, enabled = case.at("auto_scale_lr", "base_batch_size"), case.at("auto_scale_lr", "enable")
-    lr = case.fields.get("lr")
-    if type(base) is int and case.batch is not None and base != case.batch and lr:
-        scaled = f"{real(lr * case.batch / base)} with --auto-scale-lr"
+    lr, each = case.fields.get("lr"), case.fields.get("accumulation") or 1
+    batch = None if case.batch is None else case.batch // each  # mmengine does not count the accumulation
+    if type(base) is int and batch is not None and base != batch and lr:
+        scaled = f"{real(lr * batch / base)} with --auto-scale-lr"
         yield Issue(
             f"the learning rate is {scaled if enabled else real(lr) + ', and ' + scaled}",
-            f"base_batch_size is {base}, a step here has {case.batch}; mmengine scales linearly, whatever the optimizer",
+            f"base_batch_size is {base}, {'an iteration' if each > 1 else 'a step'} here has {batch}; mmengine scales linearly, whatever the optimizer",
             "mmengine, runner/runner.py: Runner.scale_lr; open-mmlab/mmdetection#3079, #3080",
-            f"optim_wrapper.optimizer.lr = {real(lr * case.batch / base)}",
+            f"optim_wrapper.optimizer.lr = {real(lr * batch / base)}",
         )
 
 

@@ -275,6 +275,10 @@ class SettingsPage:
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
+        slots = _slots(page.word("include") or "") if page.has("include") else None
+        if slots:
+            page.give("gpus", slots, "include")
+            return
         for key in ("nproc_per_node", "num_gpus"):
             if page.has(key):
                 each = page.whole(key)
@@ -313,6 +317,16 @@ class SettingsPage:
             f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
         )
         return True
+
+
+def _slots(hosts: str) -> int | None:
+    """The GPUs of deepspeed's `--include`; None where a host is named without its own.
+
+    >>> _slots("localhost:0,1"), _slots("a:0,1@b:3"), _slots("a@b:3")
+    (2, 3, None)
+    """
+    own = [host.partition(":")[2] for host in hosts.split("@")]
+    return sum(len(it.split(",")) for it in own) if all(own) else None
 
 
 def length(number: float, unit: str) -> str:

@@ -44,7 +44,10 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
     if Path(path).is_dir():
         from isobatch.tools.checkpoint import read_folder
 
-        return read_folder(Path(path))
+        folder, how = read_folder(Path(path)), reader("checkpoint").reader
+        assert how is not None
+        note_unread(SettingsPage(folder.settings, folder), how)
+        return folder
     if Path(path).name == "training_args.bin" and Path(path).is_file():
         from isobatch.tools.checkpoint import attributes
 

@@ -29,6 +29,7 @@ class Job:
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
         again: the command that plans anew, without the GPUs, for the message of a start on others than the plan's.
+        own: the settings of the file that the plan was made from, where it is of the same tool.
     """
 
     name: str = "isobatch"
@@ -37,6 +38,7 @@ class Job:
     resume: str | None = None
     elastic: bool = False
     again: str = "isobatch plan RECIPE"
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for text in (self.name, *self.command, self.image or "", self.resume or "", self.again):

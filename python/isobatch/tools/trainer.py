@@ -28,8 +28,8 @@ HARMLESS = """
     dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names train_sampling_strategy group_by_length
     length_column_name ddp_* skip_memory_metrics optim_target_modules optim_args optim_target_modules overwrite_* past_index tpu_*
     fp16_opt_level fp16_backend half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
-    accelerator_config.* parallelism_config.dp_replicate_size parallelism_config.dp_shard_size parallelism_config.*_backend
-    parallelism_config.*_handler distributed_state block_size max_train_samples low_cpu_mem_usage config_name streaming
+    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size parallelism_config.dp_shard_size parallelism_config.*_backend
+    parallelism_config.*_handler block_size max_train_samples low_cpu_mem_usage config_name streaming
 """
 """Of transformers 4.30 to 5.23, and of its example scripts."""
 MATTERS = {"per_gpu_train_batch_size": "effective_batch", "split_batches": "effective_batch"}
@@ -193,6 +193,18 @@ def _best_model(case: Case) -> Iterator[Issue]:
     )
 
 
+def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
+    """Finds a batch of all processes, as under `split_batches`, that they do not divide."""
+    if type(batch) is int and replicas and batch % replicas:
+        yield Issue(
+            f"the run stops: {batch} samples under split_batches are no multiple of {replicas} processes",
+            f"{key} counts the samples of all processes, and each takes as many",
+            "accelerate, data_loader.py: BatchSamplerShard",
+            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of one process",
+            Weight.STOPS,
+        )
+
+
 def _without_effect(case: Case) -> Iterator[Issue]:
     """Finds settings that another one overrules."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
@@ -265,6 +277,9 @@ def check(case: Case) -> Iterator[Issue]:
         yield from _best_model(case)
     if case.reading.tool in ("transformers", "checkpoint"):
         yield from _undivided_loss(case)
+    if case.at("accelerator_config", "split_batches") in (True, "true"):
+        batch = case.at("per_device_train_batch_size") or DEFAULTS["per_device_train_batch_size"]
+        yield from undivided_loader(batch, "per_device_train_batch_size", case.replicas)
     yield from _without_effect(case)
     if case.at("max_grad_norm") is None:
         yield Issue(

@@ -62,6 +62,12 @@ def _rollouts(page: SettingsPage) -> None:
 def check(case: Case) -> Iterator[Issue]:
     """Finds the Trainer's silent behaviour, and a batch that TRL refuses."""
     yield from check_trainer(case)
+    if case.at("generation_batch_size") is not None and case.at("steps_per_generation") is not None:
+        yield _stops(
+            "generation_batch_size and steps_per_generation are both given",
+            "each follows from the other",
+            "remove steps_per_generation",
+        )
     each, micro = case.reading.multiple, number(case.fields.get("batch_per_gpu"))
     pass_of_all = int(micro) * case.replicas
     rollout = case.at("generation_batch_size") or pass_of_all * int(

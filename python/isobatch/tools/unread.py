@@ -20,7 +20,12 @@ EVERYWHERE = (
     "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns preprocess* num_workers *_num_workers "
     "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* use_peft quant* load_in_* freeze* tune_* "
     "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* torch_dtype dtype *compile* "
-    "nproc_per_node nnodes node_rank master_* rdzv* local_rank deepspeed fsdp* use_cache schema version"
+    "nproc_per_node nnodes node_rank master_* local_rank deepspeed fsdp* use_cache schema version "
+    # of torchrun, accelerate launch and deepspeed, in front of the script
+    "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank signals_to_handle event_log_handler "
+    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank main_process_* same_network num_cpu_* "
+    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile launcher launcher_args bind_core* "
+    "*_elastic_nodes enable_each_rank_log enable_cpu_affinity no_local_rank no_ssh* ssh_port venv_script force_multi"
 )
 """Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
 
