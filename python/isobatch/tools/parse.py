@@ -16,6 +16,7 @@ from typing import Any
 from isobatch.errors import InputError, must_be, unreadable
 from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
 from isobatch.files.whole import read_whole
+from isobatch.tools import kubernetes
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
@@ -85,6 +86,12 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
                 return settings
         return python_literals(text, file, None if bases is None else bases.settings)
     data = _parsed(text, file, suffix, bases, name)
+    if kubernetes.is_job(data):
+        try:
+            line, started = kubernetes.command(data, [] if bases is None else bases.notes)
+        except InputError as error:
+            raise error.at(file=file) from None
+        return {**started, **_command_line(line, file, bases)}
     for key in ("_base_", "_BASE_"):
         if bases is not None and isinstance(data, dict) and key in data:
             refuse_large(data, file)
@@ -103,12 +110,15 @@ def _parsed(text: str, file: str, suffix: str, bases: Bases | None, name: str) -
         return parse_toml(text)
     if not looks_like_arguments(text):
         return parse_yaml(text, file, tagged=UNKNOWN)
+    return _command_line(text, file, bases, int(name) if name else None)
+
+
+def _command_line(text: str, file: str, bases: Bases | None, line: int | None = None) -> dict[str, Any]:
+    """The settings of a shell script's training."""
     from isobatch.tools.shells.training import SWIFT, arguments
 
     try:
-        settings = _nested(
-            arguments(text, line=int(name) if name else None, notes=None if bases is None else bases.notes)
-        )
+        settings = _nested(arguments(text, line=line, notes=None if bases is None else bases.notes))
     except InputError as error:
         raise error.at(file=file) from None
     if bases is not None and SWIFT in settings:

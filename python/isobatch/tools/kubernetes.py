@@ -1,0 +1,154 @@
+"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and its nodes and processes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from isobatch.errors import missing, must_be
+from isobatch.tools.page import Unknown, value_at
+
+_KINDS = ("TrainJob", "PyTorchJob", "Job")
+_TORCHRUN = re.compile(r"torchrun|torch\.distributed\.(run|launch)")
+_REFERENCE = re.compile(r"\$(\$?)\((\w+)\)")
+"""`$(NAME)` in a command is a variable of the container, `$$(NAME)` the text itself."""
+
+
+class Pods(NamedTuple):
+    """What each node starts.
+
+    Attributes:
+        nodes: how many; None where the file leaves it to its runtime.
+        processes: of a node, where the file says.
+        container: with command, args and env.
+        resources: of a node.
+        place: of the container in the file.
+    """
+
+    nodes: Any
+    processes: Any
+    container: Mapping[str, Any]
+    resources: Any
+    place: str
+
+
+def is_job(data: Any) -> bool:
+    """Tells whether this is one of the jobs whose command is read.
+
+    >>> is_job({"kind": "TrainJob", "apiVersion": "trainer.kubeflow.org/v1alpha1"}), is_job({"kind": "TrainJob"})
+    (True, False)
+    """
+    return isinstance(data, Mapping) and data.get("kind") in _KINDS and "apiVersion" in data
+
+
+def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
+    """Returns what a node's shell would run, and torchrun's nodes and processes, which its controller passes by PET_*.
+
+    Raises:
+        InputError: the file names no command, or a part of it is of another type.
+    """
+    pods = _pods(data)
+    words = [*_words(pods, "command"), *_words(pods, "args")]
+    if not words:
+        raise missing(
+            f"{pods.place}.command",
+            "the image's own is not known; name the file with the training's settings",
+        )
+    known = dict(_variables(pods))
+    for name, value in (("PET_NNODES", pods.nodes), ("PET_NPROC_PER_NODE", _processes(pods))):
+        if value is not None:
+            known[name] = str(value)
+    line = shlex.join(_REFERENCE.sub(lambda it: _reference(it, known), word) for word in words)
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in known.items()]
+    return "\n".join([*lines, line]), _started(pods, line, notes)
+
+
+def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
+    """Gives nodes and processes where torchrun starts them; what the file leaves open is asked for."""
+    if not _TORCHRUN.search(line):
+        notes.append("its command is no torchrun: the processes of a node are not read (--set gpus=N)")
+        return {}
+    nodes = Unknown(why="is not in the file, but its runtime's") if pods.nodes is None else pods.nodes
+    processes = _processes(pods)
+    for name, value in (("number of nodes", pods.nodes), ("processes of a node", processes)):
+        if value is not None and not re.fullmatch(r"[1-9]\d*", str(value)):
+            raise must_be("a whole number from 1", value, field=f"{pods.place}: {name}")
+    each = Unknown(why="is not in the file, nor a node's GPUs") if processes is None else processes
+    return {"nnodes": nodes, "nproc_per_node": each}
+
+
+def _pods(data: Mapping[str, Any]) -> Pods:
+    """Finds the container of a node, and how many nodes there are."""
+    spec = data.get("spec")
+    if data["kind"] == "TrainJob":
+        trainer = _table(spec, "spec.trainer")
+        nodes, processes = trainer.get("numNodes"), trainer.get("numProcPerNode")
+        return Pods(nodes, processes, trainer, trainer.get("resourcesPerNode"), "spec.trainer")
+    if data["kind"] == "PyTorchJob":
+        replicas = _table(spec, "spec.pytorchReplicaSpecs")
+        nodes = sum(_count(it, f"spec.pytorchReplicaSpecs.{name}") for name, it in replicas.items())
+        one = "Worker" if "Worker" in replicas else "Master"
+        return _container(
+            replicas.get(one), f"spec.pytorchReplicaSpecs.{one}", nodes, value_at(spec, "nprocPerNode")
+        )
+    return _container(spec, "spec", value_at(spec, "parallelism") or 1, None)
+
+
+def _container(table: Any, at: str, nodes: Any, processes: Any) -> Pods:
+    listed = value_at(table, "template.spec.containers")
+    place = f"{at}.template.spec.containers"
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], Mapping):
+        raise must_be("a list of containers", listed, field=place)
+    return Pods(nodes, processes, listed[0], listed[0].get("resources"), f"{place}[0]")
+
+
+def _table(spec: Any, place: str) -> Mapping[str, Any]:
+    found = value_at(spec, place.partition(".")[2])
+    if not isinstance(found, Mapping):
+        raise must_be("a table", found, field=place)
+    return found
+
+
+def _count(replica: Any, place: str) -> int:
+    number = value_at(replica, "replicas")
+    if number is not None and (type(number) is not int or number < 0):
+        raise must_be("a whole number from 0", number, field=f"{place}.replicas")
+    return 1 if number is None else number
+
+
+def _processes(pods: Pods) -> Any:
+    """Counts a node's processes: the file's number, else its GPUs, which `auto` and `gpu` mean too."""
+    if pods.processes not in (None, "auto", "gpu"):
+        return pods.processes
+    for kind in ("limits", "requests"):
+        amounts = value_at(pods.resources, kind)
+        for name, number in amounts.items() if isinstance(amounts, Mapping) else ():
+            if str(name).endswith("/gpu"):
+                return number
+    return None
+
+
+def _words(pods: Pods, name: str) -> list[str]:
+    words = pods.container.get(name)
+    if words is None:
+        return []
+    if not isinstance(words, list) or not all(isinstance(word, str | int | float) for word in words):
+        raise must_be("a list of texts", words, field=f"{pods.place}.{name}")
+    return [str(word) for word in words]
+
+
+def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
+    """Yields the container's variables with a value of their own; those from secrets and fields are the cluster's."""
+    entries = pods.container.get("env")
+    for entry in entries if isinstance(entries, list) else ():
+        name, value = value_at(entry, "name"), value_at(entry, "value")
+        if isinstance(name, str) and name.isidentifier() and value is not None:
+            yield name, str(value)
+
+
+def _reference(found: re.Match[str], known: Mapping[str, str]) -> str:
+    if found[1]:
+        return f"$({found[2]})"
+    return known.get(found[2], found[0])
