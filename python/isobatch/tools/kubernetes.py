@@ -12,8 +12,8 @@ from isobatch.tools.page import Unknown, value_at
 
 _KINDS = ("TrainJob", "PyTorchJob", "Job")
 _TORCHRUN = re.compile(r"torchrun|torch\.distributed\.(run|launch)")
-_REFERENCE = re.compile(r"\$(\$?)\((\w+)\)")
-"""`$(NAME)` in a command is a variable of the container, `$$(NAME)` the text itself."""
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+"""In a command `$(NAME)` is a variable of the container, where it has one of that name, and `$$` is `$`."""
 
 
 class Pods(NamedTuple):
@@ -149,6 +149,4 @@ def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
 
 
 def _reference(found: re.Match[str], known: Mapping[str, str]) -> str:
-    if found[1]:
-        return f"$({found[2]})"
-    return known.get(found[2], found[0])
+    return "$" if found[0] == "$$" else known.get(found[1], found[0])
