@@ -218,12 +218,11 @@ class Execution(Branches):
             shell.exported.add(name)
 
     def record(self, shell: Shell, words: list[str], command: Simple) -> None:
-        """Writes a command down; of `bash -c "…"` the commands in it too."""
-        self.launches.append(
-            Launch(command.line, tuple(words), tuple(self.when), self._environment(shell, command))
-        )
+        """Writes a command down; of `bash -c "…"` those in it, which have its arguments."""
         inner = self._inner(shell, words, command)
         if inner is None or all(map(is_mark, inner[0])):
+            environment = self._environment(shell, command)
+            self.launches.append(Launch(command.line, tuple(words), tuple(self.when), environment))
             return
         text, arguments = inner
         child = shell.child(arguments, self.marks)
