@@ -185,12 +185,72 @@ def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
     for step in (0.001, 0.012, 0.019):
         clock = Clock(monkeypatch)
         works = Works(clock, constant(step))
-        found = step_time._free_running(Alone(clock), works, step, 0.6)
-        assert found == pytest.approx(step)
+        found = step_time.free_running(Alone(clock), works.whole, step, 0.6)
+        assert found == pytest.approx([step] * step_time.BLOCKS)
         assert works.taken <= step_time.BLOCKS * step_time.BLOCK
         assert clock.now <= 0.6 + 1e-9
     clock = Clock(monkeypatch)
-    assert step_time._free_running(Alone(clock), Works(clock, constant(0.1)), 0.1, 0.6) is None
+    assert step_time.free_running(Alone(clock), Works(clock, constant(0.1)).whole, 0.1, 0.6) == []
+
+
+class Waiting(Alone):
+    """A rank on which the clock itself takes 2 ms, as a GPU's does that waits for its host between two samples."""
+
+    backend, emulated, nodes = "gloo", False, 1
+    roster = (SimpleNamespace(device="a GPU"),)
+
+    def time(self, work):
+        return super().time(work) + 0.002
+
+    def gather(self, value):
+        return [value]
+
+
+def table(monkeypatch, each, extent="usual"):
+    """Times micro-batches 2 to 16 that take `each` seconds a sample."""
+    clock = Clock(monkeypatch)
+    works, sizes = SimpleNamespace(clear=lambda: None), []
+    works.training = SimpleNamespace(
+        group=Waiting(clock), options=SimpleNamespace(extent=extent), micro_batch=16
+    )
+    works.take = lambda n: sizes.append(n) or True
+    works.small = lambda: clock.work(each * sizes[-1])
+    return step_time.micro_batch_table(works, 3.0, 16), clock
+
+
+def test_a_calibration_gets_no_waits_for_a_clock(monkeypatch, still):
+    """Its shape is what it fits: a wait in each sample of a short step reads as 2 ms of every micro-batch."""
+    rows, clock = table(monkeypatch, 0.001)
+    for row in rows:
+        assert statistics.median(row.step_seconds) == pytest.approx(
+            row.micro_batch * 0.001 + 0.002 / 20, rel=0.02
+        )
+    assert [row.micro_batch for row in rows] == [2, 4, 8, 16]
+    assert clock.now < 3.3
+    # A long step's wait is nothing.
+    rows, _ = table(monkeypatch, 0.1)
+    assert [len(row.step_seconds) for row in rows] == [3, 3, 3, 3]
+
+
+def test_a_calibration_gets_the_whole_steps_that_ran_freely(monkeypatch, still):
+    one = {"compute_seconds": [0.003], "sync_seconds": [0.007, 0.0071, 0.0069]}
+    step = SimpleNamespace(
+        ranks=2,
+        nodes=1,
+        micro_batch=8,
+        accumulation=1,
+        gradient_bytes=4e6,
+        bucket_bytes=[4_000_000],
+        workload="mlp",
+        micro_batches=[],
+        **one,
+    )
+    machine = SimpleNamespace(emulated=False, ranks=[SimpleNamespace(device="a GPU")])
+    allreduce = SimpleNamespace(table=[])
+    for free, expected in ((0.005, (0.005,)), (None, (0.007, 0.0071, 0.0069))):
+        step.free_running_seconds = free
+        found = step_time.measurements(machine, step, allreduce)
+        assert found.steps[-1].step_seconds == expected
 
 
 def judged(sync, expected):

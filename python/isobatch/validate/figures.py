@@ -78,8 +78,8 @@ class AllReduce(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
-    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank, and the
-    peak memory.
+    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank (where it is
+    short, of steps in blocks without a clock between them), and the peak memory.
     `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
 
     micro_batch: int

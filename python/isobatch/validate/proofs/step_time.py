@@ -26,6 +26,7 @@ MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
 BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
 """Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
 MIN_BLOCK = 5
+TRIED = 3  # of a size of the micro-batch: a median of two is moved by either
 HALVINGS = 4  # of the micro-batch
 SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
 """Of the whole phase, unless a step is so slow that the least number of them takes longer."""
@@ -33,9 +34,9 @@ FREE_SHARE, SIZES_SHARE, WINDOW_SHARE = 1 / 3, 2 / 9, 1 / 30
 """Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
 
 
-def _samples(group: Group, work: Callable[[], None], seconds: float) -> list[float]:
+def _samples(group: Group, work: Callable[[], None], seconds: float, least: int = MIN_SAMPLES) -> list[float]:
     """Times some work on this rank, started by all ranks together and repeated for about so long."""
-    return group.repeat(lambda: group.time(work), seconds, 0, MIN_SAMPLES, MAX_SAMPLES)
+    return group.repeat(lambda: group.time(work), seconds, 0, least, MAX_SAMPLES)
 
 
 def spread(samples: list[float]) -> float:
@@ -55,13 +56,15 @@ def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroB
     for n in sizes:
         if not works.take(n):
             continue
+        each = seconds / len(sizes)
         with PeakMemory(group) as memory:
-            samples = _samples(group, works.small, seconds / len(sizes))
+            found = group.slowest(_samples(group, works.small, each / 2, TRIED))
+            found = free_running(group, works.small, statistics.median(found), each / 2) or found
         peaks = group.gather((memory.bytes, memory.reserved))
         rows.append(
             MicroBatchTimes(
                 micro_batch=n,
-                step_seconds=group.slowest(samples),
+                step_seconds=found,
                 peak_memory_bytes=max(peak for peak, _ in peaks),
                 peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
                 peak_memory_kind=memory.kind,
@@ -157,7 +160,7 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
         took = group.time(works.whole)
     took = max(group.slowest([took]))  # what follows must be the same on all ranks
     # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
-    group.pulse.grant(took * (3 * MIN_SAMPLES + FIRST_WINDOWS + 3 * (HALVINGS + 1)))
+    group.pulse.grant(took * (3 * MIN_SAMPLES + FIRST_WINDOWS + (1 + TRIED) * (HALVINGS + 1)))
     seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
     begun = time.monotonic()
     found = _Times([], [], [], PeakMemory(group))
@@ -172,18 +175,18 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
     return found
 
 
-def _free_running(group: Group, works: Works, step: float, seconds: float) -> float | None:
-    """Times a step by blocks without a clock between steps, the median, in about `seconds` together at most; None where a
-    step takes so long that it does not matter. Equal on all ranks, as `step` must be."""
-    if step > SHORT_SECONDS:
-        return None
-    count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / step)))
+def free_running(group: Group, work: Callable[[], None], took: float, seconds: float) -> list[float]:
+    """Times some work by blocks without a clock between repetitions, in about `seconds` together at most: seconds of a repetition, a
+    value for each block; none where one `took` so long that it does not matter. Equal on all ranks, as `took` must be."""
+    if took > SHORT_SECONDS:
+        return []
+    count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / took)))
 
     def block() -> None:
         for _ in range(count):
-            works.whole()
+            work()
 
-    return statistics.median(group.slowest([group.time(block) / count for _ in range(BLOCKS)]))
+    return group.slowest([group.time(block) / count for _ in range(BLOCKS)])
 
 
 class Peak(NamedTuple):
@@ -215,11 +218,11 @@ def measure(
     communication, noise = _communication(table, buckets), spread(slow_reduced)
     telling = communication is not None and communication > noise * statistics.median(slow_reduced)
     median = statistics.median(slowest)
-    free = _free_running(group, works, median, seconds * FREE_SHARE)
+    free = free_running(group, works.whole, median, seconds * FREE_SHARE)
     with training.weights_kept():
         micro_batches = micro_batch_table(works, seconds * SIZES_SHARE, largest)
     # A micro-batch that is left out would have been one more without communication.
-    whole = median if free is None else free
+    whole = statistics.median(free) if free else median
     counts = [max(map(len, one.sizes)) for one in (training, planned)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
     step = StepTimes(
@@ -237,7 +240,7 @@ def measure(
         compute_median_seconds=statistics.median(slow_alone),
         sync_median_seconds=median,
         sync_p95_seconds=float(np.quantile(slowest, 0.95)),
-        free_running_seconds=free,
+        free_running_seconds=whole if free else None,
         spread=spread(slowest),
         exposed_seconds=exposed,
         communication_seconds=communication,
@@ -311,7 +314,8 @@ def judge_memory(training: Training, peak: Peak) -> Proof:
 
 
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
-    """Returns the figures as a calibration reads them: each step's time is that of its slowest rank; the micro-batches without communication count as steps of one GPU.
+    """Returns the figures as a calibration reads them: each step's time is that of its slowest rank, of steps that run freely where they
+    are so short that the wait for a clock is a part of them; the micro-batches without communication count as steps of one GPU.
     None where several ranks share a GPU, whose times say nothing about one."""
     if machine.emulated:
         return None
@@ -332,7 +336,9 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
         gpus_per_node=per_node,
         micro_batch=step.micro_batch,
         accumulation=step.accumulation,
-        step_seconds=tuple(step.sync_seconds),
+        step_seconds=tuple(step.sync_seconds)
+        if step.free_running_seconds is None
+        else (step.free_running_seconds,),
     )
     return Measurements(
         gradient_bytes=step.gradient_bytes,
