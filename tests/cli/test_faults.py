@@ -27,6 +27,10 @@ def recipe(tmp_path):
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
+        (
+            ["plan", "--batch", "8"],
+            "unknown option '--batch': recipe fields go with --set effective_batch=VALUE",
+        ),
         (["plan", "--gpus", "x"], "isobatch plan: --gpus must be a whole number, at least 1, got 'x'"),
         (["plan", "--gpus", "0"], "isobatch plan: --gpus must be at least 1, got 0"),
         (["plan", "--gpus"], "isobatch plan: --gpus needs a value"),

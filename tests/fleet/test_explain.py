@@ -106,6 +106,9 @@ def test_which_value_is_illegal():
     assert ib.explain(made, 5, jobs=BAD).endswith(
         "Illegal: job c (row 3): lr must be a finite number above 0, got -1.0"
     )
+    several = {"effective_batch": ["0"], "lr": ["x"], "duration": ["3"], "warmup": ["5%"], "min_lr": ["-1"]}
+    said = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
+    assert [said.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
     assert "Illegal" not in ib.explain(made, 0, jobs=BAD)
     with pytest.raises(ib.InputError, match="unknown job 'c'"):
         ib.explain(made, 5, jobs={**BAD, "job": ["x", "y", "z"]})

@@ -174,7 +174,7 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
         if "--set" in options and (field := _recipe_field(plain)) is not None:
-            close = nearest(name, options)
+            close = nearest(name, options) if plain not in OURS else None  # --batch is no --max-batch
             hint = f"did you mean {close!r}? R" if close else "r"
             return InputError(f"unknown option {name!r}: {hint}ecipe fields go with --set {field}=VALUE")
         if (begun := _GPUS.get(name)) in options:

@@ -109,12 +109,21 @@ class Fleet:
         return int(self.pairs[0][row]), int(self.pairs[1][row])
 
     def row_fault(self, row: int) -> str | None:
-        """Names the illegal value of a row of the result: field, value and what is legal; None where there is none."""
-        found = _core.fleet_fault(*self._tables, self.settings, self.pairs, row)
-        if found is None:
-            return None
+        """Names the illegal values of a row of the result: field, value and what is legal; None where there is none."""
         job, cluster = self._pair(row)
-        field, legal = found
+        sides = [table.slice(at, at + 1).fields for table, at in ((self.jobs, job), (self.clusters, cluster))]
+        faults: dict[str, str] = {}
+        # The core names one: the others are those of the row without it. A field that it needs comes again.
+        while (
+            found := _core.fleet_fault(*((1, side) for side in sides), self.settings, None, 0)
+        ) is not None:
+            if found[0] in faults:
+                break
+            faults[found[0]] = self._fault_text(*found, job, cluster)
+            sides = [[column for column in side if column[0] != found[0]] for side in sides]
+        return "; ".join(faults.values()) or None
+
+    def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
         got = [cell for cell in cells if cell is not None]
         # Where both sides have it, or neither does, the core alone knows which value it took.

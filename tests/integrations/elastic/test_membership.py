@@ -193,3 +193,13 @@ def test_bad_settings_are_refused_before_the_store_is_asked(monkeypatch, asked, 
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
     with pytest.raises(ib.InputError, match=why):
         survivors(recipe, net, torch.optim.SGD(net.parameters(), lr=0.1), store="127.0.0.1:1", **asked)
+
+
+def test_a_rank_unlike_the_first_that_came_is_not_said_to_be_the_wrong_one(store):
+    first, second = members(store, 2)
+    first.compare({"seed": 1, "lr": 0.1})
+    with pytest.raises(
+        ib.InputError,
+        match="seed is 0 on this rank, 1 on the rank that came first: one of the two was started",
+    ):
+        second.compare({"seed": 0, "lr": 0.1})

@@ -82,7 +82,8 @@ class Membership:
         first = msgspec.json.decode(self.store.once("facts", mine))
         for name, value in msgspec.json.decode(mine).items():
             if first.get(name) != value:
-                reason = f"{name} must be {shown(first.get(name))} as on the first rank of the run, got {shown(value)}"
+                other = f"{shown(first.get(name))} on the rank that came first"
+                reason = f"{name} is {shown(value)} on this rank, {other}: one of the two was started wrongly"
                 self.store.add("refused", f"{self.name}: {reason}")
                 raise InputError(reason, field=name)
 
