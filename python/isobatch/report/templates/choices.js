@@ -53,8 +53,8 @@
     const rows = figures.map((each) => each.map(text));
     by("figures").classList.toggle("new", !rows.some(([, was]) => was));
     fill("figures", rows.filter(([, was, now]) => was !== now).map(row));
-    const same = rows.filter(([, was, now]) => was === now).map(([label, , now]) => `${label} ${now}`);
-    by("same").textContent = same.length ? `Unchanged: ${same.join("; ")}.` : "";
+    const same = rows.filter(([, was, now]) => was === now).map(([label, , now]) => `${label.split(",")[0]} ${now}`);
+    by("same").textContent = same.length ? `As tuned: ${same.join("; ")}.` : "";
     fill("menu", ways.map(way));
     fill("points", points.map((each) => element("li", text(each))), status === "infeasible" ? "Why not:" : "Warnings:");
     fill("words", sentences.map((each) => element("p", text(each))));
