@@ -111,16 +111,17 @@ class Fleet:
     def row_fault(self, row: int) -> str | None:
         """Names the illegal values of a row of the result: field, value and what is legal; None where there is none."""
         job, cluster = self._pair(row)
-        sides = [table.slice(at, at + 1).fields for table, at in ((self.jobs, job), (self.clusters, cluster))]
+        jobs, clusters = (
+            self.jobs.slice(job, job + 1).fields,
+            self.clusters.slice(cluster, cluster + 1).fields,
+        )
         faults: dict[str, str] = {}
         # The core names one: the others are those of the row without it. A field that it needs comes again.
-        while (
-            found := _core.fleet_fault(*((1, side) for side in sides), self.settings, None, 0)
-        ) is not None:
+        while (found := _core.fleet_fault((1, jobs), (1, clusters), self.settings, None, 0)) is not None:
             if found[0] in faults:
                 break
             faults[found[0]] = self._fault_text(*found, job, cluster)
-            sides = [[column for column in side if column[0] != found[0]] for side in sides]
+            jobs, clusters = ([it for it in side if it[0] != found[0]] for side in (jobs, clusters))
         return "; ".join(faults.values()) or None
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
