@@ -157,7 +157,6 @@ def test_a_killed_rank_is_named(plan, tmp_path):
         (["missing.json"], "missing.json"),
         (["plan.json", "--workload", "no.such:thing"], "no.such:thing"),
         (["plan.json", "--workload", "ddp.workloads:raises"], "ValueError: no data at /data"),
-        (["plan.json", "--workload", "ddp.workloads:float_loss"], "without .item()"),
         (["plan.json", "--fail", "-1"], "fail"),
         ([], "PLAN"),
     ],

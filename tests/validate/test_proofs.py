@@ -294,6 +294,7 @@ def test_a_workload_that_cannot_work_is_refused_in_one_line(two, workload, messa
     assert two(threads) == [[], []]
 
 
+@pytest.mark.slow
 def test_memory_of_a_size_is_not_that_of_a_larger_one_before(two):
     """After a search up to hundreds of samples: 1 MiB a sample in small pieces, and 8 MiB in a large one."""
     for workload, mib in ("many_small", 1), ("eight_mib_a_sample", 8):
