@@ -6,12 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from isobatch.cli import COMMANDS, main, parser_of, tables
 from terminals import on_a_terminal
 
+ROOT = Path(__file__).parents[2]
 RECIPE = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "gpus=8", "--set", "micro_batch=32"]
 CODES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 
@@ -75,6 +77,25 @@ def test_no_word_is_cut_at_80_columns(piped):
     whole = piped("plan", *RECIPE, "--gpus", "64").split()
     shown = CODES.sub("", on_a_terminal("plan", *RECIPE, "--gpus", "64"))
     assert shown.split() == whole and max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["help"],
+        ["explain", "--rules"],
+        ["doctor", "examples/training_args.json", "--gpus", "32"],
+        ["plan", "examples/job.toml", "--gpus", "7"],
+        ["counts", "examples/job.toml", "--gpus", "1..9"],
+        ["schedule", "wsd(decay=20%)", "--steps", "1000", "--warmup", "9", "--plot"],
+        *(["help", command] for command in COMMANDS),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_wider_than_80_columns(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    shown = CODES.sub("", on_a_terminal(*words, code=1 if "7" in words else 0))
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.fixture
@@ -165,7 +186,9 @@ def test_help_has_examples_that_can_be_given(capsys):
             main([name, "--help"])
         assert done.value.code == 0
         shown = capsys.readouterr().out
-        assert shown.startswith(f"usage: isobatch {name}") and f"examples:\n  {lines[0]}" in shown
+        assert shown.startswith(f"usage: isobatch {name}") and f"examples:\n  {lines[0]}" in shown.replace(
+            " \\\n      ", " "
+        )
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
     shown = capsys.readouterr().out

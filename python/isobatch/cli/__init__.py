@@ -19,15 +19,15 @@ from isobatch.words import printable
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts at which one recipe works, and why not at others",
+        "counts": "list the GPU counts at which a recipe works, and why not others",
         "replan": "move a running job to other hardware or another batch",
-        "store": "run the store where the ranks of a run meet that survives the loss of some",
+        "store": "run the store where the ranks of a run meet that loses some",
         "elastic": "find the effective batch that works at the most GPU counts",
     },
     "plan many": {
         "fleet": "plan every job on every cluster",
         "allocate": "divide a pool of GPUs over jobs",
-        "explain": "say in words what rows of a fleet's plans mean; list the scaling rules",
+        "explain": "say what rows of a fleet's plans mean; list the scaling rules",
     },
     "check": {
         "doctor": "say what a tool's configuration will really do on a number of GPUs",
@@ -36,11 +36,11 @@ GROUPS = {
         "probe": "measure the learning rate at the planned batch by short trainings",
     },
     "learn": {
-        "estimate": "estimate a profile from a model's size and a data sheet; list published laws",
+        "estimate": "estimate a profile from a data sheet; list published laws",
         "calibrate": "fit a profile to measurements",
     },
     "show": {
-        "report": "write plans, counts or a validation as a page, a picture, or other tools' files",
+        "report": "write plans, counts or a validation as a page, picture or files",
         "schedule": "print or draw a learning-rate schedule",
     },
 }
@@ -158,10 +158,12 @@ def _help() -> str:
         [
             *lines,
             "",
-            "isobatch COMMAND --help shows the everyday options and examples, --help all every option.",
-            "isobatch --version; isobatch --completion bash|zsh|tcsh prints a completion script.",
-            "exit codes: 0 done; 1 a negative result (no feasible plan, or a failed validation); 2 wrong use, a missing",
-            "extra, or unreadable input; 3 a fault of isobatch itself (ISOBATCH_TRACEBACK=1 shows where)",
+            "isobatch COMMAND --help shows its everyday options and examples,",
+            "--help all every option. isobatch --completion bash|zsh|tcsh completes them.",
+            "",
+            "exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);",
+            "2 wrong use, a missing extra or unreadable input; 3 a fault of isobatch itself",
+            "(ISOBATCH_TRACEBACK=1 shows where)",
         ]
     )
 

@@ -7,6 +7,7 @@ import argparse
 from isobatch.cli.options import gpu_count
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_set, fields
+from isobatch.cli.terminal import show_lines
 from isobatch.errors import InputError
 
 DESCRIPTION = (
@@ -42,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
         if error.field in given:
             raise error.at(field=f"--set {error.field.removeprefix('tuned_')}") from None
         raise
-    print(diagnosis.text)
+    show_lines(diagnosis.text)
     return 0 if diagnosis.healthy else 1

@@ -9,7 +9,7 @@ from isobatch.cli.options import add_decimal, count, path
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
 from isobatch.cli.tables import show_table
-from isobatch.cli.terminal import write_json
+from isobatch.cli.terminal import show_lines, write_json
 from isobatch.errors import InputError, missing, unknown
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def _rules(*, as_json: bool) -> int:
         write_json([each._asdict() for each in rules()])
     else:
         show_table(ScalingRule._fields, rules())
-        print("\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.")
+        show_lines(
+            "\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing."
+        )
     return 0
 
 
@@ -90,7 +92,7 @@ def _one(args: argparse.Namespace) -> int:
             why = f"--{name} picks rows of a table, and this is one plan"
             raise InputError(why, file=args.plans, field=f"--{name}")
     plan = Plan.load(args.plans)
-    print(plan.explain())
+    show_lines(plan.explain(), plan.status)
     return 1 if plan.status == "infeasible" else 0
 
 
@@ -112,7 +114,7 @@ def _explained(args: argparse.Namespace) -> int:
             f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, --cluster or --gpus",
             file=args.plans,
         )
-    print("\n\n".join(explain(table, row, jobs=given) for row in rows))
+    show_lines("\n\n".join(explain(table, row, jobs=given) for row in rows))
     return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
 
 

@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """The help: usage in one line, the options, a recipe's fields where one can be given, and examples."""
         description, hidden = self.description, []
-        self.description = textwrap.fill(description or "", 100)
+        self.description = textwrap.fill(description or "", 78)
         if self.everyday is not None and not self.shows_all:
             hidden = [it for it in self._actions if it.option_strings and not self._is_everyday(it)]
         helps = [it.help for it in hidden]
@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
 
     def _below(self, hidden: int) -> str:
         lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []
-        lines += ["examples:", *(f"  {line}" for line in self.examples)]
+        lines += ["examples:", *(f"  {_continued(line)}" for line in self.examples)]
         if any(it.dest == "set" for it in self._actions):
             from isobatch._core import fields
 
@@ -205,6 +205,14 @@ def _recipe_field(name: str) -> str | None:
 
     known = [field for field, record, _ in fields() if record == "recipe"]
     return name if name in known else ours if (ours := OURS.get(name)) in known else None
+
+
+def _continued(command: str, room: int = 76) -> str:
+    """Breaks a command before its last option that fits into a line; what is printed can still be copied."""
+    cut = command.rfind(" -", 0, room)
+    if len(command) <= room + 2 or cut < 0:
+        return command
+    return f"{command[:cut]} \\\n      {_continued(command[cut + 1 :], room - 4)}"
 
 
 def option(where: Any, usage: str, help: str, **more: Any) -> None:

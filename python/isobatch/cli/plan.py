@@ -15,7 +15,7 @@ from isobatch import _core
 from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
-from isobatch.cli.terminal import say, show_plan, write_json
+from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Settings, settings_of
@@ -33,7 +33,7 @@ EXAMPLES = (
     "isobatch plan --from training_args.json --gpus 32 --to transformers",
     "isobatch plan --set effective_batch=256 --set lr=0.1 --gpus 8 -o plan.json",
     "isobatch plan plan.json --to slurm",
-    """echo '{"recipe": {"effective_batch": 256, "lr": 0.1}, "gpus": 8}' | isobatch plan -""",
+    """echo '{"recipe":{"effective_batch":256,"lr":0.1},"gpus":8}' | isobatch plan -""",
 )
 EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        show_plan(made.explain(), made.status)
+        show_lines(made.explain(), made.status)
     for line in _by_noise(made, how):
         say(line)
     if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):

@@ -9,7 +9,7 @@ from isobatch import words
 from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
-from isobatch.cli.terminal import say, show_plan, write_json
+from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.replan import replan
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        show_plan(moved.explain(), moved.status)
+        show_lines(moved.explain(), moved.status)
     if moved.status == "infeasible":
         say_weighted(tool, moved)
         return 1

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from isobatch import words
-from isobatch.cli.terminal import has_colours, paint, say
+from isobatch.cli.terminal import fitted, has_colours, paint, say
 from isobatch.errors import unwritable
 from isobatch.words import printable
 
@@ -45,7 +45,7 @@ def show_table(
             kept.remove(list(headers).index(name))
             widths = _widths(names, cells, kept, room)
     if widths is None:
-        _blocks(names, cells, colours)
+        _blocks(names, cells, colours, room)
         return list(headers)
     # In a pipe nothing is set right: what reads it knows the columns' places.
     numeric = {at for at in kept if on_terminal and _is_numeric([row[at] for row in cells])}
@@ -119,15 +119,16 @@ def _styled(text: str, name: str, value: str, heading: bool, colours: bool) -> s
     return text.replace(bare, paint(bare, style)) if bare else text
 
 
-def _blocks(names: Sequence[str], cells: Sequence[Sequence[str]], colours: bool) -> None:
+def _blocks(names: Sequence[str], cells: Sequence[Sequence[str]], colours: bool, room: int) -> None:
     """Each row as lines of a name and its value."""
     width = max(map(_width, names), default=0)
     for number, row in enumerate(cells):
         if number:
             print()
         for name, value in zip(names, row, strict=True):
+            head = name + " " * (width - _width(name) + _GAP)
             shown = paint(value, value) if colours and name in _COLOURED else value
-            print(f"{name}{' ' * (width - _width(name) + _GAP)}{shown}".rstrip())
+            print((head + ("\n" + " " * len(head)).join(fitted(shown, room - len(head)))).rstrip())
 
 
 # ---- rows of a fleet ----

@@ -41,6 +41,7 @@ def say(text: str, *, error: bool = False) -> None:
         text = text.replace(path, name)
     lines = redacted(text).split("\n")
     plain = "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines)
+    plain = _wrapped(plain, sys.stderr)
     if error and has_colours(sys.stderr):
         head, colon, rest = plain.partition(":")
         plain = paint(head + colon, "error") + rest
@@ -125,7 +126,8 @@ def paint(text: str, style: str) -> str:
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """A line over as many as it needs to fit a terminal, cut between words; of a line of columns the options at its end get a line.
+    """A line over as many as it needs to fit a terminal, cut between words; of a line of columns the options at its end get a line,
+    or the last column is as wide as there is room.
 
     >>> fitted("  - one two three", 12), fitted("  one   two   three", 12)
     (['  - one two', '    three'], ['  one   two   three'])
@@ -136,7 +138,15 @@ def fitted(line: str, room: int) -> list[str]:
         return [line]
     if "   " in line.strip():
         columns, gap, options = line.partition("   --")
-        return [columns.rstrip(), f"      --{options}"] if gap else [line]
+        if gap:
+            return [columns.rstrip(), f"      --{options}"]
+        head = re.match(r".*\S\s\s+", line)
+        if head is None or room - head.end() < 20:
+            return [line]
+        last = textwrap.wrap(
+            line[head.end() :], room - head.end(), break_long_words=False, break_on_hyphens=False
+        )
+        return [head[0] + last[0], *(" " * head.end() + more for more in last[1:])]
     after = " " * (len(line) - len(line.lstrip(" -")))
     return textwrap.wrap(line, room, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)
 
@@ -159,6 +169,8 @@ def emphasized(line: str, first: str = "") -> str:
     if first:
         head, colon, rest = line.partition(":")
         return paint(head + colon, first) + _SPLIT.sub(lambda found: paint(found[0], "figure"), rest)
+    if re.match(r"\d+\. ", line):
+        return paint(line, "heading")
     if line.endswith(":") and not line.startswith(" "):
         return paint(line, "caution" if line == "Warnings:" else "heading")
     for style, pattern in _PARTS.items():
@@ -166,13 +178,24 @@ def emphasized(line: str, first: str = "") -> str:
     return line
 
 
-def show_plan(explanation: str, status: str) -> None:
-    """Prints a plan in words to stdout: on a terminal without a word that is cut at the edge, and with what answers the question
-    in bold."""
+def _wrapped(text: str, stream: IO[str]) -> str:
+    """A text as a terminal shows it without a word that is cut at its edge; elsewhere, and lines with a command to copy, as they are."""
+    if not stream.isatty():
+        return text
+    room = shutil.get_terminal_size().columns
+    return "\n".join(
+        part
+        for line in text.split("\n")
+        for part in ([line] if re.search(r"isobatch \w+ .*--", line) else fitted(line, room))
+    )
+
+
+def show_lines(text: str, status: str = "") -> None:
+    """Prints an answer in words to stdout: on a terminal without a word that is cut at the edge, and with what answers the question
+    in bold; its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for number, line in enumerate(explanation.split("\n")):
-        shown = "\n".join(fitted(line, room)) if room else line
+    for number, line in enumerate(text.split("\n")):
+        shown = _wrapped(line, sys.stdout)
         print(emphasized(shown, "" if number else status) if colours else shown)
 
 
