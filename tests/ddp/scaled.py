@@ -53,7 +53,8 @@ def train(plan_json, fault=None, *, overflows=0, every=True, fused=False, loss_g
                 if last:
                     before = scaler.get_scale()
                     if plan.recipe.clip_norm is not None:
-                        scaler.unscale_(optimizer)
+                        if fault != "no unscale":
+                            scaler.unscale_(optimizer)
                         nn.utils.clip_grad_norm_(model.parameters(), plan.recipe.clip_norm)
                     scaler.step(optimizer)
                     scaler.update()

@@ -21,6 +21,7 @@ class Healthy(NamedTuple):
 
 NANO = ("nanoGPT", "nanogpt")
 LLAMA = ("transformers Trainer, llama", "hf_trainer")
+BERT = ("transformers Trainer, BERT", "hf_trainer")
 GPT2 = ("transformers Trainer, GPT-2", "hf_trainer")
 ACCELERATE = ("Accelerate", "accelerated")
 LIGHTNING = ("Lightning", "lit")
@@ -36,8 +37,22 @@ DEALT = ("the samples: rank 0 reads and deals out",)
 FIRST_LABEL = ("the Trainer counts each row's first label",)
 MIXED = ("the gradient's size: the loss cannot be computed of the loader's batches",)
 
+RATHER = ("the gradient is shortened otherwise than by its norm",)
 CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script changes the gradients between",)
-DIRECTION = ("the gradient is",)
+DIRECTION, PENALTY = ("the gradient is",), ("the gradient has a term along the weights",)
+MOVED = ("the gradient's size: the script changes the weights",)
+EPOCHS = {"dataset_size": 96, "duration": "3ep"}
+NO_LOSS = ("the gradient's size: no loss was given",)
+OWN_STEPS = ("some steps train on no new batch",)
+LOOPS = [
+    ({"loop": "wgan", "attached": "generator"}, {}, (NO_IDS, *NO_LOSS), CALLED),
+    ({"loop": "wgan", "attached": "critic"}, EPOCHS, NO_LOSS, CALLED),
+    ({"loop": "gan"}, {}, NO_LOSS, OWN_STEPS + CALLED),
+    ({"loop": "reinforce"}, {}, (NO_IDS, *NO_LOSS), (*CALLED, "the run ends after 27 of 36")),
+    ({"loop": "in_turn", "attached": True}, {}, ("the gradient's size: the loop takes",), OWN_STEPS),
+    ({"loop": "in_turn"}, EPOCHS, (NO_IDS, "the gradient's size: no loader"), ("a loss was given and no",)),
+    ({"loop": "zipped"}, EPOCHS, NO_LOSS, CALLED),
+]
 KINDS = [
     ("warmed_up", {}, (), CALLED),
     ("views", {}, (), CALLED),
@@ -49,7 +64,18 @@ KINDS = [
     ("centralized", {}, CHANGED, DIRECTION),
     ("all_reduce", {}, (), ()),
     ("all_reduce", {"clip_norm": 0.1}, (), ()),
-    ("weighted", {}, (), ("Weighted gives some samples",)),
+    ("sam_by_hand", {"accumulation": 1, "clip_norm": None}, MOVED, CALLED + DIRECTION),
+    ("dp_sgd", {}, CHANGED, DIRECTION),
+    ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),
+    ("l2", {}, (), PENALTY),
+    ("l2", {"clip_norm": 0.1}, (), PENALTY),
+    ("teacher", {}, ("the gradient's size: the loss draws random numbers",), DIRECTION),
+    ("weighted", {}, (), ("Own gives some samples",)),
+    ("repeated", {}, (), ("Own gives some samples",)),
+    ("curriculum", {}, (), ("each epoch has the same order",)),
+    ("tokens", {}, ("the gradient's size: micro-batches of different sizes",), ("micro-batches of",)),
+    ("swa", {}, (), ("SWALR sets the learning rate from step 7 on",)),
+    ("lookahead", {}, (), ()),
     ("autocast", {}, (), ()),
 ]
 
@@ -57,11 +83,16 @@ SCRIPTS = [
     Healthy(*NANO, unchecked=(NO_IDS, "the gradient's size: no loss was given"), notes=(ONE_MORE,)),
     Healthy(*NANO, VALUE, unchecked=(NO_IDS, "the gradient's size: no loss was given"), notes=(ONE_MORE,)),
     Healthy(*NANO, {"loader": True}, unchecked=(NO_IDS,), notes=(ONE_MORE,)),
-    Healthy(*NANO, {"loader": True, **VALUE}, unchecked=(NO_IDS,), notes=(ONE_MORE,)),
+    Healthy(*NANO, {"loader": True, **VALUE}, unchecked=(NO_IDS,), notes=(*RATHER, ONE_MORE)),
     Healthy(*NANO, {"loader": True, "compiled": "aot_eager"}, unchecked=(NO_IDS,), notes=(ONE_MORE,)),
-    Healthy(*NANO, {"loader": True, "compiled": "eager", **VALUE}, unchecked=(NO_IDS,), notes=(ONE_MORE,)),
+    Healthy(
+        *NANO,
+        {"loader": True, "compiled": "eager", **VALUE},
+        unchecked=(NO_IDS,),
+        notes=(*RATHER, ONE_MORE),
+    ),
     Healthy(*LLAMA),
-    Healthy(*LLAMA, {"padded": True, **VALUE}),
+    Healthy(*LLAMA, {"padded": True, **VALUE}, notes=RATHER),
     Healthy(
         *LLAMA,
         {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
@@ -74,31 +105,49 @@ SCRIPTS = [
     ),
     Healthy(*GPT2, {"model": "gpt2"}, notes=FIRST_LABEL),
     Healthy(*GPT2, {"model": "gpt2", "neftune_noise_alpha": 5.0, **VALUE}, notes=FIRST_LABEL),
-    Healthy("transformers Trainer, BERT", "hf_trainer", {"model": "bert"}),
+    Healthy(*BERT, {"model": "bert"}),
+    Healthy(
+        *BERT,
+        {"model": "bert", "focal": True},
+        unchecked=("the gradient's size: the trainer's loss is not the model's own",),
+        notes=("the gradient is",),
+    ),
+    Healthy(*LLAMA, {"padded": True}, {"dataset_size": 250, "duration": "2ep", "accumulation": 4}),
+    Healthy(*LLAMA, {"per_device": 2, "accelerator_config": {"split_batches": True}}),
     Healthy(*ACCELERATE),
-    Healthy(*ACCELERATE, {"schedule": "prepared", **VALUE}),
+    Healthy(*ACCELERATE, {"schedule": "prepared", **VALUE}, notes=RATHER),
     Healthy(*ACCELERATE, {"split_batches": True, "schedule": "prepared"}),
     Healthy(*ACCELERATE, {"dispatch_batches": True}, unchecked=DEALT),
-    Healthy(*ACCELERATE, {"dispatch_batches": True, "split_batches": True, **VALUE}, unchecked=DEALT),
+    Healthy(
+        *ACCELERATE,
+        {"dispatch_batches": True, "split_batches": True, **VALUE},
+        unchecked=DEALT,
+        notes=RATHER,
+    ),
     Healthy(*ACCELERATE, {"even_batches": False}, {"dataset_size": 96}),
     Healthy(*LIGHTNING),
-    Healthy(*LIGHTNING, VALUE),
+    Healthy(*LIGHTNING, VALUE, notes=RATHER),
+    Healthy(*LIGHTNING, {"limit_train_batches": 7, "size": 100}, {"dataset_size": 56}),
+    Healthy(*LIGHTNING, {"overfit_batches": 6, "size": 100}, {"dataset_size": 48}),
+    Healthy(*LIGHTNING, {"by_hand": True}, {"dataset_size": 96}),
+    Healthy(*LIGHTNING, {"swa_from": 2}, notes=("SWALR sets", "the loop takes one optimizer step more")),
     Healthy(*TIMM, unchecked=MIXED),
-    Healthy(*TIMM, {"clip": "agc", "mixup": None}),
-    Healthy(*TIMM, {"mixup": "collate", "prefetcher": True, "layer_decay": 0.75, **VALUE}),
+    Healthy(*TIMM, {"clip": "agc", "mixup": None}, notes=RATHER),
+    Healthy(*TIMM, {"mixup": "collate", "prefetcher": True, "layer_decay": 0.75, **VALUE}, notes=RATHER),
     Healthy(*VISION),
-    Healthy(*VISION, {"mixed": False, **VALUE}),
+    Healthy(*VISION, {"mixed": False, **VALUE}, notes=RATHER),
     Healthy(*TITAN, unchecked=SHARDED),
-    Healthy(*TITAN, {"by_tokens": True, **VALUE}, unchecked=SHARDED),
+    Healthy(*TITAN, {"by_tokens": True, **VALUE}, unchecked=SHARDED, notes=RATHER),
     Healthy(*TITAN, {"contained": False, "ac": False}, unchecked=SHARDED),
     Healthy(*STREAM, unchecked=(NO_IDS,)),
-    Healthy(*STREAM, VALUE, unchecked=(NO_IDS,)),
+    Healthy(*STREAM, VALUE, unchecked=(NO_IDS,), notes=RATHER),
+    *(Healthy("other loops", "loops", *row) for row in LOOPS),
     *(
         Healthy("other kinds of loops", "kinds", {"kind": kind}, fields, unchecked, notes)
         for kind, fields, unchecked, notes in KINDS
     ),
     Healthy(*PLAIN),
-    Healthy(*PLAIN, VALUE),
+    Healthy(*PLAIN, VALUE, notes=RATHER),
     Healthy(*PLAIN, {"precision": "bf16"}, {"precision": "bf16", "momentum": 0.9, "weight_decay": 1e-4}),
     Healthy(
         *PLAIN,

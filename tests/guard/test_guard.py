@@ -179,6 +179,7 @@ def test_a_learning_rate_on_a_gpu_is_read_at_every_16th_step(monkeypatch):
     assert len(read) - by_the_scheduler < 24
 
 
+@pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is shortened")
 def test_the_guard_makes_nothing_as_large_as_a_parameter_but_the_reference():
     """In double precision each would be twice the largest parameter, in a step that may have no room for it."""
 

@@ -10,7 +10,19 @@ from guard.injected import FAULTS as INJECTED
 from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
 from isobatch.guard import Cause
 
-QUICK_SCRIPTS = ("plain", "iterable", "nanogpt", "kinds")
+QUICK_SCRIPTS = ("plain", "iterable", "nanogpt")
+QUICK_KINDS = {
+    "sam_by_hand",
+    "noise",
+    "all_reduce",
+    "l2",
+    "teacher",
+    "curriculum",
+    "tokens",
+    "swa",
+    "gan",
+    "reinforce",
+}
 SLOW_CAUSES = (
     Cause.ANOTHER_LOSS,
     Cause.ANOTHER_LENGTH,
@@ -41,7 +53,8 @@ def row(one, name, quick):
 def healthy_row(one):
     options = one.options | one.fields
     name = ", ".join(f"{key}={value}" for key, value in options.items())
-    quick = one.script in QUICK_SCRIPTS and "compiled" not in options
+    kind = options.get("kind", options.get("loop"))
+    quick = kind in QUICK_KINDS or (one.script in QUICK_SCRIPTS and "compiled" not in options)
     return row(one, f"{one.script}: {name}" if name else one.script, quick)
 
 

@@ -88,11 +88,15 @@ def test_a_scaled_gradient_is_looked_at(two, fused):
         assert error.cause is Cause.SUMMED_LOSS
 
 
-def test_a_scaled_gradient_may_be_clipped(two):
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaled_gradient_may_be_clipped(two, fused):
     clipped = ib.plan(
         msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep", clip_norm=0.01), 2
     ).to_json()
-    assert two(scaled, clipped, loss_given=True) == [(None, 9)] * 2
+    assert two(scaled, clipped, loss_given=True, fused=fused) == [(None, 9)] * 2
+    for error, _ in two(scaled, clipped, "no unscale", loss_given=True, fused=fused):
+        assert error.cause is Cause.CLIPPED_OTHERWISE
+        assert "before scaler.unscale_(optimizer)" in error.diagnosis
 
 
 @sharded

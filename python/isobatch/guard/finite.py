@@ -41,13 +41,20 @@ class Finite:
             list[Tensor]
         ] = []  # this rank's own gradients, or their sums, since the last look
         self._rows: list[Tensor] = []  # where the sentinel's gradients are kept
-        self._sharded = sharded(model)
+        self.sharded = sharded(model)
         self._no_sync = hasattr(model, "require_backward_grad_sync")
         # Of sharded gradients, nobody sees them before they are averaged.
         self._handles: dict[int, Any] = {
             id(p): p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
-            for p in ([] if self._sharded else params)
+            for p in ([] if self.sharded else params)
         }
+        if not self.sharded:
+            self._handles[0] = self._sentinel.register_post_accumulate_grad_hook(self._backward)  # type: ignore[no-untyped-call]
+
+    def _backward(self, _: Tensor) -> None:
+        """Counts a backward pass: unlike a call of the model, it is always a micro-batch."""
+        if not self._run.own:
+            self._run.backwards += 1
 
     def _made(self, p: Tensor) -> None:
         """Keeps a gradient, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
@@ -77,12 +84,15 @@ class Finite:
         history.append(list(self._own.values()))
         self._own.clear()
         if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
-            for which in [which for which in self._handles if which != id(self._sentinel)]:
+            for which in [which for which in self._handles if which not in (0, id(self._sentinel))]:
                 self._handles.pop(which).remove()
         return self._look() if run.rare or len(history) % LOOK_EVERY_STEPS == 0 else True
 
-    def stuck(self) -> None:
-        """Ends a loop without optimizer steps, such as a loss scaler's when no scale is small enough."""
+    def stuck(self, patience: int) -> None:
+        """Ends a loop of more than `patience` micro-batches without an optimizer step, such as a loss scaler's when no scale is small
+        enough. Calls alone are none: an episode may have thousands."""
+        if not self.sharded and self._run.backwards < patience:
+            return
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
         text = f"{self._run.micro} micro-batches without an optimizer step"
         if bad:
@@ -92,7 +102,7 @@ class Finite:
     def _look(self) -> bool:
         run, history, grad = self._run, self._history, self._sentinel.grad
         good = grad is None or _finite([local(grad)])
-        if self._sharded:
+        if self.sharded:
             if not good:
                 text = "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it began"
                 run.stop(Cause.NOT_FINITE, text)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, chunks, differing, products, square
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, differing, square
+from isobatch.guard.likeness import Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
@@ -21,16 +22,8 @@ from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_la
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 CLIP_TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
+DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
-
-
-class _Likeness(NamedTuple):
-    """Compares a gradient with the reference: how many times as large it is along it, and was before it was clipped; and how much of it
-    points elsewhere."""
-
-    ratio: float
-    unclipped: float
-    residual: float
 
 
 class Gradient:
@@ -46,7 +39,8 @@ class Gradient:
         owner: Owner | None = None,
     ) -> None:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
-        self._sharded = sharded(model)
+        self._sharded, self._wrapper, self._places = sharded(model), model, list[tuple[int, int]]()
+        self._reference: list[Tensor] = []
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
@@ -100,6 +94,7 @@ class Gradient:
         """Saves the random numbers of a micro-batch before it goes through the model."""
         if self._sized:
             self._inputs.forward()
+            self._places = self._where()
             cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
             self._random.append((torch.get_rng_state(), cuda))
             kind = self._params[0].device.type
@@ -172,22 +167,22 @@ class Gradient:
             self._leave("the loop takes batches from elsewhere")
             return
         # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
-        needed = 2 * sum(g.numel() * g.element_size() for g in grads)
-        if not all(run.exchange("room", has_room(self._params[0].device, needed))):
+        if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
         self._size(watch, grads, batches, random)
+        self._reference.clear()
         self._inputs.step()
 
     def _size(self, watch: LoaderWatch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
-        error, summed, local, same = None, False, list[Tensor](), False
+        error, summed, own, same = None, False, list[Tensor](), False
         self._settle(batches[0])
         shares = self._shares(batches)
         with self._again.replay():
             try:
                 summed = self._again.is_summed(batches[0])
-                local, same = self._again.of(batches, random, shares)
+                own, same = self._again.of(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
         known = run.exchange("reference", (error, same and not watch.changed))
@@ -201,24 +196,77 @@ class Gradient:
         if not all(same for _, same in known):
             self._leave("the script changes the batches between loader and model")
             return
-        like, gate = self._compare(grads, local), GATES[self._precision]
-        unknown = (self._scaled or self._unclipped is None) and run.plan.recipe.clip_norm is not None
-        if like.residual <= gate and (unknown or any(abs(ratio - 1) <= gate for ratio in like[:2])):
+        like, gate = self._compare(grads, own), GATES[self._precision]
+        hidden = self._scaled or self._unclipped is None
+        if like.residual <= gate and (like.close(gate) or (hidden and self._as_clipped(like, gate))):
             self._clipping(grads, like)
+            if math.isnan(like.ratio) and run.plan.recipe.clip_norm is not None:
+                run.note(
+                    f"the gradient is shortened otherwise than by its norm; the plan's clip_norm is {run.plan.recipe.clip_norm:g}"
+                )
             return
         if like.residual <= gate and self._excused(like, gate, batches):
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
+        weights = [local(p.detach()) for p in self._params]
+        beside = beside_weights(grads, self._reference, weights, like, self._summed)
         why = self._why(grads, like, gate, batches, random)
-        if why is ELSE and self._changed(grads):
-            run.note(f"{text}: the script changes it between the backward and the step")
-            self._leave("the script changes the gradients between the backward and the step")
+        if why is ELSE and beside.residual <= gate and beside.close(gate):
+            run.note(
+                "the gradient has a term along the weights beside the mean loss's, such as an L2 penalty's"
+            )
+            return
+        if why is ELSE and (meant := self._meant(grads, batches, random)):
+            run.note(f"{text}: {meant}")
+            self._leave(meant)
             return
         if self._again.reference.assumed and Cause.ANOTHER_LOSS in why.causes:
             run.note(f"{text}: the trainer's loss is not the model's own; pass it as guard(plan, loss=...)")
             self._leave("the trainer's loss is not the model's own, and none was given")
             return
         run.stop(why, text)
+
+    def _as_clipped(self, like: Likeness, gate: float) -> bool:
+        """Tells whether a gradient whose norm before clipping nobody saw is as long as the clipped reference, or as the bound."""
+        bound = self._run.plan.recipe.clip_norm
+        if bound is None:
+            return False
+        bound *= float(getattr(self._optimizer, "grad_scale", None) or 1.0)
+        shorter = min(bound, like.planned)
+        if self._scaled and like.norm < 0.5 * shorter and self._factor(like.ratio, gate) is None:
+            text = f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer steps"
+            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
+        return any(abs(like.norm / want - 1) <= gate for want in (bound, shorter))
+
+    def _meant(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> str | None:
+        """Finds what a healthy script does that makes its gradient another than the reference; None where nothing is seen."""
+        run, reasons = self._run, list[str]()
+        if self._changed(grads):
+            reasons.append("the script changes the gradients between the backward and the step")
+        if self._hooked():
+            reasons.append("a communication hook changes the gradients")
+        if self._places and self._places != self._where():
+            reasons.append("the script changes the weights between the model's call and the step")
+        found = run.exchange("reasons", reasons)
+        if any(found):
+            return str(next(one[0] for one in found if one))
+        if not all(run.exchange("room", self._room(grads, 3))):
+            return None
+        with self._again.replay():
+            draws = self._again.draws(batches, random, self._shares(batches), GATES[self._precision])
+        return DRAWS if any(run.exchange("draws", draws)) else None
+
+    def _room(self, grads: list[Tensor], times: int) -> bool:
+        """Tells whether this rank's GPU has room for the gradient so many times more."""
+        return has_room(self._params[0].device, times * sum(g.numel() * g.element_size() for g in grads))
+
+    def _hooked(self) -> bool:
+        """Tells whether DDP averages by a hook, which may quantize."""
+        return bool(getattr(getattr(self._wrapper, "_orig_mod", self._wrapper), "_comm_hooks", None))
+
+    def _where(self) -> list[tuple[int, int]]:
+        """Returns where the weights are, and how often they were written."""
+        return [] if self._sharded else [(p.data_ptr(), p._version) for p in self._params]
 
     def _settle(self, batch: Any) -> None:
         """Finds out, once, what a Trainer's loss is a mean over, and whether the Trainer multiplies it."""
@@ -258,7 +306,7 @@ class Gradient:
         squares = self._summed("norms", [self._unclipped**2, after])
         return math.sqrt(squares[0]), math.sqrt(squares[1])
 
-    def _clipping(self, found: list[Tensor], like: _Likeness) -> None:
+    def _clipping(self, found: list[Tensor], like: Likeness) -> None:
         """Checks the norm of a gradient shortened in its own direction."""
         bound = self._run.plan.recipe.clip_norm
         before, after = self._norms(found)
@@ -267,7 +315,7 @@ class Gradient:
             text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
             self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
-    def _excused(self, like: _Likeness, gate: float, batches: list[Any]) -> bool:
+    def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
         _, weight, other, _ = self._again.reference
         if other is None or weight is None:
@@ -281,7 +329,7 @@ class Gradient:
         return True
 
     def _why(
-        self, found: list[Tensor], like: _Likeness, gate: float, batches: list[Any], random: list[Any]
+        self, found: list[Tensor], like: Likeness, gate: float, batches: list[Any], random: list[Any]
     ) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         if like.residual <= gate:
@@ -322,29 +370,14 @@ class Gradient:
             return faults.gradient(ratio, **known)
         return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
-    def _compare(self, found: list[Tensor], own: list[Tensor]) -> _Likeness:
-        """Compares a gradient with the reference, of which `own` is this rank's part. Nothing here is as large as a parameter."""
-        reference = self._again.averaged(own)
+    def _compare(self, found: list[Tensor], own: list[Tensor]) -> Likeness:
+        """Compares a gradient with the reference, of which `own` is this rank's part."""
+        self._reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
-            for r in reference:
+            for r in self._reference:
                 r *= scale
-        _, ff, fr, rr = self._summed("sums", products(found, reference))
-        residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
-        ratio = fr / rr if rr else math.nan
-        before = self._norms(found)[0]
-        unclipped = 1.0 if math.isnan(before) or not ff else before / math.sqrt(ff)
-        like = _Likeness(ratio, ratio * unclipped, residual)
-        if not residual > GATES[self._precision] or math.isnan(before):
-            return like
-        # Clipped element by element, or row by row? Then none is longer than it was, and the norm from before says how large.
-        ratio = before / math.sqrt(rr)
-        off = 0.0
-        for pair in zip(found, reference, strict=True):
-            for f, r in zip(*map(chunks, pair), strict=True):
-                f, whole = f.double(), ratio * r.double()
-                off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
-        shortened = _Likeness(math.nan, ratio, math.sqrt(self._summed("beyond", [off])[0] / ff))
-        return shortened if shortened.residual <= GATES[self._precision] else like
+        before, gate = self._norms(found)[0], GATES[self._precision]
+        return compare(found, self._reference, before, gate, self._summed)
 
     def _summed(self, tag: str, own: list[float]) -> list[float]:
         """Sums over a gradient: where it is sharded, over those of all ranks."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from isobatch.diagnosis.tensors import checksum, tensors_in
 from isobatch.errors import InputError
@@ -25,14 +25,16 @@ class Epoch:
 
     `count` is how many samples, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
     PlanSampler began; `odd` an id that is no whole number, where there is one: then `ids` has none. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
-    left out, to resume.
+    left out, to resume; `given` those that the loader had given when the next epoch began. `limited` is whether a trainer takes only the
+    first `length`.
     """
 
-    def __init__(self, place: tuple[int, int] | None, length: int | None) -> None:
+    def __init__(self, place: tuple[int, int] | None, length: int | None, *, limited: bool = False) -> None:
         self.sizes, self.count = list[int](), 0
         self._ids, self._noted = array("q"), list[tuple[int, ...]]()
         self.place, self._length, self._ended = place, length, False
-        self.trained = self.skipped = 0
+        self.trained = self.skipped = self.given = 0
+        self.limited = limited
         self.odd = ""
 
     def note(self, ids: list[int], every: bool) -> None:
@@ -68,12 +70,17 @@ class Epoch:
     @property
     def length(self) -> int | None:
         """Micro-batches in all; None where it cannot be known before the end."""
-        return len(self.sizes) if self._ended else self._length
+        return len(self.sizes) if self._ended and not self.limited else self._length
 
     @property
     def whole(self) -> bool:
         """Whether all of it was served."""
-        return len(self.sizes) == self.length
+        return len(self.sizes) == self.length and not self.limited
+
+    @property
+    def short(self) -> bool:
+        """Whether the loop left it before its end, and began another."""
+        return 0 < self.given < (self.length or 0) and not self.limited
 
     def step(self, micro: int) -> tuple[list[int], list[int]]:
         """Returns the sizes and the ids of the last `micro` micro-batches trained on."""
@@ -91,8 +98,9 @@ class LoaderWatch:
     batch that was taken; `digests` are those of the first batches, where there are workers and no ids.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
+    def __init__(self, loader: Any, limit: int | None = None) -> None:
+        """Begins; `limit`: the micro-batches of an epoch, where a trainer takes fewer than all."""
+        self.loader, self.limit = loader, limit
         self.now: Epoch | None = None
         self.last: Epoch | None = None
         self.batches: deque[tuple[Any, int]] = deque()  # with the writes into it so far
@@ -100,6 +108,12 @@ class LoaderWatch:
         self.digests = list[Any]()
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
         self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
+        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a sampler of no use.
+        self.own_batches = self.batch_sampler is not None and not isinstance(
+            self.batch_sampler, BatchSampler | PlanSampler
+        )
+        if self.own_batches:
+            self.sampler = getattr(self.batch_sampler, "sampler", self.batch_sampler)
         dataset: Any = getattr(loader, "dataset", None)
         # An IterableDataset inherits a __getitem__, and its loader has a sampler: of None, without an end.
         has_ids = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
@@ -108,11 +122,11 @@ class LoaderWatch:
         self.sampled = self.batch_sampler is not None and has_ids and not self.dispatched
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
-        self.size = (_length(dataset) or 0) if self.sampled else 0
+        self.size = (length(dataset) or 0) if self.sampled else 0
         self._kinds = [_retype(loader, "__iter__", self._batches)]
         if self.sampled:
             self._kinds.append(_retype(self.batch_sampler, "__iter__", self._ids))
-        if hasattr(self.sampler, "set_epoch"):
+        if callable(getattr(self.sampler, "set_epoch", None)):
             self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
 
     @property
@@ -149,11 +163,13 @@ class LoaderWatch:
     def _ids(self, own: Any) -> Iterator[list[int]]:
         sampler = self.batch_sampler
         place = (sampler.epoch, sampler.offset) if isinstance(sampler, PlanSampler) else None
-        length = _length(sampler)
+        size = length(sampler) if self.limit is None else self.limit
         inner, every = own(), self.size <= MAX_DISTINCT_SAMPLES
 
         def noted() -> Iterator[list[int]]:
-            epoch = Epoch(place, length)
+            epoch = Epoch(place, size, limited=self.limit is not None)
+            if self.now is not None:
+                self.now.given = self.given
             if self.now is None or self.now.trained:
                 self.last = self.now
             else:
@@ -203,7 +219,7 @@ def _is_a(name: str, thing: Any) -> bool:
     return any(base.__name__ == name for base in type(thing).__mro__)
 
 
-def _length(thing: Any) -> int | None:
+def length(thing: Any) -> int | None:
     """Returns a length; None where there is none."""
     try:
         return len(thing)

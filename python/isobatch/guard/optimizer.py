@@ -254,7 +254,12 @@ class LearningRates:
         stray = self._strays(rates, planned)
         if stray and run.skipped:  # Many loops step the scheduler where the loss scaler skipped a step.
             stray = self._strays(rates, self._at(run.since + run.skipped))
-        if stray:
+        if stray and not run.near and any("swa_lr" in group for group in self._optimizer.param_groups):
+            run.note(
+                f"SWALR sets the learning rate from step {run.step:,} on: it is not compared with the plan's"
+            )
+            self._planned = False
+        elif stray:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:

@@ -13,13 +13,22 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, mapped, part, reduction_of, tensors_in
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
 Digest = tuple[int, int]
+Random = tuple[Tensor, Tensor | None]  # the states of the CPU's generator, and of CUDA's
+
+
+def _restore(random: Random) -> None:
+    """Sets random states."""
+    torch.set_rng_state(random[0])
+    if random[1] is not None:
+        torch.cuda.set_rng_state(random[1])
 
 
 class OtherUnits(NamedTuple):
@@ -44,6 +53,7 @@ class ModelInputs:
     def __init__(self, run: Run, model: nn.Module) -> None:
         self._run, self._model = run, model
         self._script: list[set[Digest]] = []
+        self.before: Random | None = None  # the random state to restore before the model's next own call
         self._own = set[Digest]()
         self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
 
@@ -70,9 +80,14 @@ class ModelInputs:
     def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled() or not (self._run.own or self._script):
             return
-        seen = self._own if self._run.own else self._script[-1]
-
-        seen.update(checksum([one]) for one in tensors_in([*args, *kwargs.values()]))
+        if self.before is not None:
+            _restore(self.before)
+            self.before = None
+        tensors = tensors_in([*args, *kwargs.values()])
+        if not any(
+            map(is_functorch_wrapped_tensor, tensors)
+        ):  # per-sample gradients: those have no bits to read
+            (self._own if self._run.own else self._script[-1]).update(checksum([one]) for one in tensors)
 
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""
@@ -126,15 +141,25 @@ class Recomputation:
             for module, mode in modes.items():
                 module.training = mode
 
-    def of(self, batches: list[Any], random: list[Any], shares: list[float]) -> tuple[list[Tensor], bool]:
+    def draws(self, batches: list[Any], random: list[Random], shares: list[float], gate: float) -> bool:
+        """Tells whether the loss has random numbers outside of the model, as one against a teacher with dropout: its gradient is then
+        another from other states, though the model's call begins with the script's."""
+        one, other = (self.of(batches, random, shares, seed)[0] for seed in (1, 2))
+        return bool(difference(one, other).error > gate)
+
+    def of(
+        self, batches: list[Any], random: list[Random], shares: list[float], seed: int | None = None
+    ) -> tuple[list[Tensor], bool]:
         """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the
-        script's inputs."""
+        script's inputs. `seed`: the script's random states are restored at the model's calls only."""
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
-        for index, (batch, (cpu, cuda), share) in enumerate(zip(batches, random, shares, strict=True)):
+        for index, (batch, state, share) in enumerate(zip(batches, random, shares, strict=True)):
             self._inputs.begin_own()
-            torch.set_rng_state(cpu)
-            if cuda is not None:
-                torch.cuda.set_rng_state(cuda)
+            if seed is None:
+                _restore(state)
+            else:
+                torch.manual_seed(seed)
+                self._inputs.before = state
             kind, precision = total[0].device.type, self.precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
                 loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]

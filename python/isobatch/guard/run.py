@@ -30,7 +30,7 @@ class Run:
     """Follows a training under guard.
 
     `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
-    last of them, `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
+    last of them, by the model's calls, and `backwards` by its gradients, where these are seen; `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
     could not be looked at, and why, `notes` what is not as expected and does no harm. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
     what is done only then costs nothing in a long run.
     """
@@ -40,7 +40,7 @@ class Run:
     ) -> None:
         self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
-        self.since, self.micro, self.skipped = 0, 0, 0
+        self.since, self.micro, self.backwards, self.skipped = 0, 0, 0, 0
         self.own, self.near, self.rare = False, True, True
         there = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if there else 1
@@ -67,7 +67,7 @@ class Run:
 
     def advance(self) -> None:
         """Goes on to the next step. What is asked many times at each step is worked out here, once."""
-        self.since, self.micro = self.since + 1, 0
+        self.since, self.micro, self.backwards = self.since + 1, 0, 0
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any) -> list[Any]:

@@ -21,14 +21,16 @@ from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
 
 KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
+CALLED = "the model is called several times for a micro-batch, or for none; each {} counts as one"
 MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
 
 
 class Samples:
     """Compares the loader's samples, and the loop's steps, with the plan."""
 
-    def __init__(self, run: Run, watch: LoaderWatch | None) -> None:
-        self._run, self._watch = run, watch
+    def __init__(self, run: Run, watch: LoaderWatch | None, *, weighted: bool = False) -> None:
+        """Checks the sampler; `weighted`: the reference knows what a batch counts. `vary` becomes True for batches of varying sizes."""
+        self._run, self._watch, self._weighted, self.vary = run, watch, weighted, False
         self._seen: Epoch | None = None  # the last one that was checked
         self._ordered: Epoch | None = None
         self._resumed: Epoch | None = None  # began in the middle, by a sampler that does not say where
@@ -81,7 +83,7 @@ class Samples:
             run.stop(Cause.SAMPLER_REPLICAS.likely(f"num_replicas={sampler.num_replicas}"), text)
         drop = bool(getattr(watch.batch_sampler, "drop_last", False))
         size = int(getattr(watch.batch_sampler, "batch_size", 0) or 0)
-        if plan.samples_per_epoch is None or size != plan.micro_batch:
+        if plan.samples_per_epoch is None or size != plan.micro_batch or watch.limit is not None:
             return
         served = sum(run.exchange("length", len(sampler) // size * size if drop else len(sampler)))
         if served != plan.samples_per_epoch:
@@ -129,15 +131,18 @@ class Samples:
         self._calls.append((watch is None or watch.served != served, now))
 
     def fold(self) -> list[bool] | None:
-        """Counts each batch of the loader once, where the loop calls the model several times for it, or for none. Returns which calls were
-        the first of a batch; None where the calls are as planned, or no batches explain them."""
+        """Counts each batch of the loader once, where the loop calls the model several times for it, or for none; else, each backward pass.
+        Returns which calls were the first of a batch; None where the calls are as planned, or neither explains them."""
         run, calls, self._calls = self._run, self._calls, []
         planned, fresh = len(run.planned), [first for first, _ in calls]
-        if self._watch is None or not fresh or len(fresh) == planned or sum(fresh) != planned:
+        if not fresh or len(fresh) == planned:
             return None
-        run.note(
-            f"the model is called {len(fresh)} times for {planned} batches of the loader; each batch counts as a micro-batch"
-        )
+        if self._watch is not None and sum(fresh) == planned:
+            run.note(CALLED.format("batch of the loader"))
+        elif run.backwards == planned:
+            run.note(CALLED.format("backward pass"))
+        else:
+            return None
         run.micro = planned
         for first, epoch in calls:
             if not first and epoch is not None:
@@ -151,6 +156,13 @@ class Samples:
             return False
         now = watch.now if watch is not None else None
         crossing = now is not None and now.trained < run.micro and run.plan.steps_per_epoch is not None
+        if (
+            now is not None
+            and watch is not None
+            and now.trained > watch.given > 0
+            and watch.given != now.length
+        ):
+            self._elsewhere(watch, now)
         if now is not None and run.plan.samples_per_epoch and now.whole and now.trained > len(now.sizes):
             text = "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle does)"
             run.stop(Cause.SAMPLES_REPEATED, text)
@@ -160,11 +172,20 @@ class Samples:
             self._count(end=end, last=run.micro - now.trained if now is not None and crossing else 0)
         if run.near and watch is not None and watch.workers > 1 and not watch.sampled:
             self._workers(watch)
-        if not run.near or now is None or watch is None:
+        if not run.near or now is None or watch is None or self._draws:
             return run.micro == len(run.planned)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         return self._step(now, end)
+
+    def _elsewhere(self, watch: LoaderWatch, now: Epoch) -> None:
+        """Counts a step on other batches than the loader's, or once more on the same: an epoch has more steps than it has of its own."""
+        run, now.trained = self._run, watch.given
+        if run.near and run.plan.steps_per_epoch is not None:
+            text = f"this step has no new batch of the loader, whose epoch has {run.plan.steps_per_epoch:,} steps by the plan"
+            run.stop(Cause.ANOTHER_LENGTH, text)
+        self._draws = True
+        run.note("some steps train on no new batch of the loader: samples are not compared with the plan's")
 
     def _count(self, *, end: bool, last: int) -> None:
         """Checks the accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be a smaller one; none
@@ -203,8 +224,11 @@ class Samples:
         ends = any(end for *_, end in answers)
         repeats = sum(map(len, owned)) - len(set().union(*owned))
         if repeats > (run.ranks + (run.plan.padded_samples or 0) if ends else 0):
+            first = answers[0][1]
             same = all(ids == owned[0] for ids in owned)
-            if same or self._deals:
+            # Repeated augmentation gives a sample to a rank several times in a row.
+            alike = all(ids == first for _, ids, _ in answers) and len(owned[0]) == len(first)
+            if alike or self._deals:
                 how = "all ranks see the same data" if same else "ranks share samples"
                 text = f"{repeats} of {sum(map(len, owned))} samples of this step go to more than one rank"
                 run.stop(Cause.NOT_DISTRIBUTED.likely(how), text)
@@ -213,6 +237,20 @@ class Samples:
             run.note(
                 f"{kind} gives some samples of a step to more than one rank: its epochs are not compared with the plan's"
             )
+        if (
+            self._watch is not None
+            and self._watch.own_batches
+            and len({n for sizes, *_ in answers for n in sizes}) > 1
+        ):
+            self._draws = self.vary = True
+            run.note(
+                f"micro-batches of {answers[0][0]} samples: their sizes and epochs are not compared with the plan's"
+            )
+            if not self._weighted:
+                run.unchecked.append(
+                    "the gradient's size: micro-batches of different sizes, and no weight was given"
+                )
+            return self._weighted
         for rank, (sizes, *_) in enumerate(answers):
             planned = [int(n) for n in run.plan.micro_batches(rank)]
             if sizes != planned:
@@ -259,7 +297,12 @@ class Samples:
 
     def _epoch(self, epoch: Epoch) -> None:
         run, plan, dataset = self._run, self._run.plan, self._dataset
-        if self._draws or epoch is self._resumed or not epoch.whole or plan.samples_per_epoch is None:
+        if self._draws or epoch is self._resumed or plan.samples_per_epoch is None:
+            return
+        if epoch.short and epoch.trained >= len(run.planned):
+            text = f"an epoch ended after {epoch.given:,} of {epoch.length:,} micro-batches on each rank"
+            run.stop(Cause.SAMPLES_DROPPED, text)
+        if not epoch.whole:
             return
         planned, padded = plan.samples_per_epoch, plan.padded_samples or 0
         if epoch.place is not None and epoch.place[1]:
@@ -299,7 +342,10 @@ class Samples:
             return  # it has only begun
         self._ordered = now
         shuffled = any(b < a for a, b in itertools.pairwise(first))
-        if shuffled and n > 1 and first[:n] == second[:n]:
+        kept = first[:n] == second[:n] and n > 1
+        if kept and not self._deals and self._watch is not None and self._watch.epoch_set:
+            self._run.note("each epoch has the same order, as the script's own sampler gives it")
+        elif kept and shuffled:
             self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
 
     def _stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:

@@ -82,7 +82,7 @@ class Guard:
         self.notes.clear()
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
-        self._watch = LoaderWatch(loader) if loader is not None else None
+        self._watch = LoaderWatch(loader, owner and owner.limit) if loader is not None else None
         if self._loss is not None and loader is None:
             run.note(NO_LOADER)
         if owner is None and self._watch is not None and self._watch.accelerated:
@@ -92,7 +92,7 @@ class Guard:
         self._owner = owner
         self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
-        self._samples = Samples(run, self._watch)
+        self._samples = Samples(run, self._watch, weighted=self._weight is not None)
         self._optimizers = Optimizers(run, self._inner, optimizer)
         self._rates = LearningRates(run, self._optimizers)
         ids_seen = self._watch is not None and self._watch.sampled
@@ -171,7 +171,7 @@ class Guard:
             self._gradient.forward()
         self._samples.forward()
         if run.micro > self._patience:
-            self._finite.stuck()
+            self._finite.stuck(self._patience)
 
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
@@ -236,7 +236,7 @@ class Guard:
         run, total = self._run, self.plan.total_steps
         if total is None or run.step < total:
             return False
-        if run.step > total:
+        if run.step > total and not self._samples.vary:
             run.stop(Cause.ANOTHER_LENGTH, f"two more optimizer steps, {total:,} planned")
         run.note(f"the loop takes one optimizer step more than the {total:,} planned")
         run.advance()

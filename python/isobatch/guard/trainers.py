@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
+from isobatch.guard.loader import length
 from isobatch.guard.reference import OtherUnits
 from isobatch.guard.run import Run
 from isobatch.planning.plan import plan as make_plan
@@ -19,12 +20,14 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
 class Owner(NamedTuple):
     """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it knows; `counts_labels` where it
-    is transformers' Trainer, `over_ranks` where that counts the labels of all processes."""
+    is transformers' Trainer, `over_ranks` where that counts the labels of all processes; `limit`, the micro-batches of an epoch, where it
+    takes fewer than the loader has."""
 
     convention: Literal["transformers", "lightning"]
     total_steps: int | None = None
     counts_labels: bool = False
     over_ranks: bool = False
+    limit: int | None = None
 
 
 def check_convention(run: Run, owner: Owner) -> None:
@@ -60,12 +63,18 @@ def lightning_callback(guard: Any) -> Any:
     class LightningGuard(Callback):  # type: ignore[misc]
         """Watches a Trainer."""
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Attaches at the first place with the final optimizers and loaders."""
             loader, done = trainer.train_dataloader, trainer.global_step
             single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
-            steps = trainer.estimated_stepping_batches
-            owner = Owner("lightning", int(steps) if 0 < steps < float("inf") else None)
+            steps, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
+            # An averaging callback adds an epoch without steps, and a loop of the module's own steps when it likes.
+            averages = any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks)
+            known = pl_module.automatic_optimization and not averages and 0 < steps < float("inf")
+            limited = single is not None and batches < (
+                length(single) or 0
+            )  # limit_train_batches, overfit_batches
+            owner = Owner("lightning", int(steps) if known else None, limit=int(batches) if limited else None)
             guard.attach(
                 trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None, owner=owner
             )

@@ -44,6 +44,16 @@ def tiny(name):
     return hf.GPT2LMHeadModel(config)
 
 
+class Focal(hf.Trainer):
+    """A loss of one's own in the model's place."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        losses = torch.nn.functional.cross_entropy(outputs.logits, inputs["labels"], reduction="none")
+        loss = ((1 - torch.exp(-losses)) ** 2 * losses).mean()
+        return (loss, outputs) if return_outputs else loss
+
+
 class ClipByValue(hf.TrainerCallback):
     """What the Trainer has no argument for."""
 
@@ -51,13 +61,25 @@ class ClipByValue(hf.TrainerCallback):
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
 
 
-def main(plan, guard, folder, *, model="llama", clip="norm", padded=False, **more):
+def main(
+    plan,
+    guard,
+    folder,
+    *,
+    model="llama",
+    clip="norm",
+    padded=False,
+    focal=False,
+    per_device=1,
+    mended=True,
+    **more,
+):
     """Trains by the Trainer; `more` are further arguments of it."""
     hf.set_seed(42)
     size = plan.recipe.dataset_size
     arguments = hf.TrainingArguments(
         str(folder),
-        per_device_train_batch_size=plan.micro_batch,
+        per_device_train_batch_size=plan.micro_batch * per_device,
         gradient_accumulation_steps=plan.accumulation,
         learning_rate=plan.lr,
         weight_decay=plan.weight_decay,
@@ -77,8 +99,11 @@ def main(plan, guard, folder, *, model="llama", clip="norm", padded=False, **mor
         disable_tqdm=True,
         **more,
     )
-    trainer = hf.Trainer(
-        model=tiny(model),
+    net = tiny(model)
+    if not mended:
+        del net.accepts_loss_kwargs
+    trainer = (Focal if focal else hf.Trainer)(
+        model=net,
         args=arguments,
         train_dataset=Blocks(size, padded, model == "bert"),
         eval_dataset=Blocks(20, padded, model == "bert"),

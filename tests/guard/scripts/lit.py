@@ -1,9 +1,11 @@
 """A Lightning module with a validation loader, a checkpoint callback, logging, and a scheduler by step."""
 
+import contextlib
+
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -37,22 +39,44 @@ class Lit(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": shape, "interval": "step"}}
 
 
-def main(plan, guard, folder, *, clip="norm", callbacks=()):
-    """Fits for the plan's epochs."""
+class ByHand(Lit):
+    """Its own loop within Lightning's: `manual_backward`, and a step after some micro-batches."""
+
+    def __init__(self, plan):
+        super().__init__(plan)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer, last = self.optimizers(), (index + 1) % self.plan.accumulation == 0
+        loss = super().training_step(batch, index) / self.plan.accumulation
+        with contextlib.nullcontext() if last else self.trainer.model.no_sync():
+            self.manual_backward(loss)
+        if last:
+            self.clip_gradients(optimizer, self.plan.recipe.clip_norm, "norm")
+            optimizer.step()
+            optimizer.zero_grad()
+            self.lr_schedulers().step()
+
+
+def main(plan, guard, folder, *, clip="norm", callbacks=(), by_hand=False, swa_from=None, size=None, **more):
+    """Fits for the plan's epochs, on `size` samples where a limit leaves some of them out; `more` are further arguments of the Trainer."""
     pl.seed_everything(3, workers=True, verbose=False)
-    size = plan.recipe.dataset_size
+    size = size or plan.recipe.dataset_size
     data = TensorDataset(torch.randn(size, 6), torch.randint(4, (size,)))
     loader = DataLoader(data, plan.micro_batch, shuffle=True, num_workers=2)
     val_loader = DataLoader(data, 16, num_workers=1)
     watch = guard(plan, loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
+    automatic = {
+        "accumulate_grad_batches": plan.accumulation,
+        "gradient_clip_val": (plan.recipe.clip_norm or 1.0) if clip == "norm" else 0.01,
+        "gradient_clip_algorithm": clip,
+    }
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=dist.get_world_size(),
         strategy=DDPStrategy(process_group_backend="gloo"),
         max_epochs=plan.total_steps // plan.steps_per_epoch,
-        accumulate_grad_batches=plan.accumulation,
-        gradient_clip_val=(plan.recipe.clip_norm or 1.0) if clip == "norm" else 0.01,
-        gradient_clip_algorithm=clip,
+        **({} if by_hand else automatic),
         val_check_interval=0.5,
         log_every_n_steps=1,
         logger=CSVLogger(folder),
@@ -60,9 +84,11 @@ def main(plan, guard, folder, *, clip="norm", callbacks=()):
             ModelCheckpoint(folder, monitor="val_loss", save_last=True),
             LearningRateMonitor("step"),
             *(make() for make in callbacks),
+            *([StochasticWeightAveraging(plan.lr / 3, swa_epoch_start=swa_from)] if swa_from else []),
             watch.lightning(),
         ],
         enable_progress_bar=False,
         enable_model_summary=False,
+        **more,
     )
-    trainer.fit(Lit(plan), loader, val_loader)
+    trainer.fit((ByHand if by_hand else Lit)(plan), loader, val_loader)
