@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -23,7 +24,8 @@ from torch.nn.functional import mse_loss
 
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
-from isobatch.integrations.torch.elastic.group import CrewGroup
+from isobatch.integrations.torch.elastic import healing
+from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 
 PLACES = ("forward", "between", "reduced", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -167,6 +169,31 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         folder / f"final-{name}-{os.getpid()}.pt",
     )
     say(ended=True)
+
+
+def passed_on(store, late, patience):
+    """The sum of a state that rank 0 sent to one that came late, or the error; in a group whose ranks had a second to connect."""
+    torch.distributed.destroy_process_group()
+    rank = int(os.environ["RANK"])
+    torch.distributed.init_process_group(
+        "gloo",
+        store=torch.distributed.FileStore(store, 2),
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=1),
+    )
+    state = torch.full((healing._CHUNK + 7,), 1 - rank, dtype=torch.uint8)
+    time.sleep(late * rank)
+    try:
+        healing._pass_on(
+            state,
+            torch.distributed.isend if rank == 0 else torch.distributed.irecv,
+            [1 - rank],
+            timedelta(seconds=patience),
+        )
+    except RuntimeError as error:
+        return is_loss(error)
+    return int(state.long().sum())
 
 
 def main(store: str, folder: Path, name: str, options: dict) -> None:

@@ -106,7 +106,7 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
     found = formed([member(store, "late", timeout=1.5)], [NEW])
     ended.set()
     beats.join()
-    assert found == ["the ranks that hold the run's state did not come in 2 s: r0"]
+    assert found == ["the ranks that hold the run's state did not come in 3 s: r0"]
 
 
 def test_a_store_that_does_not_answer_is_gone_after_its_time():

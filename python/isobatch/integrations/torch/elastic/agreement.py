@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
@@ -30,7 +30,16 @@ class Agreement(NamedTuple):
 class Vote:
     """An agreement under way. `result` waits for it, and is the same each time."""
 
-    def __init__(self, stopping: bool, count: float, micros: int, joining: bool, group: Any) -> None:
+    def __init__(
+        self,
+        stopping: bool,
+        count: float,
+        micros: int,
+        joining: bool,
+        group: Any,
+        wait: Callable[[Any], Any] | None,
+    ) -> None:
+        self._wait = wait
         self._agreement = Agreement(stopping, count, micros, joining)
         self._work = None
         if group is not None:
@@ -42,7 +51,7 @@ class Vote:
     def result(self) -> Agreement:
         """Waits for the ranks, once."""
         if self._work is not None:
-            self._work.wait()
+            self._work.wait() if self._wait is None else self._wait(self._work)
             self._work = None
             stopping, count, micros, joining = self._values.tolist()
             self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
@@ -55,6 +64,7 @@ class RankGroup:
     Args:
         timeout: of its agreements; None: torch's.
         connecting: until the ranks have found each other; None: as `timeout`.
+        wait: waits for an agreement; None: the agreement does.
     """
 
     def __init__(
@@ -63,9 +73,11 @@ class RankGroup:
         size: int,
         timeout: timedelta | None = None,
         connecting: timedelta | None = None,
+        wait: Callable[[Any], Any] | None = None,
     ) -> None:
         self.rank, self.size = rank, size
         self._group: Any = None
+        self._wait = wait
         self._timeout, self._connecting = timeout, connecting
 
     @property
@@ -110,7 +122,7 @@ class RankGroup:
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
-        return Vote(stopping, count, micros, joining, self._own())
+        return Vote(stopping, count, micros, joining, self._own(), self._wait)
 
     def free(self) -> None:
         """Lets the group go."""

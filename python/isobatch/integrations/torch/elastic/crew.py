@@ -133,6 +133,7 @@ class CrewRun(ElasticRun):
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._watch = self._crew = crew
         self._timeout, self._connecting = timedelta(seconds=members.timeout), connecting(members.lease)
+        self._wait = crew._group.wait
         super().__init__(recipe, **settings)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import warnings
 from contextlib import ExitStack, suppress
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
@@ -42,16 +44,25 @@ class CrewGroup:
 
     gloo waits for a rank to connect in a condition that no socket ends, five times as long as the group's time-out. So ranks meet in the
     store first, and form with a time-out of a fifth of the lease.
+
+    gloo also forgets the sends that are under way when a connection ends (`Pair::signalException` in gloo/transport/tcp/pair.cc passes
+    over the unbound buffers of `tx_`), so that who waits for one waits for the group's whole time-out: a rank that was paused while the
+    others cut it off, above all. So no rank waits in gloo itself. What DDP and `wait` wait for ends when the group is cut, and a thread
+    of its own lets the group go.
     """
 
     def __init__(self) -> None:
         self._before: set[str] | None = None
         self._own: set[str] | None = None
         self._wrapped: list[Any] = []
+        self._is_cut = False
+        self._answers: list[Future[Any]] = []
+        self._lock = threading.Lock()
 
     def begin(self) -> None:
         """Notes what is there before the group."""
         self._before, self._own = {*sockets().values()}, None
+        self._is_cut = False
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""
@@ -85,11 +96,47 @@ class CrewGroup:
         if dist.get_world_size() == 1:
             return net
         model = DistributedDataParallel(net, init_sync=False, **options)
+        if next(net.parameters()).device.type == "cpu":
+            model.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         self._wrapped.append(model)
         return model
 
+    def _reduce(self, bucket: Any) -> Future[torch.Tensor]:
+        """Takes the mean of a bucket's gradients, as DDP does; the future ends in an error when the group is cut."""
+        buffer = bucket.buffer().div_(dist.get_world_size())
+        reduced = dist.distributed_c10d._get_default_group().allreduce([buffer]).get_future()
+        answer: Future[Any] = Future()
+        with self._lock:
+            self._answers = [other for other in self._answers if not other.done()]
+            self._answers.append(answer)
+        reduced.add_done_callback(lambda done: self._answer(answer, done))
+        if self._is_cut:
+            self._answer(answer, None)
+        return answer.then(_first)
+
+    def _answer(self, answer: Future[Any], reduced: Future[Any] | None) -> None:
+        with self._lock:
+            if not answer.done():
+                answer.set_result(reduced)
+
+    def wait(self, work: Any) -> None:
+        """Waits for a collective, or until the group is cut.
+
+        Raises:
+            RuntimeError: it failed, or was cut.
+        """
+        while not work.is_completed():
+            if self._is_cut:
+                raise RuntimeError(_CUT)
+            with suppress(RuntimeError):  # torch's, that it is not complete yet; what failed is complete.
+                work.wait(timedelta(seconds=0.2))
+        work.wait()
+
     def cut(self) -> None:
         """Ends what this rank waits for in the group, from another thread."""
+        self._is_cut = True
+        for answer in [*self._answers]:
+            self._answer(answer, None)
         for group in _groups():
             with suppress(RuntimeError, AttributeError):
                 group._get_backend(torch.device("cuda")).abort()
@@ -123,9 +170,25 @@ class CrewGroup:
                 model.__dict__.pop(name, None)
         self._wrapped = []
         if dist.is_initialized():
+            groups = _groups()
             with warnings.catch_warnings(), suppress(RuntimeError):
                 warnings.simplefilter("ignore")
                 dist.destroy_process_group()
+            release = threading.Thread(target=groups.clear, name="isobatch release", daemon=True)
+            release.start()
+            release.join(1.0)
+
+
+_CUT = "gloo: the group was cut, as a rank of the crew was lost"
+
+
+def _first(answer: Future[Any]) -> torch.Tensor:
+    """Returns the tensor that was reduced."""
+    reduced = answer.value()
+    if reduced is None:
+        raise RuntimeError(_CUT)
+    tensor: torch.Tensor = reduced.value()[0]
+    return tensor
 
 
 def _groups() -> list[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,8 @@ from torch.optim import Optimizer
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.membership import OUT
 
-_CHUNK = 1 << 28  # Bytes: gloo sends no more than 2 GiB at once.
+_CHUNK = 1 << 24
+"""Bytes sent at once."""
 
 
 class Held(NamedTuple):
@@ -92,8 +94,11 @@ class TrainingState:
             self.extra[name].load_state_dict(state)
 
 
-def heal(training: TrainingState, mine: Held) -> Held:
+def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     """Brings all ranks of the new group to the state of the one that is furthest; it is sent to those behind only.
+
+    Args:
+        lease: seconds that a part of the state may take; who was lost in between is waited for no longer.
 
     Raises:
         InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different steps.
@@ -114,11 +119,13 @@ def heal(training: TrainingState, mine: Held) -> Held:
         )
     behind = [rank for rank, one in enumerate(held) if (one.step, one.checksum) != (best.step, best.checksum)]
     if behind:
-        _send(training, source, behind, best.checksum)
+        _send(training, source, behind, best.checksum, timedelta(seconds=lease))
     return best
 
 
-def _send(training: TrainingState, source: int, behind: list[int], checksum: str) -> None:
+def _send(
+    training: TrainingState, source: int, behind: list[int], checksum: str, patience: timedelta
+) -> None:
     rank, size, written, error = dist.get_rank(), 0, None, None
     if rank == source:
         try:
@@ -132,17 +139,26 @@ def _send(training: TrainingState, source: int, behind: list[int], checksum: str
     if error is not None:
         raise InputError(error)
     if written is not None:
-        for other in behind:
-            for chunk in torch.split(written, _CHUNK):
-                dist.send(chunk, other)
+        _pass_on(written, dist.isend, behind, patience)
     elif rank in behind:
         received = torch.empty(size, dtype=torch.uint8)
-        for chunk in torch.split(received, _CHUNK):
-            dist.recv(chunk, source)
+        _pass_on(received, dist.irecv, [source], patience)
         # All of it is here: from now on nothing can end half-way but this process.
         training.read(received)
         if training.checksum() != checksum:
             raise InputError("the others' state is another once it is loaded here: its checksum differs")
+
+
+def _pass_on(
+    written: torch.Tensor, begin: Callable[[torch.Tensor, int], Any], ranks: list[int], patience: timedelta
+) -> None:
+    """Sends or receives bytes, part by part; all who get them get each part together.
+
+    gloo waits for a send or a receive as long as its ranks may take to connect, and does not see that a send's other end died.
+    """
+    for part in torch.split(written, _CHUNK):
+        for work in [begin(part, rank) for rank in ranks]:
+            work.wait(patience)
 
 
 def _bits(tensor: torch.Tensor) -> str:

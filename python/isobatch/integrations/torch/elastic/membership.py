@@ -253,7 +253,8 @@ class _Closing:
         if silent:
             names = ", ".join(member.split("|")[0] for member in silent)
             why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
-            return self._given_up(why) if late else None
+            # One may wait for a collective's end, as long as all wait for it; it is waited for once that is over.
+            return self._given_up(why) if self._waited > 2 * self._all.timeout else None
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
             return Roster(self._number, tuple(seats))
         return (

@@ -207,7 +207,7 @@ class _Survivors:
         )
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
-        best = heal(self._training, mine)
+        best = heal(self._training, mine, members.lease)
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         self._refuse_standstill(table, best.step)
