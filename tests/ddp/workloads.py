@@ -228,6 +228,11 @@ def dies_on_rank_1(model, batch, call):
     return _loss(model, batch)
 
 
+def dies_at_once():
+    """Is killed before there is a model."""
+    os.kill(os.getpid(), 9)
+
+
 def _hang(call, at):
     """Waits for something that never comes, on the rank of $HANGS, in that call; with $HANGS_LOCKED in C, and keeps Python's lock."""
     if call == at and dist.get_rank() == int(os.environ.get("HANGS", "1")):

@@ -139,16 +139,28 @@ def test_what_is_there_is_not_looked_through_for_a_while():
     assert gc.get_freeze_count() <= before
 
 
-def test_a_killed_rank_is_named(plan, tmp_path):
-    done = run(
-        [*COMMAND, plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--output", "report.json"],
-        tmp_path,
-    )
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("start", [COMMAND, [*TORCHRUN, "-m", "isobatch.validate"]], ids=["fork", "torchrun"])
+def test_a_killed_rank_is_named(plan, tmp_path, start):
+    """With what was proven before; torchrun ends rank 0 with SIGTERM as soon as it sees that another is gone."""
+    words = [plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--output", "report.json"]
+    done = run([*start, *words], tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 1, done.stdout + done.stderr
-    proof = proofs(tmp_path / "report.json")["ranks_alive"]
-    assert "rank 1" in proof["text"]
-    assert "rank 0" not in proof["text"]
-    assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
+    found = proofs(tmp_path / "report.json")
+    text = found["ranks_alive"]["text"]
+    assert f"rank 1 (host {socket.gethostname()})" in text and "in phase" in text
+    assert "rank 0" not in text
+    assert found["ranks_alive"]["diagnosis"]["causes"] == [Cause.DEAD_RANK]
+    assert found["world"]["verdict"] == "pass"
+
+
+def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(plan, tmp_path):
+    words = [plan, "--nproc-per-node", "1", "--workload", "ddp.workloads:dies_at_once", "-o", "report.json"]
+    assert run([*COMMAND, *words], tmp_path).returncode == 1
+    text = proofs(tmp_path / "report.json")["ranks_alive"]["text"]
+    assert text == f"rank 0 (host {socket.gethostname()}) died with signal SIGKILL"
 
 
 @pytest.mark.parametrize(
@@ -323,23 +335,8 @@ def test_none_is_named_where_none_is_behind(plan, tmp_path):
 
 @pytest.mark.slow
 def test_under_torchrun(plan, tmp_path):
-    done = run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "isobatch.validate",
-            plan,
-            "--quick",
-            "--json",
-        ],
-        tmp_path,
-        OMP_NUM_THREADS="1",
-    )
+    words = [*TORCHRUN, "-m", "isobatch.validate", plan, "--quick", "--json"]
+    done = run(words, tmp_path, OMP_NUM_THREADS="1")
     assert json.loads(done.stdout)["verdict"] in ("pass", "caution", "inconclusive"), done.stderr
 
 

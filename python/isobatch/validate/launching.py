@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import signal
+import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -233,7 +234,8 @@ def start_ranks(
             if not (failure.exitcode == -15 and len(error.failures) > 1)
         }
         return "; ".join(
-            f"rank {rank} died with {_how(failure.exitcode)}" for rank, failure in sorted(failures.items())
+            f"rank {rank} (host {socket.gethostname()}) died with {_how(failure.exitcode)}"
+            for rank, failure in sorted(failures.items())
         )
     return None
 

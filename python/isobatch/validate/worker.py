@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -96,19 +99,15 @@ def run(
 
     group.pulse.on_loss = lost
     try:
-        with float32_as("tf32") if plan.recipe.precision == "tf32" else contextlib.nullcontext():
-            _prove(Trial(plan, options, work, group, draft), draft)
-    except SignalException:
-        # torchrun ends everybody because one rank is gone: stay alive until rank 0 sees which.
-        group.pulse.linger()
-        raise
+        with _sigterm_as_exception():
+            try:
+                _prove_or_report(Trial(plan, options, work, group, draft), draft)
+            except SignalException:
+                # Who started the ranks ends them all because one is gone: stay alive until rank 0 sees which.
+                group.pulse.linger()
+                raise
     except InputError:  # of all ranks alike
         group.close()
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        line = first_line(error)
-        group.pulse.fail(f"out of memory: {line}" if out_of_memory(error) else line)
         raise
     report: Report = group.from_first(draft.report())
     group.close()
@@ -121,6 +120,40 @@ def _cause(text: str) -> Cause:
     if "out of memory" in text:
         return Cause.OUT_OF_MEMORY
     return Cause.DEAD_RANK if DEAD in text else Cause.RANK_FAILED
+
+
+@contextlib.contextmanager
+def _sigterm_as_exception() -> Iterator[None]:
+    """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does; a process that was spawned or started by torchrun
+    or srun would end at once, and rank 0 with it, before it has written which rank is gone. A second one is ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _: object) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        raise SignalException("ended by SIGTERM", signal.Signals(number))
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _prove_or_report(trial: Trial, draft: Draft) -> None:
+    """Proves all claims; an error of this rank goes to rank 0."""
+    tf32 = trial.plan.recipe.precision == "tf32"
+    try:
+        with float32_as("tf32") if tf32 else contextlib.nullcontext():
+            _prove(trial, draft)
+    except (InputError, SignalException):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        line = first_line(error)
+        trial.group.pulse.fail(f"out of memory: {line}" if out_of_memory(error) else line)
+        raise
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
