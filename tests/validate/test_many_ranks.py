@@ -1,5 +1,10 @@
 """What a validation costs with 8 ranks, 64 and 512: nothing that one rank does, gathers or reports may grow with their number."""
 
+import math
+import os
+import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -83,3 +88,77 @@ def test_what_hosts_say_is_in_the_report_where_nccl_then_hangs(monkeypatch):
     (report,) = published
     names = [proof.name for proof in report.proofs]
     assert names == ["gpu", "gpu_errors", "ranks_alive"]
+
+
+GROUPS = """
+import os, sys
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[1], "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "16", "GLOO_SOCKET_IFNAME": "lo"}
+from isobatch.validate.options import Options
+from isobatch.validate.ranks import group
+group.MAX_MESH = int(sys.argv[2])
+children = []
+for rank in range(1, 16):
+    if (child := os.fork()) == 0:
+        break
+    children.append(child)
+else:
+    rank = 0
+os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+here = group.Group(Options(device="cpu"))
+here.connect()
+assert here.from_first(rank) == 0 and here.slowest([rank]) == [15] and here.sum(rank) == 120
+here.barrier()
+files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+found = here.gather(sum("socket:" in file for file in files))
+here.close()
+if rank == 0:
+    [os.waitpid(child, 0) for child in children]
+    print(max(found[1:]))
+os._exit(0)
+"""
+
+
+def sockets(most_meshed):
+    """The most sockets that a rank of 16 has after everything that the ranks do together, but for rank 0, which hosts the store."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    env = {name: value for name, value in os.environ.items() if name != "TORCH_GLOO_LAZY_INIT"}
+    words = [sys.executable, "-c", GROUPS, str(port), str(most_meshed)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=200)
+    assert done.stdout, done.stderr
+    return int(done.stdout)
+
+
+def test_many_ranks_do_not_connect_each_to_each_other():
+    """From 1,024 on a process could not: it would need more open files than it gets. Two groups: a ring, a tree, a barrier's partners."""
+    stores, groups, steps = 3, 2, math.ceil(math.log2(16))
+    assert sockets(128) >= groups * 15
+    assert sockets(15) <= stores + groups * (3 + 2 * steps) < groups * 15
+
+
+FILES = """
+import resource, sys
+from isobatch.validate.ranks.network import allow_connections
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, int(sys.argv[1])))
+try:
+    allow_connections(512)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE))
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hard", "says"),
+    [
+        (4000, "(2304, 4000)"),
+        (
+            1024,
+            "512 ranks need 2304 open files on the host of rank 0, where the limit is 1024 (ulimit -Hn): raise it",
+        ),
+    ],
+)
+def test_the_store_of_many_ranks_has_files_enough(hard, says):
+    words = [sys.executable, "-c", FILES, str(hard)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    assert says in done.stdout, done.stderr

@@ -154,7 +154,9 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
             raise must_be("host:port", rendezvous, field="rendezvous")
-        if node_rank:
+        if node_rank == 0:
+            network.allow_connections(nnodes * nproc)
+        else:
             network.probe(host, int(port), RENDEZVOUS_SECONDS)
         where = {
             "rdzv_backend": "static",

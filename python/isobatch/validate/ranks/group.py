@@ -28,6 +28,7 @@ set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distri
 SHORT_SECONDS = 1.0  # of which a time limit need not know
 LATER = timedelta(seconds=30)
 """Between a phase's limit and a collective's own: the pulse can then still say who hangs, before NCCL's watchdog ends the process."""
+MAX_MESH = 128  # ranks of which each connects to each other one
 SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
 
 _runs = 0  # of this process, which may validate several plans over one store
@@ -47,6 +48,8 @@ class Group:
         self.local_rank = int(found["LOCAL_RANK"])
         self.device = own_device(options)
         self.limit = timedelta(seconds=options.phase_seconds)
+        if self.world_size > MAX_MESH:
+            os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
         _runs += 1
         run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
         self._made = not dist.is_initialized()
@@ -68,7 +71,7 @@ class Group:
                 timeout=self.limit + LATER,
             )
         self.backend = _backend(self.device)
-        # Objects and barriers go over gloo in any case: it can name who is missing.
+        # Objects and barriers go over gloo in any case: from the host's memory.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit + LATER))
         self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run, self.entered)
         self.pulse.hosts = [one.host for one in self.facts]
@@ -99,7 +102,9 @@ class Group:
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(seconds) + 60))
         hosts_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        if not hosts_store:
+        if hosts_store:
+            network.allow_connections(self.world_size)
+        else:
             network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, seconds))
         return self._connection(hosts_store)
 
@@ -135,11 +140,9 @@ class Group:
         return count if self._frozen is None else self._frozen
 
     @contextlib.contextmanager
-    def counted_as(self, count: int) -> Iterator[None]:
-        """Counts what is entered inside as so many collectives: what ranks do differently would make some look behind. An error leaves
-        the count as it is."""
-        before = self.entered() + count
-        self._frozen = before
+    def uncounted(self) -> Iterator[None]:
+        """Leaves collectives out of the count that only some ranks enter: the others would look behind. An error leaves it as it is."""
+        before = self._frozen = self.entered()
         yield
         self._frozen = None
         self._left_out += self.entered() - before
@@ -157,9 +160,8 @@ class Group:
         return values[0]
 
     def barrier(self) -> None:
-        """Waits for all ranks; who does not come is named."""
-        with self.counted_as(1):  # rank 0 sends and receives more often
-            dist.monitored_barrier(group=self.control, timeout=self.limit + LATER, wait_all_ranks=True)
+        """Waits for all ranks. (A monitored barrier has rank 0 ask one after the other; the pulse names who does not come.)"""
+        dist.barrier(group=self.control)
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """Returns the maximum over ranks of each value."""

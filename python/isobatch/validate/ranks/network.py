@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import os
 import re
+import resource
 import socket
 import struct
 import time
@@ -110,6 +111,24 @@ def probe(host: str, port: int, seconds: float) -> None:
                     field="rendezvous",
                 ) from None
         time.sleep(0.1)
+
+
+def allow_connections(ranks: int) -> None:
+    """Lets this process, which hosts the store, have as many files open as ranks need: a rank connects up to four times.
+
+    Raises:
+        InputError: the system does not let it.
+    """
+    needed = 4 * ranks + 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise InputError(
+            f"{ranks} ranks need {needed} open files on the host of rank 0, where the limit is {hard} (ulimit -Hn): raise it",
+            field="rendezvous",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def address_towards(host: str) -> str | None:

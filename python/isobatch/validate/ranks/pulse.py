@@ -219,7 +219,7 @@ class Pulse:
 
 
 def _is_witness(text: str) -> bool:
-    signs = ("Connection closed", "Connection reset", "Timed out", "monitoredBarrier", "closure", OVER)
+    signs = ("Connection closed", "Connection reset", "Timed out", "closure", OVER)
     return any(sign in text for sign in signs)
 
 
