@@ -146,7 +146,7 @@ def _all_reduce(options: NodeOptions) -> list[NodeCheck]:
     text = f"bus bandwidth {figure(found.bus_bw_gb_s)} GB/s at {found.bytes} bytes over {len(models)} GPUs"
     verdict, text = options.judge(text, found.bus_bw_gb_s, models[0], "bus_gb_s")
     values: dict[str, Any] = {"bus_gb_s": found.bus_bw_gb_s, "model": models[0], "gpus": len(models)}
-    band = judge_claim("bandwidth", verdict, text, Cause.SLOW_LINK.likely(), **values)
+    band = judge_claim("bandwidth", verdict.tentative, text, Cause.SLOW_LINK.likely(), **values)
     return [NodeCheck(judge_sums([found], 0), "drain"), NodeCheck(band, "look")]
 
 
