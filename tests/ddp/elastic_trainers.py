@@ -127,6 +127,130 @@ def transformers(folder, counts, stop=None, resume=False):
     return model.net.state_dict(), rates, trainer.state.global_step, run.state_dict()["step"]
 
 
+def elastic_trainer(folder, resume=False, optimizer=None, **options):
+    """A Trainer of a run, its watch of what it does, and the run."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
+    sys.modules.setdefault("deepspeed", None)
+    import transformers as hf
+
+    from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
+
+    every_step_agrees()
+
+    class Trainer(ElasticTrainer, hf.Trainer):
+        pass
+
+    checkpoint = resume and str(Path(folder) / f"checkpoint-{resume}")
+    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint or None), **SETTINGS)
+    torch.manual_seed(0)
+    model = Averaging()
+    model.norm = nn.LayerNorm(8)
+    made = hf.TrainingArguments(
+        folder,
+        **arguments(run),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+        remove_unused_columns=False,
+        label_names=["labels"],
+        **options,
+    )
+    own = optimizer and optimizer(model.parameters())
+    trainer = Trainer(
+        model, made, train_dataset=Words(), eval_dataset=Words(), elastic=run, elastic_optimizer=own
+    )
+    return trainer, run, checkpoint or None
+
+
+def epochs(folder, stop=None, resume=False):
+    """What the Trainer of transformers does where it evaluates and saves every epoch."""
+    import transformers as hf
+
+    done = []
+
+    class Watch(hf.TrainerCallback):
+        def on_evaluate(self, args, state, control, **_):
+            done.append(("evaluate", state.global_step, state.epoch))
+
+        def on_save(self, args, state, control, **_):
+            done.append(("save", state.global_step, state.epoch))
+
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == stop:
+                run.stop()
+
+    trainer, run, checkpoint = elastic_trainer(
+        folder,
+        resume,
+        lambda them: torch.optim.SGD(them, lr=0.05),
+        eval_strategy="epoch",
+        save_strategy="epoch",
+    )
+    trainer.add_callback(Watch())
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return done
+
+
+def own_optimizer(folder):
+    """The weight decay of each group of the Trainer's own optimizer, and the rates that the run gives it."""
+    import transformers as hf
+
+    rates = []
+
+    class Watch(hf.TrainerCallback):
+        def on_step_begin(self, args, state, control, optimizer, **_):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    trainer, _, _ = elastic_trainer(folder, weight_decay=0.1, save_strategy="no")
+    trainer.add_callback(Watch())
+    trainer.train()
+    return [group["weight_decay"] for group in trainer.optimizer.param_groups], rates
+
+
+def validated():
+    """The steps at which Lightning validates, by its defaults."""
+    import lightning.pytorch as pl
+
+    from isobatch.integrations.lightning import ElasticLightning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    every_step_agrees()
+    steps = []
+    elastic = ElasticLightning(ElasticRun(ib.Recipe(**RECIPE), **SETTINGS))
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Averaging()
+
+        def training_step(self, batch, index):
+            return self.model(**batch[0])["loss"] * batch[1]
+
+        def validation_step(self, batch, index):
+            pass
+
+        def on_validation_end(self):
+            steps.append(self.global_step)
+
+        def configure_optimizers(self):
+            return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
+
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        callbacks=[elastic],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        **elastic.arguments,
+    )
+    trainer.fit(Module(), elastic.loader(Words()), torch.utils.data.DataLoader(Words(), 8))
+    return steps
+
+
 def lightning(path, stop=None, resume=False):
     """With Lightning's Trainer."""
     import lightning.pytorch as pl

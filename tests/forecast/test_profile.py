@@ -232,6 +232,17 @@ def test_the_stages_of_zero_are_the_papers():
     assert [round(gigabytes(stage), 2) for stage in range(4)] == [120.0, 31.41, 16.64, 1.88]
     # With the optimizer's state in the host's memory weights and gradients are left: 4 bytes a parameter.
     assert [round(gigabytes(stage, offload=True), 2) for stage in (0, 2)] == [30.0, 15.23]
+    for stage, whole, shared in (
+        (0, 18, 0),
+        (2, 4, 16),
+        (3, 0, 18),
+    ):  # the ends of the errors: DeepSpeed's own estimators
+        made = Profile.estimate(
+            parameters=10**9, flops_per_sample=1, gpu_tflops=1, optimizer="adam", zero_stage=stage
+        )
+        parts = (made.memory_fixed_gib, made.memory_sharded_gib)
+        ends = [0 if part is None else (part.value + (part.error or 0)) * GIB / 1e9 for part in parts]
+        assert ends == [pytest.approx(whole), pytest.approx(shared)]
     with pytest.raises(ib.InputError, match="zero_stage"):
         gigabytes(4)
     with pytest.raises(ib.InputError, match="offload"):

@@ -265,8 +265,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             inter_latency_us=None if inter_gb_s is None else guess(latency_us),
             inter_gb_s=maybe(inter_gb_s),
             overlap=guess(1.0),
-            memory_fixed_gib=guess(shard * whole_bytes / GIB, shard * 2 / GIB),
-            memory_sharded_gib=guess(shard * sharded / GIB) if sharded else None,
+            # DeepSpeed's estimators say 4 + 16/n bytes a parameter in stage 2, 18/n in stage 3, for bf16 and Adam.
+            memory_fixed_gib=guess(shard * whole_bytes / GIB, shard * 2 / GIB if whole_bytes else None),
+            memory_sharded_gib=guess(shard * sharded / GIB, shard * 2 / GIB) if sharded else None,
             memory_per_sample_gib=maybe(memory_per_sample_gib),
         )
 

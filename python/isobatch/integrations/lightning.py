@@ -36,6 +36,8 @@ def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
 
 
 _KEY = "isobatch"
+_NEVER = 1 << 62
+"""Batches."""
 
 
 def state_in(checkpoint: str | None) -> dict[str, Any] | None:
@@ -55,7 +57,8 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)
 
     In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times the factor;
-    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. SIGTERM and SIGUSR1 stop the training after a step.
+    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. Where the Trainer validates once an epoch, as by default, it
+    does so at the end of each of the run's epochs. SIGTERM and SIGUSR1 stop the training after a step.
 
     Args:
         run: the run, made on every rank.
@@ -87,10 +90,13 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         trainer.fit_loop.epoch_loop.restarting = False
         self._loop.begin()
 
-    def on_train_batch_start(self, _trainer: Any, _module: Any, _batch: Any, index: int) -> None:
+    def on_train_batch_start(self, trainer: Any, _module: Any, _batch: Any, index: int) -> None:
         """Begins a step at its first micro-batch: the ranks agree on whether to stop after it."""
         if index % self._loop.passes == 0:
             self._loop.begin_step()
+            if trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0:
+                # To the Trainer the rest of the run is one epoch; it validates behind batches that this divides.
+                trainer.val_check_batch = index + self._loop.passes if self._loop.ends_epoch else _NEVER
 
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, _batch: Any, index: int) -> None:
         """Counts a step at its last micro-batch."""

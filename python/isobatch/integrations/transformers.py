@@ -83,20 +83,31 @@ class ElasticTrainer:
 
         run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
         trainer = Mine(model, TrainingArguments(out, **arguments(run)), train_dataset=data, elastic=run,
-                       elastic_optimizer=torch.optim.AdamW(model.parameters(), lr=recipe.lr))
+                       elastic_optimizer=optimizer)  # left out: the Trainer's own, with its groups without decay
         trainer.train(resume_from_checkpoint=checkpoint)
 
     Where the Trainer counts labels (`num_items_in_batch`), the loss is the mean over the labels of the step, as without it, and
-    stand-ins have none; else each micro-batch has its weight in samples. SIGTERM and SIGUSR1 save and stop after a step.
+    stand-ins have none; else each micro-batch has its weight in samples. What the arguments ask for every epoch is done at the end
+    of each of the run's epochs. SIGTERM and SIGUSR1 save and stop after a step.
     """
 
-    def __init__(self, *args: Any, elastic: ElasticRun, elastic_optimizer: Optimizer, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, elastic: ElasticRun, elastic_optimizer: Optimizer | None = None, **options: Any
+    ) -> None:
         self._elastic, self._loop = elastic, elastic.trainer_loop()
-        scheduler: PlanLR = self._loop.scheduler(elastic_optimizer)
+        scheduler = None if elastic_optimizer is None else self._loop.scheduler(elastic_optimizer)
         super().__init__(*args, optimizers=(elastic_optimizer, scheduler), **options)  # type: ignore[call-arg]
         from transformers import TrainerCallback
 
         self.add_callback(type("ElasticCallback", (_Steps, TrainerCallback), {})(elastic))  # type: ignore[attr-defined]
+
+    def create_optimizer(self, *args: Any, **options: Any) -> Any:
+        """Makes the Trainer's own optimizer, and the run's scheduler for it before Accelerate wraps it."""
+        mine: Any = self
+        made = super().create_optimizer(*args, **options)  # type: ignore[misc]
+        if mine.lr_scheduler is None:
+            mine.lr_scheduler = self._loop.scheduler(made)
+        return made
 
     @property
     def _counts_labels(self) -> bool:
@@ -127,6 +138,13 @@ class ElasticTrainer:
         return (loss[0] * factor, *loss[1:]) if isinstance(loss, tuple) else loss * factor
 
 
+_EACH_EPOCH = {
+    "eval_strategy": "should_evaluate",
+    "save_strategy": "should_save",
+    "logging_strategy": "should_log",
+}
+
+
 class _Steps:
     """Tells the run of the Trainer's steps, and the Trainer of the run's end."""
 
@@ -139,10 +157,24 @@ class _Steps:
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._loop.begin_step()
 
-    def on_step_end(self, _args: Any, _state: Any, control: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
+        ends = self._loop.ends_epoch
         self._loop.end_step()
+        place, size = self._run.position, self._run.plan.recipe.dataset_size
+        if size and place.epoch is not None:
+            state.epoch = place.epoch + (place.offset or 0) / size
+        for strategy, flag in _EACH_EPOCH.items():
+            if ends and getattr(args, strategy) == "epoch":
+                late = strategy != "eval_strategy" or (args.eval_delay or 0) <= state.epoch
+                setattr(control, flag, late or getattr(control, flag))
         if self._run.stopping:
             control.should_training_stop = control.should_save = True
+
+    def on_epoch_end(self, args: Any, _state: Any, control: Any, **__: Any) -> None:
+        """Undoes what the end of the loader asks for: its last step has done it, or it is no epoch's."""
+        for strategy, flag in _EACH_EPOCH.items():
+            if getattr(args, strategy) == "epoch":
+                setattr(control, flag, False)
 
     def on_save(self, args: Any, state: Any, _control: Any, **__: Any) -> None:
         if state.is_world_process_zero:

@@ -3,6 +3,7 @@
 //! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs to a
 //! process id. Call it with the GIL detached; run small inputs without it.
 
+use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,11 +12,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::fault;
+
+/// What a bulk call needs beside its results: threads with their stacks, blocks of rows. A small allocation that fails ends the
+/// process; a large one that is only tried says so before.
+const HEADROOM: usize = 32 << 20;
 
 /// How long a Ctrl-C may go unseen.
 const SIGNALS: Duration = Duration::from_millis(100);
@@ -26,6 +32,10 @@ static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 /// as Ctrl-C, the flag that `work` is given is set, and the exception comes back as soon as `work` has seen it and ended.
 /// A panic comes back as a `RuntimeError`. The pool has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
 pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) -> PyResult<R> {
+    // Behind a black box: an allocation that nobody uses may be optimized away.
+    black_box(&mut Vec::<u8>::new()).try_reserve_exact(HEADROOM).map_err(|_| {
+        PyMemoryError::new_err("less than 32 MiB of memory are left, which planning needs beside its results")
+    })?;
     let stop = &AtomicBool::new(false);
     let guarded = move || catch_unwind(AssertUnwindSafe(|| work(stop))).map_err(|_| fault());
     py.detach(|| {

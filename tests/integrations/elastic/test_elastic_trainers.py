@@ -46,6 +46,25 @@ def test_lightning_goes_on_at_another_size(one, two, tmp_path):
     same(back[0][0], alone)
 
 
+def test_what_the_trainer_does_every_epoch_it_does_at_the_runs_own(one, tmp_path):
+    """Five steps an epoch; stopped in the second, and gone on in it."""
+    done = one(trainers.epochs, str(tmp_path / "whole"))[0]
+    assert done == [("evaluate", 5, 1.0), ("save", 5, 1.0), ("evaluate", 10, 2.0), ("save", 10, 2.0)]
+    first = one(trainers.epochs, str(tmp_path / "out"), stop=7)[0]
+    assert first[:2] == done[:2] and [it[:2] for it in first[2:]] == [("save", 8)]
+    assert first[2][2] == pytest.approx(1 + 27 / 40)
+    assert one(trainers.epochs, str(tmp_path / "out"), resume=8)[0] == done[2:]
+
+
+def test_the_trainers_own_optimizer_keeps_its_groups(one, tmp_path):
+    ((decays, rates),) = one(trainers.own_optimizer, str(tmp_path / "out"))
+    assert decays == [0.1, 0.0] and rates[:4] == pytest.approx([0.0, 0.05 / 3, 0.1 / 3, 0.05])
+
+
+def test_lightning_validates_at_the_end_of_the_runs_epochs(one, tmp_path):
+    assert one(trainers.validated)[0] == [5, 10]
+
+
 def test_accelerate_goes_on_at_another_size(one, two):
     ((alone, rates),) = one(trainers.accelerate)
     stopped = two(trainers.accelerate, stop=4)

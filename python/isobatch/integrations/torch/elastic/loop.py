@@ -158,6 +158,12 @@ class TrainerLoop:
         """Whether some rank was asked to stop, as agreed on last."""
         return self._agreements.stopping
 
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left of the run is one."""
+        span = next(self._progress.spans(), None)
+        return span is not None and span.last_of_epoch
+
     def loader(self, dataset: Any, join: Join, **options: Any) -> GlobalLoader:
         """Makes a loader of the micro-batches of the steps left, each joined with its factor."""
         return GlobalLoader.of_run(self._progress, dataset, options, equal=True, least=self.passes, join=join)
