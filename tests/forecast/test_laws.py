@@ -51,6 +51,19 @@ def test_another_length_has_both_signs():
     assert all(law.value == 1 for law in ib.laws(tokens=1e10, tuned_tokens=1e10).duration_laws)
 
 
+def test_the_batch_as_nanochat_is_an_assumption(capsys):
+    """Its own comment: where D doubles, B grows by 2^0.383, about 1.3."""
+    (law,) = ib.laws(tokens=2e10, tuned_tokens=1e10).batch_duration_laws
+    assert (law.name, law.formula) == ("as nanochat", "(D/D0)^0.383") and law.value == pytest.approx(
+        1.304, abs=1e-3
+    )
+    assert "karpathy/nanochat" in law.source and law.caution.startswith("an assumption")
+    assert ib.laws(tokens=2e10).batch_duration_laws == ()
+    assert main(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]) == 0
+    said = capsys.readouterr().out
+    assert "as nanochat*" in said and "Muon (as nanochat)" in said
+
+
 def test_the_command_prints_what_each_says(capsys):
     assert main(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]) == 0
     said = capsys.readouterr().out

@@ -80,7 +80,7 @@ def _add_laws(command: Parser) -> None:
     option(
         laws,
         "--tuned-tokens D0",
-        "the learning rate was tuned on D0 tokens: what multiplies it on D",
+        "learning rate and batch were tuned on D0 tokens: what multiplies them on D",
         type=size,
     )
 
@@ -200,9 +200,14 @@ def _laws(args: argparse.Namespace) -> int:
             "\nA learning rate tuned at the other length is multiplied by (contested, not even the sign is agreed):"
         )
         _show_laws(found.duration_laws)
+        print("\nA batch that was best at the other length is multiplied by:")
+        _show_laws(found.batch_duration_laws)
     said = [*found.batch_laws, *found.critical_laws, *found.lr_laws, *found.duration_laws]
-    if any(law.caution for law in said):
-        print("\n* constants from a secondary account; check them in the paper before you build on them")
+    said += found.batch_duration_laws
+    print()
+    for caution in dict.fromkeys(law.caution for law in said if law.caution):
+        names = dict.fromkeys(law.name for law in said if law.caution == caution)
+        print(f"* {caution} ({', '.join(names)})")
     print("These were fitted to other people's data and models: start a search from the range.")
     return 0
 

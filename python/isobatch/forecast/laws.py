@@ -44,7 +44,8 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
     ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best, ``lr`` None where no law
     could be asked; ``lr_laws``, ``batch_laws`` and ``critical_laws`` say where each value comes from. A critical batch is no
     best batch: it is where larger ones stop paying, by the definition in its law. ``duration_laws`` are factors of a learning
-    rate that was tuned at another number of tokens; they disagree about the sign.
+    rate that was tuned at another number of tokens; they disagree about the sign. ``batch_duration_laws`` are factors of a batch that
+    was best at another number.
     """
 
     lr: tuple[float, float] | None
@@ -53,6 +54,7 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
     batch_laws: tuple[Law, ...]
     critical_laws: tuple[Law, ...]
     duration_laws: tuple[Law, ...] = ()
+    batch_duration_laws: tuple[Law, ...] = ()
 
     def __repr__(self) -> str:
         """The ranges; `lr_laws`, `batch_laws`, `critical_laws` and `duration_laws` have the laws."""
@@ -98,6 +100,11 @@ _SCHAIPP = (
     "at most 5 % of the compute is lost between about half and twice this batch, by the same account",
 )
 _CONTESTED = "Step Law's sign is the other way round, and nobody has explained it: contested"
+_NANOCHAT = (
+    "karpathy/nanochat @92d63d4, scripts/base_train.py, after arXiv:2505.13738",
+    "from a batch measured at one depth, rounded to a power of two; the optimizer is Muon, the paper's AdamW",
+)
+_ASSUMPTION = "an assumption, as its author says: AdamW's theory, hoped to hold for Muon"
 _SECONDARY = "constants from a secondary account; check them in the paper before you build on them"
 
 # Of D tokens, N parameters, C = 6·N·D operations and B sequences in a batch; in tokens where it is a batch.
@@ -125,6 +132,9 @@ _TABLE: dict[str, tuple[tuple[str, str, _Formula, tuple[str, str], str | None], 
         ("Power", "(D/D0)^−0.51", lambda run: run.d**-0.51, (_SHEN[0], _CONTESTED), None),
         ("Step Law", "(D/D0)^0.307", lambda run: run.d**0.307, (_STEP_LAW[0], _CONTESTED), None),
     ),
+    "batch_factor": (
+        ("as nanochat", "(D/D0)^0.383", lambda run: run.d**0.383, _NANOCHAT, _ASSUMPTION),
+    ),
 }  # fmt: skip
 
 
@@ -141,7 +151,8 @@ def laws(
         tokens: that the run trains on, D.
         parameters: of the model, without embeddings, N; laws that need them are left out where None.
         effective_batch: in sequences; needed for the law that gives the learning rate by the batch.
-        tuned_tokens: the length at which a learning rate was tuned: `duration_laws` then say by what it is multiplied.
+        tuned_tokens: the length of the tuned run: `duration_laws` then say by what its learning rate is multiplied, and
+            `batch_duration_laws` its batch.
 
     Returns:
         The laws. These are starting points for a search: take the range, not a value.
@@ -174,6 +185,7 @@ def laws(
         batch_laws=batches,
         critical_laws=critical,
         duration_laws=_evaluated("lr_factor", _Run(length / tuned)),
+        batch_duration_laws=_evaluated("batch_factor", _Run(length / tuned)),
     )
 
 

@@ -108,7 +108,8 @@ def _laws(found: Laws) -> Cell:
     lines = [] if found.lr is None else [f"learning rate: {ends(found.lr)}"]
     lines.append(f"best batch: {ends(found.batch_tokens)} tokens")
     laws = {"lr": found.lr_laws, "batch_tokens": found.batch_laws, "critical_batch": found.critical_laws}
-    rows = [(name, law) for name, each in (laws | {"lr_factor": found.duration_laws}).items() for law in each]
+    laws |= {"lr_factor": found.duration_laws, "batch_factor": found.batch_duration_laws}
+    rows = [(name, law) for name, each in laws.items() for law in each]
     columns: dict[str, list[Any]] = {"quantity": [name for name, _ in rows]}
     columns |= {
         name: [getattr(law, name) for _, law in rows] for name in ("name", "value", "formula", "source")
