@@ -179,6 +179,13 @@ def test_ms_swifts_megatron_is_refused(tmp_path):
         swift(tmp_path, "NPROC_PER_NODE=8 megatron sft --micro_batch_size 1 --lr 1e-5 --train_iters 100")
 
 
+@pytest.mark.parametrize("words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4"])
+def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(tmp_path, words):
+    told = "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; give what .* \\(learning_rate\\) by --set"
+    with pytest.raises(ib.InputError, match=told):
+        swift(tmp_path, f"NPROC_PER_NODE=4 swift sft {words.format('sft.yaml')}")
+
+
 def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
     swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
     stops = [

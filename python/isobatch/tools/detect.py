@@ -1,15 +1,15 @@
-"""Detects the tool of a file, by keys of that tool alone; guesses at the meaning of keys in a file of nobody's tool."""
+"""Detects the tool of a file, by keys of that tool alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, unknown
+from isobatch.tools.guess import as_recipe, openrlhf_batch
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Tool
-from isobatch.tools.unread import guess_field
 
 
 class Keys(NamedTuple):
@@ -122,8 +122,6 @@ _ENOUGH = 5
 
 _FEW = 3
 """Keys of a tool by which a recipe that cannot be read is said to be its."""
-
-_DEEPEST = 4
 
 
 def tool_of(name: str) -> Tool:
@@ -291,104 +289,3 @@ def is_recipe(settings: Mapping[str, Any]) -> bool:
     return "schema" not in settings and (
         "effective_batch" in settings or {"batch_per_gpu", "lr"} <= settings.keys()
     )
-
-
-def leaves(settings: Mapping[Any, Any], inside: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The numbers and texts of a file with their places: ("train.lr", 0.1)."""
-    for name, value in settings.items():
-        key = f"{inside}{name}"
-        if isinstance(value, Mapping):
-            if depth < _DEEPEST:
-                yield from leaves(value, f"{key}.", depth + 1)
-        elif (
-            isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
-        ):
-            yield key, value
-
-
-def as_recipe(settings: Mapping[str, Any]) -> list[str]:
-    """Guesses the lines of a recipe for a file of nobody's tool; its author checks them.
-
-    >>> print("\\n".join(as_recipe({"batch_size": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
-    effective_batch=N   batch_size 16 × accum 4 × the GPUs of that run (without them if batch_size counts all GPUs)
-    lr=0.003            lr
-    duration=2ep        epochs
-    """
-    found: dict[str, tuple[str, Any]] = {}
-    for key, value in leaves(settings):
-        kind = guess_field(key)
-        if kind is not None and kind not in found:
-            found[kind] = (key, value)
-    if batch := openrlhf_batch(settings):
-        found["effective_batch"] = batch, value_at(settings, batch)
-        for key in ("actor_learning_rate", "actor.adam.lr"):  # the critic has its own
-            if (lr := value_at(settings, key)) is not None:
-                found["lr"] = key, lr
-        if _is_rl(settings):
-            found.pop("duration", None)
-    pairs = [_batch(found)]
-    micro = {key: value_at(settings, key) for key in ("micro_train_batch_size", "train.micro_batch_size")}
-    pairs += [(f"micro_batch={value}", key) for key, value in micro.items() if batch and value is not None]
-    for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
-        if field in found:
-            key, value = found[field]
-            pairs.append((f"{field}={_value(field, key, value)}", key))
-    if batch and _is_rl(settings):
-        pairs.append(
-            ("duration=Nst", f"rollouts × their prompts × n_samples_per_prompt × max_epochs / {batch}")
-        )
-    width = max(len(left) for left, _ in pairs)
-    return [f"{left:<{width}}   {right}" for left, right in pairs]
-
-
-def openrlhf_batch(settings: Mapping[str, Any]) -> str:
-    """Returns the place of a step's samples in OpenRLHF's arguments (before and from 0.10.2); an empty text where they are not OpenRLHF's.
-
-    >>> openrlhf_batch({"train_batch_size": 128, "micro_train_batch_size": 2}), openrlhf_batch({"train_batch_size": 128})
-    ('train_batch_size', '')
-    """
-    if _has(settings, "train_batch_size") and _has(settings, "micro_train_batch_size", "rollout_batch_size"):
-        return "train_batch_size"
-    own = ("rollout.n_samples_per_prompt", "rollout.batch_size", "ds.zero_stage", "actor.num_gpus_per_node")
-    return "train.batch_size" if _has(settings, "train.batch_size") and _has(settings, *own) else ""
-
-
-def _is_rl(settings: Mapping[str, Any]) -> bool:
-    return _has(settings, "rollout_batch_size", "n_samples_per_prompt", "rollout.batch_size")
-
-
-def _has(settings: Mapping[str, Any], *keys: str) -> bool:
-    return any(value_at(settings, key) is not None for key in keys)
-
-
-def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
-    if "effective_batch" in found:
-        key, value = found["effective_batch"]
-        return f"effective_batch={value}", key
-    for kind in ("batch_per_gpu", "batch"):
-        if kind not in found:
-            continue
-        key, value = found[kind]
-        factors = f"{key} {value}"
-        if "accumulation" in found:
-            factors += " × {} {}".format(*found["accumulation"])
-        sure = "" if kind == "batch_per_gpu" else f" (without them if {key} counts all GPUs)"
-        return "effective_batch=N", f"{factors} × the GPUs of that run{sure}"
-    return "effective_batch=N", "samples in an optimizer step, over all GPUs"
-
-
-def _value(field: str, key: str, value: Any) -> str:
-    """Adds the unit implied by its name to a length."""
-    name = key.rpartition(".")[2].lower()
-    if field in ("duration", "warmup") and isinstance(value, str):  # of a command line
-        try:
-            value = float(value)
-        except ValueError:
-            return str(value)
-    if field not in ("duration", "warmup") or not isinstance(value, int | float):
-        return str(value)
-    if "epoch" in name:
-        return f"{value:g}ep"
-    if field == "warmup" and value < 1:
-        return f"{value * 100:g}%"
-    return f"{value:g}sp" if "sample" in name else f"{int(value) if value == int(value) else value}st"

@@ -84,7 +84,7 @@ def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
     """The flags of a launch; of ms-swift, which starts its processes by variables, these too, as its YAML files have them.
 
     Raises:
-        InputError: it is ms-swift's Megatron, which has Megatron's names and defaults of its own.
+        InputError: it is ms-swift's Megatron, which has Megatron's names and defaults of its own; or a file has its settings.
     """
     found, command = flags(launch.words, marks, notes), _swift(launch)
     if command is None:
@@ -92,6 +92,13 @@ def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
     if command[0] == "megatron":
         raise InputError(
             f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: give the run as a recipe"
+        )
+    if (file := _swift_settings(launch.words, found)) is not None:
+        given = sorted(found.keys() - {"config"})
+        also = f"; give what the command says beside it ({few(given)}) by --set" if given else ""
+        raise InputError(
+            f"line {launch.line} runs `{SWIFT} {command[1]}` with the settings of {file}: name that file instead{also}, and the processes by "
+            "--set gpus=N where it has no ENV"
         )
     return {
         **found,
@@ -109,6 +116,14 @@ def _swift(launch: Launch) -> tuple[str, str] | None:
         if file := _SWIFT_FILE.search(word):
             return SWIFT, file[1]
     return None
+
+
+def _swift_settings(words: Sequence[str], found: dict[str, Any]) -> str | None:
+    """The file from which ms-swift takes its settings, the value of --config or the word behind the command; None where flags have them."""
+    if "config" in found:
+        return str(found["config"])
+    behind = (after for word, after in pairwise(words) if word in _SWIFT or _SWIFT_FILE.search(word))
+    return next((word for word in behind if PurePosixPath(word).suffix in (".yaml", ".yml", ".json")), None)
 
 
 def _of_slurm(text: str) -> dict[str, Value]:
