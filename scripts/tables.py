@@ -51,10 +51,11 @@ def settings() -> str:
 
 def reasons(severity: str) -> str:
     """The reasons of a severity."""
-    return table(
-        "| name | what it says | source |",
-        [(f"`{name}`", text, source) for name, kind, text, source in _core.reasons() if kind == severity],
-    )
+    rows = [(f"`{name}`", text, source) for name, kind, text, source in _core.reasons() if kind == severity]
+    if severity == "infeasible":  # hardly any has a source
+        merged = [(name, f"{text} ({source})" if source else text) for name, text, source in rows]
+        return table("| name | what it says |", merged)
+    return table("| name | what it says | source |", rows)
 
 
 def kinds() -> str:

@@ -93,7 +93,7 @@ class Settings(NamedTuple):
     ramp_rule: Annotated[
         RampRule,
         "RULE",
-        "how the learning rate follows the batch within a ramp, as a factor of that at the full batch (default none: not at all)",
+        "factor on the learning rate at each batch of a ramp, against the full batch: none (default), linear, sqrt, saturating, surge, muon, power or auto",
     ] = "none"
     beta2_rule: Annotated[
         str,
