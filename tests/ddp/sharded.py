@@ -8,13 +8,26 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from isobatch import Plan
 from isobatch.guard import GuardError, guard
+
+
+def clip(model, bound, *, local):
+    """Clips by the norm over all ranks; `local`: by that of each rank's part, the mistake."""
+    if hasattr(model, "clip_grad_norm_") and not local:
+        model.clip_grad_norm_(bound)
+    elif not local:
+        nn.utils.clip_grad_norm_(model.parameters(), bound)
+    else:
+        found = [p.grad for p in model.parameters() if p.grad is not None]
+        grads = [getattr(grad, "_local_tensor", grad) for grad in found]
+        norm = torch.nn.utils.get_total_norm(grads)
+        [g.mul_((bound / norm).clamp(max=1)) for g in grads]
 
 
 def _train(plan_json, fault, wrap, *, closure=False):
@@ -33,7 +46,7 @@ def _train(plan_json, fault, wrap, *, closure=False):
     done = 0
 
     def one(x, y, last):
-        if isinstance(wrapped, DistributedDataParallel):
+        if hasattr(wrapped, "no_sync"):
             quiet = contextlib.nullcontext() if last else wrapped.no_sync()
         else:
             wrapped.set_requires_gradient_sync(last and fault != "never synchronized")
@@ -63,6 +76,8 @@ def _train(plan_json, fault, wrap, *, closure=False):
                             one(*batches[at], at == index)
 
                 if last:
+                    if plan.recipe.clip_norm:
+                        clip(wrapped, plan.recipe.clip_norm, local=fault == "clipped by shard")
                     if closure:
                         optimizer.step(evaluate)
                     else:
@@ -85,6 +100,13 @@ def fully_sharded(plan_json, fault=None):
         return fully_shard(model, mesh=mesh)
 
     return _train(plan_json, fault, wrap)
+
+
+def flat_sharded(plan_json, fault=None, **how):
+    """Likewise, under the older FullyShardedDataParallel."""
+    return _train(
+        plan_json, fault, lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), **how)
+    )
 
 
 def with_closure(plan_json, fault=None):

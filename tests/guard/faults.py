@@ -96,6 +96,8 @@ PLAIN = [
     ("another seed", Cause.SAMPLER_SEEDS, "", {"ranks": (1,)}),
     ("not distributed", Cause.NOT_DISTRIBUTED, "all ranks see the same data"),
     ("samples repeated", Cause.SAMPLES_REPEATED, ""),
+    ("an epoch ends early", Cause.ANOTHER_SAMPLES, "left before its end", {"fields": {"accumulation": 1}}),
+    ("the tail is carried", Cause.ANOTHER_ACCUMULATION, ""),
     ("a longer run", Cause.ANOTHER_LENGTH, "", {"fields": {**FLAT, "duration": "5st"}}),
 ]
 NANOGPT = [
@@ -156,6 +158,11 @@ LIGHTNING = [
     ("summed over ranks", Cause.SUMMED_OVER_RANKS, "2×"),
     ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
 ]
+KINDS = [
+    ("no zero grad", Cause.GRADIENTS_KEPT, "", {"options": {"kind": "lookahead"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "l2"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "objects"}}),
+]
 STREAM = [
     ("ranks share the stream", Cause.SAME_DATA, ""),
     ("workers share the stream", Cause.WORKERS_REPEAT, ""),
@@ -179,6 +186,7 @@ TITAN = [
 FAULTS = [
     *rows("plain", PLAIN),
     *rows("nanogpt", NANOGPT, LOADER),
+    *rows("kinds", KINDS),
     *rows("hf_trainer", TRAINER),
     *rows("accelerated", ACCELERATE),
     *rows("lit", LIGHTNING),

@@ -74,6 +74,7 @@ KINDS = [
     ("repeated", {}, (), ("Own gives some samples",)),
     ("curriculum", {}, (), ("each epoch has the same order",)),
     ("tokens", {}, ("the gradient's size: micro-batches of different sizes",), ("micro-batches of",)),
+    ("objects", {}, ("whether the given loss is a sum",), ()),
     ("swa", {}, (), ("SWALR sets the learning rate from step 7 on",)),
     ("lookahead", {}, (), ()),
     ("autocast", {}, (), ()),

@@ -4,6 +4,7 @@ wrong line in it would make torch do. The scripts stay as they are."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import types
 from unittest import mock
@@ -545,6 +546,24 @@ class Everything(RandomSampler):
 
     def set_epoch(self, epoch):
         self.generator.manual_seed(epoch)
+
+
+@fault
+def an_epoch_ends_early(place):
+    """The loop breaks: a stop by a criterion of its own, or range(steps) with too few of them."""
+    own = DataLoader.__iter__
+
+    def some(self):
+        return itertools.islice(own(self), len(self) - 2)
+
+    place.put(DataLoader, "__iter__", some)
+
+
+@fault
+def the_tail_is_carried(place):
+    """No step at an epoch's end: its last micro-batches come into the next epoch's first step."""
+    own = DataLoader.__len__
+    place.put(DataLoader, "__len__", lambda self: own(self) * 99)
 
 
 @fault

@@ -571,6 +571,15 @@ def test_another_optimizer_is_named_where_it_is_another(decay, stopped):
         optimizer.step()
 
 
+def test_settings_without_a_field_in_the_recipe_are_unchecked():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, maximize=True)
+    watch = guard(small(duration="2st")).attach(model, optimizer)
+    model(torch.ones(8, 2)).mean().backward()
+    optimizer.step()
+    assert watch.unchecked[-1].endswith("has no field for: maximize=True, nesterov=True")
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_an_optimizer_may_clip_by_itself(inside):
     model, optimizer = linear()

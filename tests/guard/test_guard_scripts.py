@@ -61,7 +61,7 @@ def healthy_row(one):
 def fault_row(one):
     return row(
         one,
-        f"{one.script}: {one.name}",
+        f"{one.options.get('kind', one.script)}: {one.name}",
         bool({(one.script, one.cause), (one.script, one.name)} & QUICK_FAULTS),
     )
 
@@ -99,7 +99,7 @@ def test_a_fault_is_named(two, fault):
 
 def test_the_table_is_whole():
     assert len(FAULTS) >= 72
-    assert len({(fault.script, fault.name) for fault in FAULTS}) == len(FAULTS)
+    assert len({(fault.script, fault.name, fault.options.get("kind")) for fault in FAULTS}) == len(FAULTS)
     assert {fault.name for fault in FAULTS} == set(INJECTED)
     assert {quick for _, quick in QUICK_FAULTS} <= {
         part for fault in FAULTS for part in (fault.cause, fault.name)

@@ -9,7 +9,7 @@ from isobatch.guard import Cause
 pytest.importorskip("torch", reason="the guard needs torch")
 
 from ddp.scaled import train as scaled
-from ddp.sharded import fully_sharded, with_closure
+from ddp.sharded import flat_sharded, fully_sharded, with_closure
 from guard.runs import NO_SHARDS, SHARDS_ON_A_CPU
 
 sharded = pytest.mark.skipif(not SHARDS_ON_A_CPU, reason=NO_SHARDS)
@@ -27,6 +27,7 @@ MISTAKES = {
     "summed loss": (Cause.SUMMED_LOSS, "8×"),
     "no division": (Cause.NOT_DIVIDED, "3×"),
     "another lr": (Cause.ANOTHER_LR, ""),
+    "clipped by shard": (Cause.CLIPPED_OTHERWISE, "each rank by the norm of its own part"),
 }
 
 
@@ -34,26 +35,35 @@ def test_a_closure_is_looked_at_when_it_has_made_the_gradients(two):
     assert [error for error, _ in two(with_closure, PLAN)] == [None, None]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", ["summed loss", "no division", "another lr"])
 def test_a_mistake_inside_a_closure_is_named(two, mistake):
     for error, _ in two(with_closure, PLAN, mistake):
         cause, detail = MISTAKES[mistake]
         assert error.cause is cause and detail in error.diagnosis
 
 
-@sharded
-def test_fully_sharded_goes_through_and_says_what_nobody_saw(two):
-    for error, unchecked in two(fully_sharded, PLAN):
-        assert error is None
-        (only,) = unchecked
-        assert only.startswith("equal weights and gradients on all ranks")
+CLIPPED = ib.plan(msgspec.structs.replace(RECIPE, clip_norm=0.3), 2).to_json()
+WRAPPERS = pytest.mark.parametrize(
+    ("train", "how"), [(fully_sharded, {}), (flat_sharded, {}), (flat_sharded, {"use_orig_params": True})]
+)
 
 
 @sharded
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_fully_sharded_mistake_is_named(two, mistake):
-    for error, _ in two(fully_sharded, PLAN, mistake):
-        cause, detail = MISTAKES[mistake]
+@WRAPPERS
+def test_sharded_gradients_go_through_and_it_is_said_what_nobody_saw(two, train, how):
+    for plan in PLAN, CLIPPED:
+        for error, unchecked in two(train, plan, **how):
+            assert error is None
+            assert unchecked[0].startswith("equal weights and gradients on all ranks")
+            assert len(unchecked) == 1 + (plan == CLIPPED and "use_orig_params" in how)
+
+
+@sharded
+@WRAPPERS
+@pytest.mark.parametrize("mistake", ["summed loss", "another lr", "clipped by shard"])
+def test_a_sharded_mistake_is_named(two, train, how, mistake):
+    cause, detail = MISTAKES[mistake]
+    for error, _ in two(train, CLIPPED if "clipped" in mistake else PLAN, mistake, **how):
         assert error.cause is cause and detail in error.diagnosis
         assert error.step <= 1
 

@@ -17,11 +17,12 @@ from isobatch.guard.likeness import Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
-from isobatch.guard.run import Run, flat, inner, local, sharded
+from isobatch.guard.run import Run, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
 CLIP_TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
+HIDDEN = "the gradient's size, though not its direction: nobody saw its norm before the clipping"
 DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
@@ -59,15 +60,13 @@ class Gradient:
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            for p in ([] if flat(model) or self._scaled else self._params)
+            for p in ([] if self._scaled else self._params)
         ]
         why = None
         if reference.loss is None:
             why = "no loss was given"
         elif watch is None:
             why = "no loader was given"
-        elif flat(model):
-            why = "FullyShardedDataParallel (fully_shard's is looked at)"
         elif run.plan.recipe.ramp is not None:
             why = "the batch ramps"
         self._sized = why is None
@@ -176,12 +175,15 @@ class Gradient:
 
     def _size(self, watch: LoaderWatch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
         run, plan = self._run, self._run.plan
-        error, summed, own, same = None, False, list[Tensor](), False
+        error, summed, own, same = None, None, list[Tensor](), False
         self._settle(batches[0])
         shares = self._shares(batches)
         with self._again.replay():
-            try:
+            with contextlib.suppress(
+                Exception
+            ):  # a batch that cannot be divided, such as an object of the script's own
                 summed = self._again.is_summed(batches[0])
+            try:
                 own, same = self._again.of(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
@@ -190,6 +192,8 @@ class Gradient:
             why = next(error for error, _ in known if error)
             self._leave(f"the loss cannot be computed of the loader's batches ({why})")
             return
+        if summed is None and not self._run.since:
+            run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
         if summed:
             text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
@@ -197,6 +201,8 @@ class Gradient:
             self._leave("the script changes the batches between loader and model")
             return
         like, gate = self._compare(grads, own), GATES[self._precision]
+        if self._sharded and not (like.residual <= gate and like.ratio > 0):
+            self._shards(grads, gate)
         hidden = self._scaled or self._unclipped is None
         if like.residual <= gate and (like.close(gate) or (hidden and self._as_clipped(like, gate))):
             self._clipping(grads, like)
@@ -211,6 +217,8 @@ class Gradient:
         weights = [local(p.detach()) for p in self._params]
         beside = beside_weights(grads, self._reference, weights, like, self._summed)
         why = self._why(grads, like, gate, batches, random)
+        if why is ELSE and beside.residual <= gate:
+            why = self._factor(beside.unclipped, gate) or ELSE
         if why is ELSE and beside.residual <= gate and beside.close(gate):
             run.note(
                 "the gradient has a term along the weights beside the mean loss's, such as an L2 penalty's"
@@ -226,6 +234,14 @@ class Gradient:
             return
         run.stop(why, text)
 
+    def _shards(self, grads: list[Tensor], gate: float) -> None:
+        """Stops where each rank has shortened its part as a whole, and by another factor than the others."""
+        own = compare(grads, self._reference, math.nan, gate, lambda _, figures: figures)
+        parts = [one for one in self._run.exchange("shards", own) if one.planned]
+        if len(parts) > 1 and all(one.residual <= gate for one in parts):
+            text = f"the gradient's parts are {', '.join(f'{one.ratio:.4g}' for one in parts)} × the planned ones on the ranks"
+            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
+
     def _as_clipped(self, like: Likeness, gate: float) -> bool:
         """Tells whether a gradient whose norm before clipping nobody saw is as long as the clipped reference, or as the bound."""
         bound = self._run.plan.recipe.clip_norm
@@ -236,6 +252,8 @@ class Gradient:
         if self._scaled and like.norm < 0.5 * shorter and self._factor(like.ratio, gate) is None:
             text = f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer steps"
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
+        if not self._scaled and shorter < like.planned and abs(like.norm / bound - 1) <= gate:
+            self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
         return any(abs(like.norm / want - 1) <= gate for want in (bound, shorter))
 
     def _meant(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> str | None:

@@ -24,6 +24,7 @@ KINDS: dict[type, str] = {
     torch.optim.AdamW: "adamw",
     torch.optim.RMSprop: "rmsprop",
 }
+WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
 MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
@@ -114,6 +115,10 @@ def check_settings(run: Run, optimizer: Any) -> None:
     if kind is not None and wanted in KINDS.values() and kind != wanted and not same:
         text = f"the optimizer is {type(optimizer).__name__}, {wanted} planned"
         run.stop(Cause.ANOTHER_SETTING.likely("another optimizer"), text, run.witnesses("optimizer"))
+    more = {name: group[name] for group in groups for name in WITHOUT_FIELD if group.get(name)}
+    if more:
+        said = ", ".join(f"{name}={value}" for name, value in more.items())
+        run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {said}")
     planned = {
         "momentum": plan.momentum if recipe.momentum is not None else None,
         "betas": plan.betas if recipe.betas is not None else None,

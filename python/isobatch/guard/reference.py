@@ -180,7 +180,7 @@ class Recomputation:
     def _moved(self, batch: Any) -> Any:
         """Moves a micro-batch to the model's device, where no other one is at the same time."""
         device = self._params[0].device
-        return mapped(batch, lambda one: one.to(device) if isinstance(one, Tensor) else one)
+        return mapped(batch, lambda one: one.to(device) if hasattr(one, "to") else one)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not (self._sharded or reentrant(loss)):

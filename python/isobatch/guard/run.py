@@ -153,11 +153,6 @@ def sharded(model: nn.Module) -> bool:
     return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules())
 
 
-def flat(model: nn.Module) -> bool:
-    """Tells whether it is the older one, with its parameters hidden in flat ones."""
-    return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
-
-
 def divisor(model: nn.Module, ranks: int) -> float:
     """Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another factor, as torchtitan does."""
     for module in model.modules():

@@ -301,7 +301,7 @@ class Samples:
             return
         if epoch.short and epoch.trained >= len(run.planned):
             text = f"an epoch ended after {epoch.given:,} of {epoch.length:,} micro-batches on each rank"
-            run.stop(Cause.SAMPLES_DROPPED, text)
+            run.stop(Cause.ANOTHER_SAMPLES.likely("an epoch left before its end"), text)
         if not epoch.whole:
             return
         planned, padded = plan.samples_per_epoch, plan.padded_samples or 0

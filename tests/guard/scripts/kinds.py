@@ -99,6 +99,16 @@ class Lookahead(torch.optim.Optimizer):
                 p.copy_(slow.lerp_(p, 0.5))
 
 
+class Pair:
+    """A batch of a class of one's own."""
+
+    def __init__(self, rows):
+        self.both = [torch.stack(column) for column in zip(*rows, strict=True)]
+
+    def __getitem__(self, at):
+        return self.both[at] if at in (0, 1) else NotImplemented
+
+
 def changed(kind, model):
     """What some scripts do to gradients between backward and step."""
     for p in model.parameters():
@@ -146,6 +156,8 @@ def main(plan, guard, folder, *, kind):
     if kind == "tokens":
         sampler = ByTokens(data, plan.micro_batch)
         loader = DataLoader(data, batch_sampler=sampler)
+    if kind == "objects":
+        loader = DataLoader(data, plan.micro_batch, sampler=sampler, collate_fn=Pair)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
     teacher = nn.Sequential(nn.Dropout(0.5), copy.deepcopy(model))
     wrapped = model if kind == "all_reduce" else DistributedDataParallel(model)
