@@ -91,11 +91,13 @@ def _examine_table(found: Reading) -> Examination:
     known = reader(found.tool).reader
     if known is None or known.table is None:
         raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=found.file)
-    for _, error in found.faults:
-        raise error
+    for to, error in found.faults:
+        if to == "scale_config":
+            raise error
     rows, issues = known.table(found)
     findings = _ranked(issues)
-    lines = [f"{found.file}: {found.title}, {rows}", *found.notes, *_numbered(findings)]
+    lines = [f"{found.file}: {found.title}, {rows}", *found.notes]
+    lines += [*(error.message for _, error in found.faults), *_numbered(findings)]
     return Examination(found.fields.get("effective_batch"), findings, "\n".join(lines))
 
 

@@ -102,18 +102,20 @@ def test_what_rows_share_is_the_recipe(tmp_path):
         ib.InputError, match="rows differ: 128 at 1 node; 256 at 2 nodes. Give effective_batch"
     ):
         ib.Recipe.read(file, duration="1000st")
+    assert "rows differ" in examine(file).text and examine(file).healthy
 
 
 def test_a_row_that_is_none_is_named(tmp_path):
     for bad, place in (
         (row("x"), "scale_config.x.trainer.num_nodes"),
         (row(2, train_batch_size=0), "scale_config.2.training_config.training_args.train_batch_size"),
+        (row(2, learning_rate=[1]), "scale_config.2.training_config.training_args.learning_rate"),
         (row(2, uneven_batch={}), "scale_config.2.training_config.training_args.uneven_batch.num_dp"),
     ):
-        with pytest.raises(ib.InputError, match=f"recipe.yaml: {place}.* must be a whole number from 1"):
+        with pytest.raises(ib.InputError, match=f"recipe.yaml: {place}.* must be a (whole )?number"):
             examine(recipe(tmp_path, [bad]))
     strange = recipe(tmp_path, [row(1)], instance_types=["ml.z9.metal"])
-    assert "ml.z9.metal: GPUs of such a node are not known here" in examine(strange).text
+    assert "ml.z9.metal: GPUs of such a node are not known here" in examine(strange, 4).text
     with pytest.raises(ib.InputError, match="gpus is missing: the number of GPUs"):
         examine(written(tmp_path, "a.json", '{"per_device_train_batch_size": 8, "learning_rate": 1e-4}'))
 

@@ -28,14 +28,12 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion",
 
 
 _HARMLESS = """
-    activation_checkpointing.* aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.*
-    curriculum_learning.* data_efficiency.* data_types.* dataloader_drop_last datastates.* disable_allgather disable_python_gc dump_state
-    bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype gradient_allreduce_op gradient_predivide_factor hybrid_engine.*
-    load_universal_checkpoint managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion optimizer.params.* prescale_gradients
-    progressive_layer_drop.* scheduler.params.* seq_parallel_communication_data_type sparse_attention* sparse_gradients steps_per_print
-    tensor_parallel.* tensor_parallel.tp_grain_size tensor_parallel.partition_config timers.* torch_autocast.* train_eval* expert_parallel.*
-    use_data_before_expert_parallelism use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* zero_optimization.*
-    zero_force_ds_cpu_optimizer elasticity.* pipeline.* timers
+    aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.* curriculum_learning.* dataloader_drop_last
+    datastates.* disable_allgather disable_python_gc dump_state bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype
+    gradient_allreduce_op gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion
+    optimizer.params.* prescale_gradients progressive_layer_drop.* scheduler.params.* seq_parallel_communication_data_type sparse_attention*
+    sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval* expert_parallel.* use_data_before_expert_parallelism
+    use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* elasticity.* pipeline.* timers
 """
 _MATTERS = {
     "elasticity.enabled": "effective_batch",

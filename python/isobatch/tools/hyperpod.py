@@ -38,7 +38,7 @@ class ScaleRow(NamedTuple):
 
     nodes: int
     batch: int
-    lr: Any
+    lr: int | float | str | None
     micro_batch: int
     groups: tuple[int, int, int] | None
 
@@ -70,7 +70,7 @@ def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
     return ScaleRow(
         _whole({"num_nodes": value_at(row, "trainer.num_nodes")}, "num_nodes", f"{at}.trainer"),
         _whole(merged, "train_batch_size", place),
-        merged.get("learning_rate"),
+        _rate(merged.get("learning_rate"), f"{place}.learning_rate"),
         _whole({"micro_train_batch_size": 1, **merged}, "micro_train_batch_size", place),
         groups,
     )
@@ -80,6 +80,12 @@ def _whole(table: Mapping[str, Any], name: str, place: str) -> int:
     value = table.get(name)
     if type(value) is not int or value < 1:
         raise must_be("a whole number from 1", value, field=f"{place}.{name}")
+    return value
+
+
+def _rate(value: Any, place: str) -> int | float | str | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | str)):
+        raise must_be("a number", value, field=place)
     return value
 
 
@@ -149,7 +155,7 @@ def check(case: Case) -> Iterator[Issue]:
     if all(row.nodes * each != case.gpus for row in table for each in where):
         yield Issue(
             f"no row is for {counted(case.gpus, 'GPU')}",
-            f"the rows are for {', '.join(str(row.nodes) for row in table)} nodes of {' or '.join(map(str, where))} GPUs",
+            f"the rows are for {', '.join(str(row.nodes) for row in table)} nodes of {' or '.join(str(each) for each in where if each)} GPUs",
             f"{SOURCE}: replica_space is the keys of scale_config",
             "isobatch counts --split ragged --to hyperpod writes the rows that there can be",
         )

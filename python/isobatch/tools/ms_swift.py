@@ -24,20 +24,17 @@ _SAMPLES = 16
 
 assert TRL.reader is not None
 _HARMLESS = f"""{TRL.reader.harmless}
-    swift acc_strategy adalora_* adapter_* adapters add_non_thinking_prefix add_version advantage_* agent_template aligner_* async_generate attn_impl
-    boft_* cached_* check_model chord_* cliprange* columns completion* create_checkpoint_symlink custom_* dataset* device_groups device_map
-    disable_* download_mode dynamic_sample early_stop_interval enable_* eval_* experts_impl external_plugins extra_eval_args fipo_* fourier_*
-    freeze_* galore_* gamma gkd_* gym_env hqq_axis ignore_args_error init_* interleave_prob is_binary_loss_scale kl_* lam lazy_tokenize lisa_*
-    llamapro_* lmbda load_* local_* log_* logging_dir logprobs lora_* lora_ga_batch_size lorap_* max_memory max_model_len max_new_tokens max_pixels
-    max_resample_times max_shard_size max_turns missing_eos_penalty model model_* modules_to_save move_model_batches mrl_dims
-    multi_turn_scheduler new_special_tokens norm_bbox num_beams num_labels num_sample_generations offload_* optimizer overlong_filter
-    packing_* padding_side preserve_thinking problem_type quant_* ray_exp_name real_tau ref_* reft_* repetition_* response_* resume_only_model
-    rpo_alpha simpo_gamma cpo_alpha vllm_enable_expert_parallel rlhf_type rlsd_* rollout_* rope_scaling safe_serialization sdar_* seq_kd sft_alpha sleep_level soft_* split_dataset_ratio
-    stop_words stopping_strategy stream strict structured_outputs_regex swanlab_* system target_* task_type tau_* template* torch_dtype
-    train_dataloader_shuffle trainable_parameters* truncation_strategy tuner_* train_type tuner_backend use_* use_flash_ckpt use_galore use_gym_env use_hf
-    use_logits_to_keep use_ray use_swift_lora val_dataset* vera_* vf_coef vit_gradient_checkpointing vllm_data_parallel_size
-    vllm_pipeline_parallel_size whiten_rewards zero_hpz_partition_size lora_ga_max_length shuffle_buffer_size teacher_* ENV.*
-    rlsd_lambda_warmup_steps rlsd_lambda_decay_steps chord_mu_warmup_steps chord_mu_decay_steps adalora_beta1 adalora_beta2
+    swift acc_strategy adalora_* add_non_thinking_prefix add_version advantage_* agent_template aligner_* async_generate boft_* check_model chord_*
+    cliprange* columns create_checkpoint_symlink custom_* device_groups device_map disable_* download_mode dynamic_sample early_stop_interval
+    enable_* experts_impl external_plugins extra_eval_args fipo_* fourier_* galore_* gamma gkd_* gym_env hqq_axis ignore_args_error init_*
+    interleave_prob is_binary_loss_scale kl_* lam lazy_tokenize lisa_* llamapro_* lmbda local_* logprobs max_memory max_model_len max_pixels
+    max_resample_times max_shard_size max_turns missing_eos_penalty modules_to_save move_model_batches mrl_dims multi_turn_scheduler
+    new_special_tokens norm_bbox num_beams num_labels num_sample_generations optimizer packing_* padding_side preserve_thinking problem_type
+    ray_exp_name real_tau ref_* reft_* repetition_* response_* rpo_alpha simpo_gamma cpo_alpha vllm_enable_expert_parallel rlhf_type rlsd_*
+    rollout_* rope_scaling safe_serialization sdar_* seq_kd sft_alpha sleep_level soft_* split_dataset_ratio stop_words stopping_strategy stream
+    strict structured_outputs_regex system target_* task_type tau_* template* trainable_parameters* truncation_strategy tuner_* train_type use_*
+    vera_* vf_coef vit_gradient_checkpointing vllm_data_parallel_size vllm_pipeline_parallel_size whiten_rewards zero_hpz_partition_size
+    shuffle_buffer_size ENV.*
 """
 """Of ms-swift 4.6."""
 _MATTERS = {

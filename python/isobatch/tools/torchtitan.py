@@ -25,19 +25,16 @@ _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "
 
 
 _HARMLESS = """
-    activation_checkpoint* checkpoint.* comm.* compile.* dataloader.* debug.* experimental.* float8.* hf_assets_path job.* dump_folder
-    loss.* lr_scheduler.* memory_estimation.* metrics.* model.* model_spec* mx.* optimizer.implementation optimizer.early_step_in_backward
-    optimizer.* override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel profil* profiler.*
-    parallelism.enable_async_tensor_parallel parallelism.pipeline_parallel_* parallelism.context_parallel_load_balancer
-    parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key parallelism.expert_parallel_degree
-    parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend parallelism.enable_sequence_parallel
-    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv parallelism.pipeline_parallel_microbatch_size
-    parallelism.pipeline_parallel_layers_per_stage parallelism.pipeline_parallel_first_stage_less_layers
-    parallelism.pipeline_parallel_last_stage_less_layers parallelism.pipeline_parallel_split_points parallelism.fsdp_*
-    parallelism.pipeline_parallel_expert_parallel_overlap parallelism.enable_compiled_autograd quantize* tokenizer.* training.compile
-    training.data* training.disable_cuda_graphs training.dtype training.enable_cpu_offload training.gc_* training.mixed_precision_reduce
-    training.seed training.deterministic training.warmup_steps validation.* validator.* fault_tolerance.* ft.* compile.enable_async_tensor_parallel
-    validation.steps validator.steps validation.local_batch_size converters
+    activation_checkpoint* comm.* dataloader.* experimental.* float8.* job.* loss.* lr_scheduler.* memory_estimation.* metrics.* mx.* optimizer.*
+    override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel parallelism.enable_async_tensor_parallel
+    parallelism.context_parallel_load_balancer parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
+    parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend
+    parallelism.enable_sequence_parallel parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv
+    parallelism.pipeline_parallel_microbatch_size parallelism.pipeline_parallel_layers_per_stage
+    parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
+    parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap training.data* training.disable_cuda_graphs
+    training.dtype training.gc_* training.mixed_precision_reduce training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.*
+    compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
 """
 """Of torchtitan's job configuration 0.2.2 and 0.3.0."""
 _MATTERS = {"fault_tolerance.enable": "effective_batch"}
