@@ -307,6 +307,48 @@ def test_a_loop_around_an_accelerator_is_read(tmp_path):
     )
 
 
+EXAMPLE = """
+    from torch.optim.lr_scheduler import OneCycleLR
+    MOST = 16
+    def loaders(accelerator, batch_size):
+        return DataLoader(data, shuffle=True, batch_size=batch_size), DataLoader(held_out, batch_size=32)
+    def train(config, args):
+        batch_size, lr = int(config["batch_size"]), config["lr"]
+        accelerator = Accelerator(cpu=args.cpu)
+        accumulation = 1
+        if batch_size > MOST and accelerator.distributed_type != DistributedType.XLA:
+            accumulation, batch_size = batch_size // MOST, MOST
+        first, second = loaders(accelerator, batch_size)
+        optimizer = torch.optim.AdamW(params=model.parameters(), lr=lr)
+        lr_scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)
+        for batch in first:
+            optimizer.step()
+            lr_scheduler.step()
+    train({"lr": 2e-5, "batch_size": 16}, parse())
+"""
+
+
+def test_a_script_of_accelerates_own_shape_is_read(tmp_path):
+    """`int(...)`, a comparison that one side decides, and a scheduler's own methods, which make no other scheduler."""
+    recipe = ib.Recipe.read(script(tmp_path, EXAMPLE), gpus=2, duration="900st")
+    assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (32, 2e-5, "linear")
+    with pytest.raises(InputError, match="batch_size.*depends on batch_size > MOST"):
+        ib.Recipe.read(script(tmp_path, EXAMPLE.replace('"batch_size": 16', '"batch_size": 32')), gpus=2)
+
+
+def test_the_peak_of_a_one_cycle_is_its_own(tmp_path):
+    """Imported by its bare name; the optimizer's learning rate is where it begins."""
+    one = "OneCycleLR(optimizer=optimizer, max_lr=0.03, total_steps=900)"
+    old = "get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)"
+    file = script(tmp_path, EXAMPLE.replace(old, one))
+    with pytest.raises(InputError, match="OneCycleLR cannot be planned: give schedule"):
+        ib.Recipe.read(file, gpus=2)
+    assert ib.Recipe.read(file, gpus=2, schedule="cosine", duration="900st").lr == 0.03
+    optimizer = "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)"
+    made = f"{optimizer[7:]}; torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.7)"
+    assert ib.Recipe.read(script(tmp_path, LIGHTNING.replace(optimizer, made)), schedule="cosine").lr == 0.7
+
+
 def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
     text = LOOP.replace(
         "gradient_accumulation_steps=4",

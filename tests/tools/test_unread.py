@@ -138,6 +138,19 @@ def test_what_matters_and_is_not_modelled_is_refused_until_its_field_is_given(to
     assert any(to == field for to, _ in read_file(settings, tool).faults)
 
 
+def test_parallelism_of_llama_factorys_megatron_divides_the_replicas():
+    sizes = {
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 2,
+        "use_mca": True,
+        "sequence_parallel": True,
+    }
+    settings = {**FILE, **sizes, "stage": "sft", "finetuning_type": "full", "bias_activation_fusion": True}
+    recipe = ib.Recipe.read(settings, gpus=8)
+    assert (recipe.model_parallel, recipe.effective_batch) == (4, 16)
+    assert all("not understood" not in note for note in notes(settings))
+
+
 def test_a_pattern_never_hides_what_looks_like_a_batch():
     assert standing_of("data.batch_size", reader("lightning").reader) is None
     assert standing_of("model.context_parallel_size", reader("lightning").reader) is None

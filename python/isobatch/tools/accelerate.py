@@ -106,6 +106,8 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
         else key.removeprefix("get_").replace("_schedule", "")
     )
     shape = kind.lower().removesuffix("_with_warmup")
+    if call.has("max_lr"):  # OneCycleLR's, in the place of the optimizer's
+        call.number("max_lr", "lr")
     if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
         page.unsupported(key, f"the scheduler {kind or key}")
         return

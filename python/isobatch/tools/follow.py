@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -65,6 +66,14 @@ _OPEN = (
     "warmup_steps", "weight_decay", "optim", "max_grad_norm",
 )  # fmt: skip
 """What an unknown table behind `**` may hold, and a plan depends on."""
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 _MOST_CALLS = 2_000
 _DEEPEST = 20
 
@@ -114,6 +123,7 @@ class Script(Scope):
         self.called: set[str] = set()
         self.when: list[str] = []
         self.origin: dict[str, str] = {}
+        self.schedulers = set[str]()
         self.calls = self.depth = 0
         self._follow(tree.body)
         for name, node in self.functions.items():
@@ -153,6 +163,8 @@ class Script(Scope):
         for alias in node.names:
             module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
             self.origin[alias.asname or alias.name.partition(".")[0]] = module.partition(".")[0]
+            if module.endswith("lr_scheduler"):
+                self.schedulers.add(alias.asname or alias.name)
             self.known[alias.asname or alias.name.partition(".")[0]] = Unknown(alias.name)
 
     def _look(self, nodes: Iterable[ast.AST]) -> None:
@@ -200,6 +212,8 @@ class Script(Scope):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inside = self.value(node.operand)
             return not inside if isinstance(inside, bool | int) else Unknown()
+        if isinstance(node, ast.Compare | ast.BoolOp):
+            return self._truth(node)
         if isinstance(node, ast.Attribute):
             if ast.unparse(node.value).rpartition(".")[2] in _MEMBERS:
                 return node.attr.lower()
@@ -209,6 +223,27 @@ class Script(Scope):
         if isinstance(node, ast.Dict):
             return self._table(node)
         return super().value(node)
+
+    def _truth(self, node: ast.Compare | ast.BoolOp) -> Any:
+        """Of a comparison of two numbers or texts, and of `and` and `or`, which one known side may decide."""
+        if isinstance(node, ast.BoolOp):
+            sides = [self.value(item) for item in node.values]
+            decides = isinstance(node.op, ast.Or)
+            if any(it is decides for it in sides):
+                return decides
+            return (
+                not decides if all(it is not decides and isinstance(it, bool) for it in sides) else Unknown()
+            )
+        left, right = self.value(node.left), self.value(node.comparators[0])
+        compare = _COMPARED.get(type(node.ops[0]))
+        alike = isinstance(left, int | float) and isinstance(right, int | float)
+        if (
+            len(node.ops) > 1
+            or compare is None
+            or not (alike or (isinstance(left, str) and isinstance(right, str)))
+        ):
+            return Unknown()
+        return compare(left, right)
 
     def _table(self, node: ast.Dict) -> Any:
         out: dict[str, Any] = {}
@@ -248,6 +283,9 @@ class Script(Scope):
             return holder["_classes"] if isinstance(holder, dict) and "_classes" in holder else Unknown()
         if name in self.functions:
             return self._enter(self.functions[name], self._bound(self.functions[name], node))
+        if name in ("int", "float") and len(node.args) == 1 and not node.keywords:
+            given = self.value(node.args[0])
+            return (int if name == "int" else float)(given) if type(given) in (int, float) else given
         if (name == "dict" or last in _TABLES) and not node.args:
             return self._keywords(node)
         return Unknown()
@@ -290,8 +328,13 @@ class Script(Scope):
                 "transformers",
                 "bitsandbytes",
             )
-        return last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_") or any(
-            it in name for it in _SCHEDULERS
+        return (
+            last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_")
+            or (
+                name in self.schedulers
+                # No lr_scheduler.step().
+                or ((last[:1].isupper() or last.startswith("get_")) and any(it in name for it in _SCHEDULERS))
+            )
         )
 
     def _make(self, node: ast.Call, name: str) -> None:

@@ -20,7 +20,8 @@ _HARMLESS = f"""{HARMLESS}
     repetition_penalty resize_vocab reward_model* rope_* sglang_* sglang_tp_size shift_attn simpo_gamma skip_special_tokens split_special_tokens stage
     swanlab_* task template temperature tokenized_path tool_format top_k top_p train_from_scratch train_on_prompt upcast_* use_adam_mini
     use_apollo use_asft_loss use_audio_in_video use_badam use_dft_loss use_dora use_eaft_loss use_fast_tokenizer use_galore use_kt* use_kv_cache
-    use_llama_pro use_reentrant_gc use_rslora use_swanlab use_unsloth* use_v1_kernels video_* vllm_* hyper_parallel_args include_effective_tokens_per_second
+    use_llama_pro use_reentrant_gc use_rslora use_swanlab use_unsloth* use_v1_kernels video_* vllm_* hyper_parallel_args expert_model_parallel_size virtual_pipeline_model_parallel_size
+    sequence_parallel overlap_* recompute_* *_fusion use_distributed_optimizer mixed_precision include_effective_tokens_per_second
 """
 """Of LLaMA-Factory 0.9.5; `batch_size` is of its evaluation, and GaLore, APOLLO, BAdam and Adam-mini are variants of Adam."""
 _MATTERS = {
@@ -37,7 +38,10 @@ def read(page: SettingsPage) -> None:
     """Reads transformers' arguments, with its own names for the length of a sample and for GPUs."""
     read_trainer(page)
     page.whole("cutoff_len", "seq_len")
-    page.read_parallel("sequence_parallel_size")
+    sizes = [f"{name}_model_parallel_size" for name in ("tensor", "pipeline")]
+    page.read_parallel("sequence_parallel_size", "context_parallel_size", *sizes)
+    if any(page.has(size) for size in sizes):
+        page.flag("use_mca")  # whose sizes these are
     page.lora("finetuning_type", "lora")
     if page.flag("use_muon"):
         page.give("optimizer", "muon", "use_muon")

@@ -100,6 +100,8 @@ def _lightning(trainer: Made, made: list[Made]) -> dict[str, Any]:
         for it in made
         if it.name not in (*OPTIMIZERS, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
     ]
+    if schedulers and "optimizer" in settings and "max_lr" in schedulers[0].settings:
+        settings["optimizer"]["init_args"]["lr"] = schedulers[0].settings["max_lr"]  # OneCycleLR's
     if schedulers:
         why = f"is {schedulers[0].name} (line {schedulers[0].line}), whose steps the script decides"
         settings["lr_scheduler"] = {"class_path": Unknown(why=why)}

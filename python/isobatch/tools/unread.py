@@ -40,7 +40,7 @@ _DIVIDES = re.compile(r"parallel|(^|_)(tp|cp|sp|pp)(_size|_degree)?$")
 """GPUs that hold one replica: never harmless by a pattern."""
 _ELSEWHERE = re.compile(
     r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|print|report|checkpoint|ckpt|"
-    r"generation|profile|profiling|rdzv|hub|timeout)([._-]|$)",
+    r"generation|profile|profiler|profiling|rdzv|hub|timeout)([._-]|$)",
     re.IGNORECASE,
 )
 """Lengths and batches of what is no training."""
@@ -135,12 +135,12 @@ def _text(value: Any) -> str:
 def guess_field(key: str) -> str | None:
     """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
 
-    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "seed")]
+    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "profiler.warmup_steps")]
     ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
     """
-    name = key.rpartition(".")[2].replace("-", "_").lower()
-    if _ELSEWHERE.search(name):
+    if _ELSEWHERE.search(key):
         return None
+    name = key.rpartition(".")[2].replace("-", "_").lower()
     return next((kind for kind, pattern in KINDS if re.fullmatch(pattern, name)), None)
 
 
