@@ -171,3 +171,89 @@ def test_optax_looks_it_up_inside_jit():
     at = schedule(plan)
     assert [np.float32(at(x)) for x in range(plan.total_steps)] == list(rates[:-2].astype(np.float32))
     assert float(at(10**9)) == float(np.float32(rates[-1]))
+
+
+# ---- a GlobalLoader in them: the same samples in each step after a restart ----
+
+
+def steps_in_lightning(state, micro, stop, folder):
+    """The samples of each step of Lightning's Trainer until a step, from its own checkpoint where there is one."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    from isobatch.integrations.torch import GlobalLoader
+
+    loader, steps = GlobalLoader(range(50), 12, max_micro_batch=micro, equal_passes=True), {}
+
+    class Restart(lightning.Callback):
+        def on_train_start(self, trainer, *_):
+            trainer.fit_loop.epoch_loop.restarting = False
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, _):
+            if not loader.stand_in:
+                steps.setdefault(self.global_step, []).extend(batch.tolist())
+            return self.model(batch[:, None].float()).mean() * loader.weight * loader.passes
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, accumulate_grad_batches=loader.passes, max_steps=stop, max_epochs=-1,
+        callbacks=[Restart()], default_root_dir=folder, **quiet,
+    )  # fmt: skip
+    trainer.fit(Module(), loader, ckpt_path=state, weights_only=False)
+    trainer.save_checkpoint(folder / f"{stop}.ckpt")
+    return steps, folder / f"{stop}.ckpt"
+
+
+def steps_in_accelerate(state, micro, stop, folder):
+    """The same in a loop of Accelerate's, with its own checkpoint."""
+    accelerate = pytest.importorskip("accelerate")
+    from isobatch.integrations.torch import GlobalLoader
+
+    loader, steps, step = GlobalLoader(range(50), 12, max_micro_batch=micro, equal_passes=True), {}, 0
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.gradient_accumulation_steps = loader.passes
+    model = torch.nn.Linear(1, 1)
+    model, optimizer, prepared = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=1e-4), loader
+    )
+    assert prepared is loader
+    accelerator.register_for_checkpointing(loader)
+    if state is not None:
+        accelerator.load_state(str(state))
+        accelerator.step, step = 0, int(state.name)
+    while step < stop:
+        for batch in loader:
+            if not loader.stand_in:
+                steps.setdefault(step, []).extend(batch.tolist())
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch[:, None].float()).mean() * loader.weight * loader.passes)
+                optimizer.step()
+                optimizer.zero_grad()
+            assert accelerator.sync_gradients == loader.last
+            step += loader.last
+            if step == stop:
+                break
+    accelerator.save_state(str(folder / str(stop)))
+    return steps, folder / str(stop)
+
+
+@pytest.mark.parametrize("trained", [steps_in_lightning, steps_in_accelerate])
+def test_a_trainer_goes_on_in_a_step_of_another_number_of_micro_batches(trained, tmp_path):
+    """As on another number of ranks, where a rank's micro-batches of a step are more or fewer."""
+    expected, _ = trained(None, 2, 8, tmp_path)
+    made, state = trained(None, 2, 3, tmp_path)
+    assert len(made) == 3
+    for micro, stop in ((3, 6), (4, 8)):
+        later, state = trained(state, micro, stop, tmp_path)
+        made |= later
+    assert {step: sorted(ids) for step, ids in made.items()} == {
+        step: sorted(ids) for step, ids in expected.items()
+    }
