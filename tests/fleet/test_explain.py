@@ -109,6 +109,11 @@ def test_which_value_is_illegal():
     several = {"effective_batch": ["0"], "lr": ["x"], "duration": ["3"], "warmup": ["5%"], "min_lr": ["-1"]}
     said = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
     assert [said.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
+    german = {"effective_batch": ["1.024"], "lr": ["0,001"]}
+    said = ib.explain(ib.plan_fleet(german, [8]), 0, jobs=german)
+    assert "got the text '1.024': write 1024; lr must be" in said and said.endswith(
+        "write 0.001 (decimal=',' reads decimal commas: --decimal ,)"
+    )
     assert "Illegal" not in ib.explain(made, 0, jobs=BAD)
     with pytest.raises(ib.InputError, match="unknown job 'c'"):
         ib.explain(made, 5, jobs={**BAD, "job": ["x", "y", "z"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from isobatch.words import counted, few, figure, nearest, shown
 Pairs = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """Rows of the jobs and of the clusters that meet."""
 
+_COMMA = re.compile(r"got the text '[\d.]*,\d+'")
 _CAUTION, _INFEASIBLE = (STATUS.tolist().index(name) for name in ("caution", "infeasible"))
 
 _NEEDED = frozenset(field.name for field in msgspec.structs.fields(Recipe) if field.required)
@@ -122,7 +124,10 @@ class Fleet:
                 break
             faults[found[0]] = self._fault_text(*found, job, cluster)
             jobs, clusters = ([it for it in side if it[0] != found[0]] for side in (jobs, clusters))
-        return "; ".join(faults.values()) or None
+        commas = any(_COMMA.search(fault) for fault in faults.values())
+        return (
+            "; ".join(faults.values()) + commas * " (decimal=',' reads decimal commas: --decimal ,)" or None
+        )
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
