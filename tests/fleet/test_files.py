@@ -181,15 +181,6 @@ def test_formulas_are_escaped_where_that_is_asked_for(files, capsys):
     assert '"=cmd()","-1"' in capsys.readouterr().out
 
 
-def test_a_column_that_names_folders_stays_inside(files, capsys):
-    (files / "jobs.csv").write_text("job,effective_batch,lr,a/../b,_x\na,256,0.1,../c,1\n")
-    words = ["fleet", str(files / "jobs.csv"), str(files / "clusters.csv"), "-o", str(files / "plans/")]
-    assert main([*words, "--partition-by", "a/../b"]) == 0
-    assert (files / "plans" / "a%2F..%2Fb=..%2Fc" / "jobs.parquet").exists()
-    assert main([*words, "--no-resume", "--partition-by", "_x"]) == 2
-    assert "folders that begin with '_' are not data" in capsys.readouterr().err
-
-
 def test_broken_text_in_parquet_is_named(files, capsys):
     broken = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]

@@ -27,7 +27,7 @@ EXAMPLES = (
 
 EVERYDAY = (
     "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy --rule --max-micro-batch "
-    "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict --partition-by"
+    "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict"
 )
 
 
@@ -100,7 +100,6 @@ def _add_output(command: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
     )
-    option(folder, "--partition-by COLUMN", "lay files out in folders COLUMN=value")
     option(folder, "--engine ENGINE", "local (default), or ray: run on a Ray cluster", default="local")
     option(
         folder,
@@ -240,7 +239,6 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
             args.output,
             engine=args.engine,
             resume=args.resume,
-            partition_by=args.partition_by,
             progress=advance,
             note=say,
         )
@@ -253,7 +251,6 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.fleet.rows import Summary
 
     for name, given in (
-        ("--partition-by", args.partition_by is not None),
         ("--engine", args.engine != "local"),
         ("--address", args.address is not None),
         ("--no-resume", not args.resume),

@@ -73,7 +73,6 @@ def plan_files(
     *,
     engine: str = "local",
     resume: bool = True,
-    partition_by: str | None = None,
     columns: Iterable[str] | None = None,
     profile: Profile | Sequence[Profile] | None = None,
     select: str = "all",
@@ -89,7 +88,6 @@ def plan_files(
         output: the folder, a path or URL.
         engine: "local", or "ray": the Ray cluster that is connected, else one on this machine.
         resume: go on from what an earlier run with the same arguments has done; False plans all anew.
-        partition_by: a column; the files are laid out in folders `column=value`.
         columns, profile, select, top, settings: as in `plan_fleet`.
 
     Returns:
@@ -112,7 +110,7 @@ def plan_files(
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
     if not isinstance(jobs, (str, os.PathLike)):
         raise must_be("a path or URL; tables go to plan_fleet", type(jobs), field="jobs")
-    return run(asked, jobs, output, engine=engine, resume=resume, partition_by=partition_by)
+    return run(asked, jobs, output, engine=engine, resume=resume)
 
 
 def plan_table(

@@ -79,17 +79,17 @@ def test_a_file_is_looked_at_once_by_each_resume(make_jobs, tmp_path, monkeypatc
             with pytest.raises(ib.InputError):
                 ib.plan_files(jobs.folder, GPUS, tmp_path / "plans")
     hashed, counted = Counter(), []
-    digest_of, metadata_of = Folder._digest_of, pq.read_metadata
+    is_sound, metadata_of = Folder._is_sound, pq.read_metadata
 
-    def hashing(self, name):
-        hashed[name] += 1
-        return digest_of(self, name)
+    def hashing(self, receipt):
+        hashed[receipt.file] += 1
+        return is_sound(self, receipt)
 
     def counting(source):
         counted.append(source)
         return metadata_of(source)
 
-    monkeypatch.setattr(Folder, "_digest_of", hashing)
+    monkeypatch.setattr(Folder, "_is_sound", hashing)
     monkeypatch.setattr(pq, "read_metadata", counting)
     assert ib.plan_files(jobs.folder, GPUS, tmp_path / "plans").state == "complete"
     assert len(hashed) == 4 and set(hashed.values()) == {1}

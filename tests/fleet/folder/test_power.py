@@ -32,7 +32,7 @@ def contents(folder):
     }
 
 
-def survives(disk, jobs, tmp_path, every=1, **asked):
+def survives(disk, jobs, tmp_path, every=1):
     """A tree after each cut has whole files or none, and the command that was cut makes of it what it would have made."""
     wanted = contents(disk.root / "out" / "plans")
     for number, (event, *trees) in enumerate(disk.cuts):
@@ -45,7 +45,7 @@ def survives(disk, jobs, tmp_path, every=1, **asked):
             if number % every and number != len(disk.cuts) - 1:
                 continue
             again = restore(tree, tmp_path / f"{kind}{number}") / "out" / "plans"
-            manifest = ib.plan_files(jobs.folder, GPUS, again, **asked)
+            manifest = ib.plan_files(jobs.folder, GPUS, again)
             assert manifest.state == "complete", case
             assert contents(again) == wanted, case
             assert sorted(path.name for path in again.glob("_*")) == ["_manifest.json"], case
@@ -53,22 +53,20 @@ def survives(disk, jobs, tmp_path, every=1, **asked):
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["alone", "in folders", "together"])
+@pytest.mark.parametrize("how", ["alone", "together"])
 def test_a_folder_of_plans_survives_a_power_cut(jobs, tmp_path, monkeypatch, every, how):
-    """Files that get their places each by itself, in folders, and all at once."""
-    asked = {"partition_by": "status"} if how == "in folders" else {}
+    """Files that get their places each by itself, and all at once."""
     if how == "together":
         monkeypatch.setattr(run_module, "group_parts", lambda parts, *_: [parts])
     disk = Disk(tmp_path / "disk", monkeypatch)
-    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans", **asked)
+    ib.plan_files(jobs.folder, GPUS, disk.root / "out" / "plans")
     monkeypatch.undo()
     last = disk.cuts[-1][1]
     assert contents(disk.root / "out" / "plans") == {
         name.removeprefix("out/plans/"): text for name, text in last.items() if "/_" not in name
     }, "what is complete is on the disk"
     assert len(disk.cuts) > 15 or how == "together"
-    assert any("status=" in name for name in last) == (how == "in folders")
-    assert survives(disk, jobs, tmp_path, every, **asked)
+    assert survives(disk, jobs, tmp_path, every)
 
 
 def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):

@@ -300,10 +300,11 @@ KILLED = """
 import os, signal, sys
 import isobatch as ib
 from isobatch.files import whole
-from isobatch.fleet.folder.folder import Folder
+from isobatch.fleet.folder import run
 
 jobs, plans, where = sys.argv[1], sys.argv[2], int(sys.argv[3])
-settle, keep, moved = whole.settle, Folder.keep, []
+settle, moved = whole.settle, []
+run.group_parts = lambda parts, *_: [parts]
 
 def settling(partial, path):
     if not path.endswith(".parquet"):
@@ -312,32 +313,28 @@ def settling(partial, path):
         os.kill(os.getpid(), signal.SIGKILL)
     settle(partial, path)
     moved.append(path)
-    if len(moved) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 whole.settle = settling
-ib.plan_files(jobs, [8, 96], plans, partition_by="status")
+ib.plan_files(jobs, [8, 96], plans)
 """
-"""A run that is killed before its first move, its second, or after its third, which is the last of its first file of jobs."""
+"""A run that is killed before its first move, its second, or its last, of files that get their places together."""
 
 
 @pytest.mark.parametrize("moved", [0, 1, 3])
 def test_a_run_killed_while_files_get_their_places_goes_on_and_leaves_none_that_nothing_knows(
     make_jobs, tmp_path, moved
 ):
-    jobs = make_jobs(files=2, rows=50)
+    jobs = make_jobs(files=4, rows=50)
     plans, copy, once = (tmp_path / name for name in ("plans", "copy", "once"))
     words = [sys.executable, "-c", KILLED, str(jobs.folder), str(plans), str(moved)]
     assert subprocess.run(words, capture_output=True).returncode == -signal.SIGKILL
-    # Two threads, of which each has moved as many as it could.
-    assert len(list(plans.rglob("*.parquet"))) >= moved
+    assert len(list(plans.glob("*.parquet"))) == moved
     shutil.copytree(plans, copy)
-    ib.plan_files(jobs.folder, GPUS, once, partition_by="status")
-    assert ib.plan_files(jobs.folder, GPUS, copy, partition_by="status").state == "complete"
+    ib.plan_files(jobs.folder, GPUS, once)
+    assert ib.plan_files(jobs.folder, GPUS, copy).state == "complete"
     files = [name for name in names_in(once) if name.endswith(".parquet")]
     assert names_in(once) == names_in(copy)
     assert all((once / name).read_bytes() == (copy / name).read_bytes() for name in files)
-    # Another partitioning: none of the files gets a new one of its name.
     assert plan(jobs, tmp_path, resume=False).state == "complete"
     assert whole(jobs, tmp_path)
 
@@ -372,9 +369,9 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(make_jobs, tmp_path, n
     victim.write_bytes(b"mine")
     path = tmp_path / "plans" / "_manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["parts"][0]["files"] = {
-        name.replace("/victim", f"{tmp_path}/victim") if name[:1] == "/" else name: 40
-    }
+    manifest["parts"][0]["part"]["name"] = (
+        name.replace("/victim", f"{tmp_path}/victim") if name[:1] == "/" else name
+    ).removesuffix(".parquet")
     path.write_text(json.dumps(manifest))
     for resume in (True, False):
         with pytest.raises(ib.InputError, match="is no file of the folder"):
@@ -384,14 +381,16 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(make_jobs, tmp_path, n
 
 def test_a_folder_that_has_become_a_link_is_not_followed(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=20)
-    plan(jobs, tmp_path, partition_by="cluster", columns=["job", "cluster"])
+    (jobs.folder / "inner").mkdir()
+    (jobs.folder / "00.parquet").rename(jobs.folder / "inner" / "00.parquet")
+    plan(jobs, tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    inside = tmp_path / "plans" / "cluster=0"
+    inside = tmp_path / "plans" / "inner"
     shutil.move(inside / "00.parquet", tmp_path / "elsewhere" / "00.parquet")
     inside.rmdir()
     inside.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ib.InputError, match="leads out of the folder"):
-        plan(jobs, tmp_path, partition_by="cluster", columns=["job", "cluster"], resume=False)
+        plan(jobs, tmp_path, resume=False)
     assert (tmp_path / "elsewhere" / "00.parquet").exists()
 
 

@@ -4,8 +4,8 @@
     _parts/          while it runs, the receipts of the parts that are done
     _partial/        while it runs, files that are not whole yet
 
-A part is done when its receipt is there and its files have the digests that the receipt names. The receipt is written before the files
-get their places, so that no run leaves a file that none of its receipts knows: one that was killed leaves whole files, receipts, of
+A part is done when its receipt is there and its file has the digest that the receipt names. The receipt is written before the file
+gets its place, so that no run leaves a file that none of its receipts knows: one that was killed leaves whole files, receipts, of
 which the last may be ahead of their files, and what is in `_partial/`, which the next one removes. One run at a time holds the folder.
 """
 
@@ -33,23 +33,23 @@ MANIFEST, RECEIPTS, PARTIAL = "_manifest.json", "_parts", "_partial"
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A finished part."""
+    """A finished part, with the digests (BLAKE2b) of the bytes that it was made of and of its file."""
 
     part: Part
     digest: str
-    """BLAKE2b of the bytes that it was made of."""
     jobs: int
-    files: dict[str, int]
-    """Its files in the output, and the rows in each."""
     summary: Summary
-    digests: dict[str, str] = {}
-    """BLAKE2b of each of its files."""
+    file_digest: str
 
     def __post_init__(self) -> None:
-        for name in (*self.files, *self.digests):
-            parts = name.split("/")
-            if "\0" in name or name.startswith("_") or any(part in ("", ".", "..") for part in parts):
-                raise ValueError(f"{shown(name)} is no file of the folder")
+        name = self.part.name
+        if "\0" in name or name.startswith("_") or any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"{shown(name)} is no file of the folder")
+
+    @property
+    def file(self) -> str:
+        """Its file in the output."""
+        return f"{self.part.name}.parquet"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class Folder:
             return {}, set()
         earlier, receipts = every
         if not resume:
-            return {}, {file for receipt in receipts for file in receipt.files}
+            return {}, {receipt.file for receipt in receipts}
         _refuse_other_arguments(earlier, run, self.base)
         sound: dict[str, Receipt] = {}
         other: set[str] = set()
@@ -150,7 +150,7 @@ class Folder:
             if is_sound:
                 sound[receipt.part.name] = receipt
             else:
-                other.update(receipt.files)
+                other.add(receipt.file)
         return sound, other
 
     def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
@@ -166,22 +166,16 @@ class Folder:
         return manifest.run, list(by_name.values())
 
     def _is_sound(self, receipt: Receipt) -> bool:
-        """Whether the files are as they were written."""
-        return receipt.digests.keys() == receipt.files.keys() and all(
-            self._digest_of(name) == digest for name, digest in receipt.digests.items()
-        )
-
-    def _digest_of(self, name: str) -> str | None:
+        """Whether the file is as it was written."""
         try:
-            with self.fs.open_input_stream(self.path(name)) as stream:
-                return digest_of(stream)[0]
+            with self.fs.open_input_stream(self.path(receipt.file)) as stream:
+                return digest_of(stream)[0] == receipt.file_digest
         except OSError:
-            return None
+            return False
 
     def begin(self, run: dict[str, Any], done: Collection[Receipt], other: Collection[str]) -> None:
         """Makes the folder this run's; the `other` files go, as long as their receipts are there to name them."""
-        kept = {file for receipt in done for file in receipt.files}
-        for file in set(other) - kept:
+        for file in set(other) - {receipt.file for receipt in done}:
             self._remove(file)
         self._clear(PARTIAL)
         self.fs.create_dir(self.path(PARTIAL))
@@ -213,7 +207,7 @@ class Folder:
         return manifest
 
     def _check(self, receipts: list[Receipt]) -> None:
-        missing = {file for receipt in receipts for file in receipt.files}
+        missing = {receipt.file for receipt in receipts}
         for info in self.fs.get_file_info(FileSelector(self.base, recursive=True)):
             name = below(info.path, self.base)
             if info.type != FileType.File or name.startswith("_"):
@@ -227,10 +221,7 @@ class Folder:
         for file in missing:
             raise InputError("is gone: rerun the same command", file=self.path(file))
         for receipt in receipts:
-            if receipt.summary.rows != sum(receipt.files.values()) or receipt.part.rows not in (
-                None,
-                receipt.jobs,
-            ):
+            if receipt.part.rows not in (None, receipt.jobs):
                 raise InputError("the receipt does not add up", file=self.path(receipt.part.name))
 
     def _receipts(self) -> list[Receipt]:

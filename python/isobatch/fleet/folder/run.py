@@ -22,7 +22,7 @@ from isobatch.fleet.folder.work import BLOCK_ROWS, Failure, Work, plan_parts
 from isobatch.fleet.query import Query
 from isobatch.fleet.results import USUAL
 from isobatch.fleet.table import InputTable
-from isobatch.words import counted, few, printable, shown
+from isobatch.words import counted, few, printable
 
 MAX_RETRIES = 5
 """Of a part whose worker or node was lost. Planning it again does no harm: its files appear under the same names."""
@@ -35,7 +35,6 @@ def run(
     *,
     engine: str = "local",
     resume: bool = True,
-    partition_by: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _parts: None,
     note: Callable[[str], None] | None = None,
 ) -> Manifest:
@@ -51,11 +50,11 @@ def run(
     listing = list_parts(files, query.rows_per_job)
     refuse_same_names(listing.parts)
     if listing.schema is not None:
-        _refuse_columns(query, listing.schema.names, partition_by)
+        _refuse_columns(query, listing.schema.names)
         query.tell_unknown_columns(listing.schema.names, note, level=4)
     folder = Folder.at(os.fspath(output))
     refuse_output(files, folder.fs, folder.base)
-    work = Work(query, files.fs, listing.schema, folder, partition_by)
+    work = Work(query, files.fs, listing.schema, folder)
     try:
         with folder.locked():
             return _run(work, files, listing, engine, resume=resume, progress=progress)
@@ -74,7 +73,7 @@ def _run(
     progress: Callable[[int, int], None],
 ) -> Manifest:
     folder, parts, failed = work.folder, listing.parts, listing.failed
-    arguments = _arguments(work.query, work.partition_by)
+    arguments = _arguments(work.query)
     done, other = folder.done(arguments, resume=resume)
     _refuse_changed(folder, files, parts, failed, done)
     folder.begin(arguments, list(done.values()), other)
@@ -89,20 +88,11 @@ def _run(
     return folder.finish(arguments, done.values(), failed)
 
 
-def _refuse_columns(query: Query, jobs: Sequence[str], partition_by: str | None) -> None:
+def _refuse_columns(query: Query, jobs: Sequence[str]) -> None:
     """Refuses unknown columns, before anything is written."""
     extra = () if query.clusters is None else query.clusters.extra
     own = (name for name in jobs if name not in query.fields)
-    every = tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL)))
-    query.refuse_unknown_names(every)
-    legal = query.columns or every
-    if partition_by is not None and partition_by not in legal:
-        raise unknown("column", partition_by, legal, field="partition_by")
-    if partition_by is not None and partition_by.startswith(("_", ".")):
-        raise InputError(
-            f"partition_by: folders that begin with {partition_by[0]!r} are not data, rename {shown(partition_by)}",
-            field="partition_by",
-        )
+    query.refuse_unknown_names(tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL))))
 
 
 def _refuse_changed(
@@ -132,7 +122,7 @@ def _refuse_changed(
 # What makes a run the same run
 
 
-def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
+def _arguments(query: Query) -> dict[str, Any]:
     """Returns the arguments behind the result, beside the jobs; large ones as digests, with a few words for people."""
     clusters = query.clusters
     return {
@@ -142,7 +132,6 @@ def _arguments(query: Query, partition_by: str | None) -> dict[str, Any]:
         "select": query.select,
         "top": query.top,
         **({} if query.decimal is None else {"decimal": query.decimal}),
-        "partition_by": partition_by,
         "clusters": None
         if clusters is None
         else {"digest": _digest_of(*_contents(clusters)), "words": counted(clusters.rows, "cluster")},

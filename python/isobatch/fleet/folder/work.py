@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -19,7 +16,7 @@ from isobatch.errors import InputError
 from isobatch.files.find import Files
 from isobatch.files.read import blocks
 from isobatch.files.whole import removed_if_failed, whole
-from isobatch.files.write import Write, parquet_writer
+from isobatch.files.write import parquet_writer
 from isobatch.fleet.folder.folder import Folder, Receipt
 from isobatch.fleet.folder.parts import Listing, Part, list_parts, new_digest
 from isobatch.fleet.ids import MAX_HASHED_IDS, Hashes, duplicate_id, duplicates, hashes_of
@@ -31,9 +28,6 @@ BLOCK_ROWS = 1 << 17
 
 _SMALL_FILE_BYTES = 1 << 16
 """Of text that is read, planned and written without threads of its own."""
-
-MAX_PARTITION_VALUES = 1000
-"""Of the column that an output is partitioned by: each holds a file open."""
 
 T = TypeVar("T")
 PlannedBlock = tuple[Fleet, Any, Any, Any]
@@ -184,7 +178,6 @@ class Work:
     fs: FileSystem
     schema: pa.Schema
     folder: Folder
-    partition_by: str | None
 
 
 class Stopped(Exception):
@@ -218,63 +211,20 @@ def plan_parts(
 
 
 def _plan_part(work: Work, part: Part, stopped: Callable[[], bool]) -> tuple[Receipt, dict[str, str]]:
-    """Returns the receipt of a part, before its files are in their places, and the places by where the files are now."""
-    summary = Summary()
-    jobs = 0
-    digest = part.digest(work.fs)
-    places: dict[str, str] = {}
-    written: dict[str, tuple[Write, Any]] = {}
-    rows: Counter[str] = Counter()
-    with removed_if_failed(work.folder.fs, places), ExitStack() as opened:
+    """Returns the receipt of a part, before its file is in its place, and the place by where the file is now."""
+    summary, jobs, folder = Summary(), 0, work.folder
+    digest, file_digest = part.digest(work.fs), new_digest()
+    partial, place = folder.partial(), folder.path(f"{part.name}.parquet")
+    folder.fs.create_dir(place.rpartition("/")[0], recursive=True)
+    places = {partial: place}
+    with (
+        removed_if_failed(folder.fs, places),
+        parquet_writer(folder.fs, partial, work.query.metadata, file_digest) as write,
+    ):
         for block, table, status, reasons in _plan_part_blocks(work, part):
             if stopped():
                 raise Stopped
             summary.add(block, status, reasons)
             jobs += block.jobs.rows
-            for place, some in _partitioned(table, work.partition_by):
-                name = f"{place}{part.name}.parquet"
-                if name not in written:
-                    _refuse_many_values(work, part, len(written))
-                    written[name] = _open(work, name, places, opened)
-                written[name][0](some)
-                rows[name] += some.num_rows
-    digests = {name: digest.hexdigest() for name, (_, digest) in written.items()}
-    return Receipt(part, digest, jobs, dict(rows), summary, digests), places
-
-
-def _refuse_many_values(work: Work, part: Part, values: int) -> None:
-    if values == MAX_PARTITION_VALUES:
-        raise InputError(
-            f"{work.partition_by} has more than {MAX_PARTITION_VALUES:,} values: partition by another column",
-            file=part.file,
-            field=work.partition_by,
-        )
-
-
-def _open(work: Work, name: str, places: dict[str, str], opened: ExitStack) -> tuple[Write, Any]:
-    """Opens a file of plans, and returns what writes to it, and the digest of its bytes."""
-    folder = work.folder
-    partial = folder.partial()
-    places[partial] = folder.path(name)
-    folder.fs.create_dir(folder.path(name).rpartition("/")[0], recursive=True)
-    digest = new_digest()
-    writer = parquet_writer(folder.fs, partial, work.query.metadata, digest)
-    return opened.enter_context(writer), digest
-
-
-def _partitioned(table: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """Gives the rows of each value of a column, and their folder."""
-    if by is None:
-        yield "", table
-        return
-    import pyarrow.compute as pc
-
-    column, rest = table[by], table.drop_columns([by])
-    if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
-        raise InputError(f"partition_by: {by} is {column.type}, and no folder's name", field="partition_by")
-    folder = quote(by, safe="")
-    for value in column.unique():
-        if value.is_valid:
-            yield f"{folder}={quote(str(value), safe='')}/", rest.filter(pc.equal(column, value))
-        else:
-            yield f"{folder}=__HIVE_DEFAULT_PARTITION__/", rest.filter(pc.is_null(column))
+            write(table)
+    return Receipt(part, digest, jobs, summary, str(file_digest.hexdigest())), places
