@@ -5,21 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
-from isobatch.tools.trainer import (
-    check as check_trainer,
-)
-from isobatch.tools.trainer import (
-    read_adam,
-    read_batch,
-    read_intervals,
-    read_lengths,
-    read_loader,
-    read_parallel,
-    read_schedule,
-)
 from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import share
@@ -74,21 +63,21 @@ _MATTERS = {
 def read(page: SettingsPage) -> None:
     """Reads axolotl's names for arguments of the Trainer."""
     _batch(page)
-    read_loader(page)
+    trainer.read_loader(page)
     page.read_parallel(
         page.first("context_parallel_size", "sequence_parallel_degree"), "tensor_parallel_size"
     )
-    read_parallel(page)
+    trainer.read_parallel(page)
     page.number("learning_rate", "lr")
-    read_lengths(page, "num_epochs", 1)
+    trainer.read_lengths(page, "num_epochs", 1)
     _warmup(page)
-    read_intervals(page)
+    trainer.read_intervals(page)
     for key, field in (("evals_per_epoch", "eval_every"), ("saves_per_epoch", "save_every")):
         if (many := page.number(key)) and many > 0:
             page.give(field, length(1 / many, "ep"), key)
     page.give("convention", "transformers", "")
     _schedule(page)
-    read_adam(page, "optimizer", "adamw_torch")
+    trainer.read_adam(page, "optimizer", "adamw_torch")
     page.lora("adapter")
     page.whole("sequence_len", "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
@@ -106,7 +95,7 @@ def _batch(page: SettingsPage) -> None:
         page.give("batch_per_gpu", micro, "micro_batch_size")
         page.give("accumulation", max(1, of_step // micro), "batch_size")
     else:
-        read_batch(page, "micro_batch_size")
+        trainer.read_batch(page, "micro_batch_size")
     workers = page.whole("ray_num_workers")
     if workers and page.flag("use_ray"):
         page.give("gpus", workers, "ray_num_workers")
@@ -135,7 +124,7 @@ def _schedule(page: SettingsPage) -> None:
     """The Trainer's, and a cosine with an end of its own."""
     name = (page.word("lr_scheduler", "cosine") or "cosine").lower()
     ratio, level = page.number("cosine_min_lr_ratio"), page.number("cosine_constant_lr_ratio")
-    read_schedule(page, "lr_scheduler", "cosine")
+    trainer.read_schedule(page, "lr_scheduler", "cosine")
     if name == "cosine" and ratio:
         page.times_lr("min_lr", ratio, "cosine_min_lr_ratio")
         if level:
@@ -162,7 +151,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds axolotl's silent behaviour: the Trainer's, and a warmup."""
-    yield from check_trainer(case)
+    yield from trainer.check(case)
     if case.at("warmup_steps") is None and case.at("warmup_ratio") is None:
         yield Issue(
             f"the warmup is {share(0.03)} of the steps, at most 100",

@@ -6,25 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, remark_lines, shell
 from isobatch.tools.tool import Reader, Tool, Writer
-from isobatch.tools.trainer import (
-    DEFAULTS,
-    HARMLESS,
-    MATTERS,
-    NAMES,
-    SHAPES,
-    check,
-    read_adam,
-    read_batch,
-    read_intervals,
-    read_lengths,
-    read_loader,
-    read_parallel,
-    read_schedule,
-    trainers_factor,
-)
 
 _OPTIMIZERS = {
     "adam": "adamw_torch",
@@ -41,18 +26,18 @@ def read(page: SettingsPage) -> None:
     What the file leaves out has the tool's own default, said in a note where the batch or the length depends on it; the
     learning rate is asked for.
     """
-    read_batch(page, "per_device_train_batch_size")
-    read_loader(page)
-    read_parallel(page)
+    trainer.read_batch(page, "per_device_train_batch_size")
+    trainer.read_loader(page)
+    trainer.read_parallel(page)
     page.read_launch_line()
     if not page.has("learning_rate"):
         page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
     page.number("learning_rate", "lr")
-    read_lengths(page, "num_train_epochs", DEFAULTS["num_train_epochs"])
+    trainer.read_lengths(page, "num_train_epochs", trainer.DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")
-    read_intervals(page)
-    read_schedule(page, "lr_scheduler_type", "linear")
-    read_adam(page, "optim", "adamw_torch")
+    trainer.read_intervals(page)
+    trainer.read_schedule(page, "lr_scheduler_type", "linear")
+    trainer.read_adam(page, "optim", "adamw_torch")
     page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
 
@@ -63,7 +48,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     sheet.note(
         f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
     )
-    factor = trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
+    factor = trainer.trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
     if factor > 1:
         sheet.note(
             f"BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 multiplies the gradient by {factor}"
@@ -184,8 +169,8 @@ def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
         case "inverse_sqrt" | "vaswani":
             over = line.lengths.get("timescale")
             return "inverse_sqrt", {} if over is None else {"timescale": over}
-        case "wsd" | "trapezoid" if line.shape in SHAPES:
-            return _stable_decay(line, line.last_steps(), SHAPES[line.shape])
+        case "wsd" | "trapezoid" if line.shape in trainer.SHAPES:
+            return _stable_decay(line, line.last_steps(), trainer.SHAPES[line.shape])
         case "one_minus_sqrt":
             return _stable_decay(line, line.decay, "1-sqrt")
     return None, {}
@@ -207,7 +192,12 @@ TRANSFORMERS = Tool(
     name="transformers",
     title="transformers TrainingArguments",
     reader=Reader(
-        versions="4.30 to 5", read=read, check=check, names=NAMES, harmless=HARMLESS, matters=MATTERS
+        versions="4.30 to 5",
+        read=read,
+        check=trainer.check,
+        names=trainer.NAMES,
+        harmless=trainer.HARMLESS,
+        matters=trainer.MATTERS,
     ),
     writer=Writer(
         versions="5",
