@@ -336,6 +336,17 @@ def test_a_script_of_accelerates_own_shape_is_read(tmp_path):
         ib.Recipe.read(script(tmp_path, EXAMPLE.replace('"batch_size": 16', '"batch_size": 32')), gpus=2)
 
 
+def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
+    with pytest.raises(InputError) as caught:
+        ib.Recipe.read(script(tmp_path, LOOP.replace("STEPS = 16, 1000", "STEPS = 16, len(data)")))
+    text = str(caught.value)
+    assert "3 faults" in text and "give duration" in text and "give warmup" in text
+    assert (
+        "gpus is missing: the GPUs that it was tuned on (DataLoader.batch_size counts per GPU); --set gpus=N"
+        in text
+    )
+
+
 def test_the_peak_of_a_one_cycle_is_its_own(tmp_path):
     """Imported by its bare name; the optimizer's learning rate is where it begins."""
     one = "OneCycleLR(optimizer=optimizer, max_lr=0.03, total_steps=900)"

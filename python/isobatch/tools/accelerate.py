@@ -198,7 +198,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 ACCELERATE = Tool(
     name="accelerate",
-    title="Accelerate's launcher configuration",
+    title="Accelerate",
     reader=Reader(versions="0.20 to 1.15", read=read, check=check, harmless=_HARMLESS, matters=_MATTERS),
     writer=Writer(
         versions="1.0 to 1.15",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, must_be, together
+from isobatch.errors import InputError, missing, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
@@ -150,16 +150,18 @@ def recipe_fields(
     file = pages[0].file
     faults = [error for page in pages for to, error in page.faults if to not in given]
     fields, keys = _merged(pages, given, faults)
-    if faults:
-        raise together(faults)
     fields.update(given)
-    missing = list(_missing(fields, keys))
-    if ends and "duration" not in fields:
-        missing.append(
+    asked = {to: None for page in pages for to, _ in page.faults} | fields
+    needed = list(_missing(asked, keys))
+    if ends and "duration" not in asked:
+        needed.append(
             ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
         )
-    if missing:
-        raise _missing_error(missing, pages)
+    if faults:  # with what is missing beside them, so that nobody is asked twice
+        texts = ((name, f"{why}; --set {name}={example}") for name, example, why in needed)
+        raise together([*faults, *(missing(name, text, file=file) for name, text in texts)])
+    if needed:
+        raise _missing_error(needed, pages)
     try:
         return complete(fields, keys), pages
     except InputError as error:
