@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -33,7 +34,10 @@ def results() -> str:
     """The result columns."""
     kinds = {"status": "text", "reasons": "list of text; uint64 in NumPy"}
     rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, _ in _core.results()]
-    return table("| column | type | |", rows)
+    alike = groupby(rows, key=lambda row: row[1:])  # neighbours with one text have one row
+    return table(
+        "| column | type | |", [(", ".join(name for name, *_ in those), *rest) for rest, those in alike]
+    )
 
 
 def rules() -> str:
