@@ -56,6 +56,19 @@ def test_a_jobs_command_and_gpus_are_read(tmp_path, job, gpus):
     assert (found.fields["lr"], found.fields["duration"]) == (2e-5, "1000st")
 
 
+def test_a_pytorchjob_without_torchrun_has_a_rank_a_pod_of_one_gpu(tmp_path):
+    job = pytorchjob(Master=1, Worker=3)
+    del job["spec"]["nprocPerNode"]
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        (pod,) = replica["template"]["spec"]["containers"]
+        pod |= {"command": ["python", *FLAGS], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    assert read(tmp_path, job).fields["gpus"] == 4
+    pod["resources"] = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0][
+        "resources"
+    ] = {"limits": GPU}
+    assert "gpus" not in read(tmp_path, job).fields
+
+
 def test_a_containers_variables_stand_in_its_command(tmp_path):
     env = [{"name": "ACC", "value": "2"}, {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "x"}}}]
     more = ["--gradient_accumulation_steps=$(ACC)", "--run_name", "$$(ACC)"]

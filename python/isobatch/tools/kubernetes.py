@@ -25,6 +25,7 @@ class Pods(NamedTuple):
         container: with command, args and env.
         resources: of a node.
         place: of the container in the file.
+        ranked: whether the controller itself makes a rank of each node, as for a PyTorchJob without torchrun.
     """
 
     nodes: Any
@@ -32,6 +33,7 @@ class Pods(NamedTuple):
     container: Mapping[str, Any]
     resources: Any
     place: str
+    ranked: bool = False
 
 
 def is_job(data: Any) -> bool:
@@ -68,6 +70,8 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
 def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
     """Gives nodes and processes where torchrun starts them; what the file leaves open is asked for."""
     if not _TORCHRUN.search(line):
+        if pods.ranked and str(_processes(pods)) == "1":
+            return {"nnodes": pods.nodes, "nproc_per_node": 1}
         notes.append("its command is no torchrun: the processes of a node are not read (--set gpus=N)")
         return {}
     nodes = Unknown(why="is not in the file, but its runtime's") if pods.nodes is None else pods.nodes
@@ -89,10 +93,12 @@ def _pods(data: Mapping[str, Any]) -> Pods:
     if data["kind"] == "PyTorchJob":
         replicas = _table(spec, "spec.pytorchReplicaSpecs")
         nodes = sum(_count(it, f"spec.pytorchReplicaSpecs.{name}") for name, it in replicas.items())
-        one = "Worker" if "Worker" in replicas else "Master"
-        return _container(
-            replicas.get(one), f"spec.pytorchReplicaSpecs.{one}", nodes, value_at(spec, "nprocPerNode")
-        )
+        one = (
+            "Master" if "Master" in replicas else "Worker"
+        )  # without a command the others have their image's
+        at = f"spec.pytorchReplicaSpecs.{one}"
+        pods = _container(replicas.get(one), at, nodes, value_at(spec, "nprocPerNode"))
+        return pods._replace(ranked=True)
     return _container(spec, "spec", value_at(spec, "parallelism") or 1, None)
 
 
