@@ -19,14 +19,12 @@ from isobatch.guard import GuardError, guard
 from isobatch.integrations.torch import PlanLR
 
 
-def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False, clip="norm"):
+def lightning(plan_json, fault=None, *, stop=None, resume=None):
     """Gives the guard's error, or None; and what it left unchecked.
 
     Args:
         stop: step after which a checkpoint is written to the path `resume`, and the training ends.
         resume: path of a checkpoint to go on from, without `stop`.
-        validated: with a validation loader, also before the training.
-        clip: "norm" or "value", by the plan's clip_norm.
     """
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
@@ -50,9 +48,6 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
                 return mse_loss(self(x), y, reduction="sum") / y.shape[1]
             return mse_loss(self(x), y)
 
-        def validation_step(self, batch, index):
-            self.log("loss", mse_loss(self(batch[0]), batch[1]), sync_dist=True)
-
         def configure_optimizers(self):
             return configure_optimizers(torch.optim.SGD(self.parameters(), lr=plan.lr), plan)
 
@@ -72,9 +67,6 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
             strategy=DDPStrategy(process_group_backend="gloo"),
             accumulate_grad_batches=plan.accumulation,
             gradient_clip_val=plan.recipe.clip_norm,
-            gradient_clip_algorithm=clip,
-            num_sanity_val_steps=2 if validated else 0,
-            val_check_interval=2 if validated else None,
             max_epochs=2,
             callbacks=[Others(), watch.lightning()],
             logger=False,
@@ -85,12 +77,7 @@ def lightning(plan_json, fault=None, *, stop=None, resume=None, validated=False,
         )
         loader = DataLoader(data, plan.micro_batch, shuffle=True)
         try:
-            trainer.fit(
-                Module(),
-                loader,
-                DataLoader(data, plan.micro_batch) if validated else None,
-                ckpt_path=None if stop else resume,
-            )
+            trainer.fit(Module(), loader, ckpt_path=None if stop else resume)
         except GuardError as error:
             return error, watch.unchecked
         if stop:

@@ -63,7 +63,7 @@ KINDS = [
     ("noise", {"clip_norm": 0.1}, CHANGED, DIRECTION),
     ("centralized", {}, CHANGED, DIRECTION),
     ("all_reduce", {}, (), ()),
-    ("all_reduce", {"clip_norm": 0.1}, (), ()),
+    ("all_reduce", {"clip_norm": 0.1}, ("the gradient's size, though not its direction",), ()),
     ("sam_by_hand", {"accumulation": 1, "clip_norm": None}, MOVED, CALLED + DIRECTION),
     ("dp_sgd", {}, CHANGED, DIRECTION),
     ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),

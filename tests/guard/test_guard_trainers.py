@@ -52,16 +52,6 @@ def by_transformers(two):
 
 
 @pytest.mark.parametrize(("mistake", "cause"), [(None, None), ("summed loss", Cause.SUMMED_LOSS)])
-def test_lightning_with_a_validation_loader(by_lightning, mistake, cause):
-    looked_at(by_lightning(plan("lightning"), mistake, validated=True), cause)
-
-
-def test_another_world_size(by_lightning, by_transformers):
-    for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
-        assert {error.cause for error, _ in run(plan(convention, ranks=4))} == {Cause.ANOTHER_WORLD_SIZE}
-
-
-@pytest.mark.parametrize(("mistake", "cause"), [(None, None), ("summed loss", Cause.SUMMED_LOSS)])
 def test_clipping(by_lightning, by_transformers, mistake, cause):
     for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
         looked_at(run(plan(convention, clip_norm=0.01), mistake), cause)
@@ -106,7 +96,3 @@ def test_labels_that_are_the_input_are_healthy_and_noted_once(by_transformers):
 def test_labels_that_are_the_input_hide_no_mistake(by_transformers, mistake):
     for error, _ in by_transformers(plan("transformers"), mistake, tutorial=True):
         assert error is None if mistake == "own tokens" else error.cause is Cause.SUMMED_LOSS
-
-
-def test_lightning_may_clip_by_value(by_lightning):
-    looked_at(by_lightning(plan("lightning", clip_norm=0.01), clip="value"), None)

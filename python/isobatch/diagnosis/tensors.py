@@ -173,7 +173,7 @@ def _piece(tensor: Tensor | None, start: int, elements: int, device: torch.devic
     return dense(tensor.detach()).reshape(-1)[start : start + elements].to(device).double()
 
 
-WORDS = 1 << 24  # summed at a time: the sums need room on the device
+WORDS = 1 << 22  # summed at a time: the sums need room on the device, 32 bytes a word
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
@@ -192,6 +192,22 @@ def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
             sums += int((some * place).sum())
         placed = (placed * 31 + sums) % 2**63
     return plain, placed
+
+
+def checksum_bytes(tensors: Sequence[Tensor]) -> int:
+    """Returns the memory that `checksum` takes beside the tensors: four numbers of 8 bytes for each word of a piece, and a copy of a
+    tensor that is not contiguous.
+
+    >>> checksum_bytes([torch.zeros(10)])
+    320
+    """
+    return max(
+        (
+            32 * min(WORDS, t.nbytes // 4 + 1 - (t.nbytes % 4 == 0)) + (0 if t.is_contiguous() else t.nbytes)
+            for t in tensors
+        ),
+        default=0,
+    )
 
 
 def differing(group_sums: Sequence[Hashable]) -> list[int]:

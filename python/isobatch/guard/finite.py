@@ -48,18 +48,16 @@ class Finite:
             id(p): p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
             for p in ([] if self.sharded else params)
         }
-        if not self.sharded:
-            self._handles[0] = self._sentinel.register_post_accumulate_grad_hook(self._backward)  # type: ignore[no-untyped-call]
-
-    def _backward(self, _: Tensor) -> None:
-        """Counts a backward pass: unlike a call of the model, it is always a micro-batch."""
-        if not self._run.own:
-            self._run.backwards += 1
 
     def _made(self, p: Tensor) -> None:
-        """Keeps a gradient, before DDP averages it. Only a step's last backward counts: it has the sum of all micro-batches."""
+        """Counts a backward pass, by the sentinel: it is a micro-batch, as a call of the model may not be. Keeps a gradient, before DDP
+        averages it; of a step's last backward alone, which has the sum of all micro-batches."""
         run = self._run
-        if run.own or (self._no_sync and not self._model.require_backward_grad_sync):
+        if run.own:
+            return
+        if p is self._sentinel:
+            run.backwards += 1
+        if self._no_sync and not self._model.require_backward_grad_sync:
             return
         grad = p.grad
         if grad is None:
@@ -84,7 +82,7 @@ class Finite:
         history.append(list(self._own.values()))
         self._own.clear()
         if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
-            for which in [which for which in self._handles if which not in (0, id(self._sentinel))]:
+            for which in [which for which in self._handles if which != id(self._sentinel)]:
                 self._handles.pop(which).remove()
         return self._look() if run.rare or len(history) % LOOK_EVERY_STEPS == 0 else True
 

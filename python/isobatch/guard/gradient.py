@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,17 +11,15 @@ from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, differing, square
+from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
+from isobatch.guard.clipping import EXACT, Clipping
 from isobatch.guard.likeness import Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
-from isobatch.guard.optimizer import clips_itself
-from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss, has_room
-from isobatch.guard.run import Run, inner, local, sharded
+from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
+from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
-GATES = {None: 3e-3, torch.float16: 0.09, torch.bfloat16: 0.15}
-CLIP_TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
-HIDDEN = "the gradient's size, though not its direction: nobody saw its norm before the clipping"
+GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
 DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
@@ -40,13 +37,12 @@ class Gradient:
         owner: Owner | None = None,
     ) -> None:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
-        self._sharded, self._wrapper, self._places = sharded(model), model, list[tuple[int, int]]()
+        self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._reference: list[Tensor] = []
         # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
-        # A norm before clipping would be in the loss scaler's units.
         self._scaled = self._precision == torch.float16
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._inputs = ModelInputs(run, self._model)
@@ -54,14 +50,8 @@ class Gradient:
         self._multiplied = (
             1.0  # by transformers' Trainer, where the model's loss ignores the labels of a step
         )
-        self._unclipped: float | None = None
-        self._sums: list[float] | None = None
-        self._queued = False
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
-        self._handles = [
-            p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            for p in ([] if self._scaled else self._params)
-        ]
+        self._clipping = Clipping(run, model, list(self._params), optimizer, scaled=self._scaled)
         why = None
         if reference.loss is None:
             why = "no loss was given"
@@ -83,9 +73,7 @@ class Gradient:
 
     def remove(self) -> None:
         """Removes the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._clipping.remove()
         self._inputs.remove()
         self._random.clear()
 
@@ -107,32 +95,6 @@ class Gradient:
             self._random = [random for first, random in zip(fresh, calls, strict=True) if first]
             self._inputs.fold(fresh)
 
-    def _accumulated(self, _: Tensor) -> None:
-        if not self._queued and not self._run.own:
-            self._queued = True
-            engine = torch.autograd.Variable._execution_engine
-            # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once more.
-            engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
-
-    def _backward_done(self) -> None:
-        """Measures the norm of gradients that are averaged and not clipped yet."""
-        self._queued = False
-        self._unclipped = math.sqrt(
-            sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
-        )
-        self._sums = self._sums_of(p.grad for p in self._params)
-
-    def _sums_of(self, grads: Iterable[Tensor | None]) -> list[float]:
-        """Sums each gradient: clipping by the norm multiplies all of these alike, what changes a gradient's direction does not."""
-        return [0.0 if g is None else float(local(g).sum(dtype=torch.float32)) for g in grads]
-
-    def _changed(self, grads: list[Tensor]) -> bool:
-        """Tells whether the script changed the gradients' direction between the backward and this step."""
-        pairs = [] if self._sums is None else list(zip(self._sums_of(grads), self._sums, strict=True))
-        before, both = sum(b * b for _, b in pairs), sum(a * b for a, b in pairs)
-        off = sum((a * before - both * b) ** 2 for a, b in pairs)
-        return off > (GATES[None] * both) ** 2 * before
-
     def check(self, *, whole: bool) -> None:
         """Checks before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
@@ -140,21 +102,10 @@ class Gradient:
         if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
             self._stop_empty()
         if not self._sharded:
-            off = differing(run.exchange("gradients", checksum(grads)))
+            off = run.unlike("gradients", grads)
             if off:
                 run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
-            norms = run.exchange("norms before", self._unclipped)
-            if self._unclipped is not None and max(norms) - min(norms) > GATES[None] * max(norms):
-                self._unclipped = self._sums = None  # the script averages after the backward
-        before, after = self._norms(grads)
-        bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
-        if (
-            bound is not None
-            and before > bound * (1 + CLIP_TOLERANCE)
-            and abs(after / before - 1) < CLIP_TOLERANCE / 100
-        ):
-            text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
-            run.stop(Cause.CLIPPED_OTHERWISE, text)
+        self._clipping.check(grads)
         if not self._sized or watch is None:
             return
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
@@ -179,17 +130,15 @@ class Gradient:
         self._settle(batches[0])
         shares = self._shares(batches)
         with self._again.replay():
-            with contextlib.suppress(
-                Exception
-            ):  # a batch that cannot be divided, such as an object of the script's own
+            with contextlib.suppress(Exception):  # a batch may be an object that cannot be divided
                 summed = self._again.is_summed(batches[0])
             try:
                 own, same = self._again.of(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
-        known = run.exchange("reference", (error, same and not watch.changed))
-        if any(error for error, _ in known):
-            why = next(error for error, _ in known if error)
+        answers = run.exchange("reference", (error, same and not watch.changed))
+        if any(error for error, _ in answers):
+            why = next(error for error, _ in answers if error)
             self._leave(f"the loss cannot be computed of the loader's batches ({why})")
             return
         if summed is None and not self._run.since:
@@ -197,25 +146,23 @@ class Gradient:
         if summed:
             text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
-        if not all(same for _, same in known):
+        if not all(same for _, same in answers):
             self._leave("the script changes the batches between loader and model")
             return
         like, gate = self._compare(grads, own), GATES[self._precision]
+        clipping = self._clipping
         if self._sharded and not (like.residual <= gate and like.ratio > 0):
-            self._shards(grads, gate)
-        hidden = self._scaled or self._unclipped is None
-        if like.residual <= gate and (like.close(gate) or (hidden and self._as_clipped(like, gate))):
-            self._clipping(grads, like)
-            if math.isnan(like.ratio) and run.plan.recipe.clip_norm is not None:
-                run.note(
-                    f"the gradient is shortened otherwise than by its norm; the plan's clip_norm is {run.plan.recipe.clip_norm:g}"
-                )
-            return
+            clipping.check_shards(grads, self._reference, gate)
+        if like.residual <= gate:
+            known = self._factor(like.ratio, gate) is not None
+            if like.close(gate) or clipping.allows(like, gate, explained=known):
+                clipping.check_bound(grads, like)
+                return
         if like.residual <= gate and self._excused(like, gate, batches):
             return
         text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
         weights = [local(p.detach()) for p in self._params]
-        beside = beside_weights(grads, self._reference, weights, like, self._summed)
+        beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
         why = self._why(grads, like, gate, batches, random)
         if why is ELSE and beside.residual <= gate:
             why = self._factor(beside.unclipped, gate) or ELSE
@@ -234,34 +181,12 @@ class Gradient:
             return
         run.stop(why, text)
 
-    def _shards(self, grads: list[Tensor], gate: float) -> None:
-        """Stops where each rank has shortened its part as a whole, and by another factor than the others."""
-        own = compare(grads, self._reference, math.nan, gate, lambda _, figures: figures)
-        parts = [one for one in self._run.exchange("shards", own) if one.planned]
-        if len(parts) > 1 and all(one.residual <= gate for one in parts):
-            text = f"the gradient's parts are {', '.join(f'{one.ratio:.4g}' for one in parts)} × the planned ones on the ranks"
-            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
-
-    def _as_clipped(self, like: Likeness, gate: float) -> bool:
-        """Tells whether a gradient whose norm before clipping nobody saw is as long as the clipped reference, or as the bound."""
-        bound = self._run.plan.recipe.clip_norm
-        if bound is None:
-            return False
-        bound *= float(getattr(self._optimizer, "grad_scale", None) or 1.0)
-        shorter = min(bound, like.planned)
-        if self._scaled and like.norm < 0.5 * shorter and self._factor(like.ratio, gate) is None:
-            text = f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer steps"
-            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
-        if not self._scaled and shorter < like.planned and abs(like.norm / bound - 1) <= gate:
-            self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
-        return any(abs(like.norm / want - 1) <= gate for want in (bound, shorter))
-
     def _meant(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> str | None:
         """Finds what a healthy script does that makes its gradient another than the reference; None where nothing is seen."""
         run, reasons = self._run, list[str]()
-        if self._changed(grads):
+        if self._clipping.changed(grads):
             reasons.append("the script changes the gradients between the backward and the step")
-        if self._hooked():
+        if self._clipping.hooked():
             reasons.append("a communication hook changes the gradients")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
@@ -275,12 +200,9 @@ class Gradient:
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
-        """Tells whether this rank's GPU has room for the gradient so many times more."""
-        return has_room(self._params[0].device, times * sum(g.numel() * g.element_size() for g in grads))
-
-    def _hooked(self) -> bool:
-        """Tells whether DDP averages by a hook, which may quantize."""
-        return bool(getattr(getattr(self._wrapper, "_orig_mod", self._wrapper), "_comm_hooks", None))
+        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece by piece."""
+        pieces = 5 * 8 * min(ELEMENTS, max(g.numel() for g in grads))
+        return has_room(self._params[0].device, times * sum(g.nbytes for g in grads) + pieces)
 
     def _where(self) -> list[tuple[int, int]]:
         """Returns where the weights are, and how often they were written."""
@@ -311,27 +233,10 @@ class Gradient:
         self._run.unchecked.append(f"the gradient's size: {why}")
 
     def _stop_empty(self) -> None:
-        if self._sharded and self._unclipped is None:
+        if self._sharded and self._clipping.hidden:
             text = "no gradient has reached the sharded parameters before this step"
             self._run.stop(Cause.NEVER_AVERAGED, text)
         self._run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
-
-    def _norms(self, grads: list[Tensor]) -> tuple[float, float]:
-        """Returns the gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
-        if self._unclipped is None:
-            return math.nan, math.nan
-        after = sum(float(square(g)) for g in grads)
-        squares = self._summed("norms", [self._unclipped**2, after])
-        return math.sqrt(squares[0]), math.sqrt(squares[1])
-
-    def _clipping(self, found: list[Tensor], like: Likeness) -> None:
-        """Checks the norm of a gradient shortened in its own direction."""
-        bound = self._run.plan.recipe.clip_norm
-        before, after = self._norms(found)
-        shorter = not math.isnan(like.ratio) and after < before * (1 - CLIP_TOLERANCE)
-        if bound is not None and shorter and abs(after / min(bound, before) - 1) > CLIP_TOLERANCE:
-            text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
-            self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
@@ -394,16 +299,8 @@ class Gradient:
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in self._reference:
                 r *= scale
-        before, gate = self._norms(found)[0], GATES[self._precision]
-        return compare(found, self._reference, before, gate, self._summed)
-
-    def _summed(self, tag: str, own: list[float]) -> list[float]:
-        """Sums over a gradient: where it is sharded, over those of all ranks."""
-        return (
-            [sum(parts) for parts in zip(*self._run.exchange(tag, own), strict=True)]
-            if self._sharded
-            else own
-        )
+        before, gate = self._clipping.norms(found)[0], GATES[self._precision]
+        return compare(found, self._reference, before, gate, self._clipping.summed)
 
     def _shares(self, batches: list[Any]) -> list[float]:
         """Returns the factor of each micro-batch's mean loss."""

@@ -209,11 +209,3 @@ class Recomputation:
             self._run.own = False
             for buffer, value in buffers:
                 buffer.copy_(value)
-
-
-def has_room(device: torch.device, needed: int) -> bool:
-    """Tells whether a GPU has so many bytes to spare: free, or the allocator's own and not given out."""
-    if device.type != "cuda":
-        return True
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed

@@ -10,6 +10,7 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import dense
+from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
@@ -85,6 +86,17 @@ class Run:
             self.stop(Cause.UNEQUAL_STEPS, f"{named(off)} at another step than rank 0", off)
         return [value for _, value in answers]
 
+    def unlike(self, what: str, tensors: Sequence[Tensor]) -> list[int]:
+        """Lists the ranks whose tensors are not those of the others; none where a GPU has no room to read them, which is then unchecked."""
+        room = all(has_room(one.device, checksum_bytes(tensors)) for one in tensors[:1])
+        sums = self.exchange(what, checksum(tensors) if room else None)
+        if None not in sums:
+            return differing(sums)
+        text = f"equal {what} on all ranks: no room on a GPU to read them"
+        if text not in self.unchecked:
+            self.unchecked.append(text)
+        return []
+
     def note(self, text: str) -> None:
         """Notes something harmless: said once, by rank 0."""
         if text not in self.notes:
@@ -131,6 +143,14 @@ def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
     except (AttributeError, RuntimeError):
         return None
     return found
+
+
+def has_room(device: torch.device, needed: int) -> bool:
+    """Tells whether a GPU has so many bytes to spare: free, or the allocator's own and not given out."""
+    if device.type != "cuda":
+        return True
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -237,28 +237,23 @@ class Samples:
             run.note(
                 f"{kind} gives some samples of a step to more than one rank: its epochs are not compared with the plan's"
             )
-        if (
-            self._watch is not None
-            and self._watch.own_batches
-            and len({n for sizes, *_ in answers for n in sizes}) > 1
+        planned = [[int(n) for n in run.plan.micro_batches(rank)] for rank in range(run.ranks)]
+        off = [rank for rank, (sizes, *_) in enumerate(answers) if sizes != planned[rank]]
+        if not off or ends:
+            return not off
+        sizes = answers[off[0]][0]
+        if not (
+            self._watch and self._watch.own_batches and len({n for found, *_ in answers for n in found}) > 1
         ):
-            self._draws = self.vary = True
-            run.note(
-                f"micro-batches of {answers[0][0]} samples: their sizes and epochs are not compared with the plan's"
+            text = f"micro-batches of {sizes} samples on {named(off[:1])}, {planned[off[0]]} planned"
+            run.stop(Cause.ANOTHER_MICRO_BATCH, text)
+        self._draws = self.vary = True
+        run.note(f"micro-batches of {sizes} samples: their sizes and epochs are not compared with the plan's")
+        if not self._weighted:
+            run.unchecked.append(
+                "the gradient's size: micro-batches of different sizes, and no weight was given"
             )
-            if not self._weighted:
-                run.unchecked.append(
-                    "the gradient's size: micro-batches of different sizes, and no weight was given"
-                )
-            return self._weighted
-        for rank, (sizes, *_) in enumerate(answers):
-            planned = [int(n) for n in run.plan.micro_batches(rank)]
-            if sizes != planned:
-                if not ends:
-                    text = f"micro-batches of {sizes} samples on {named([rank])}, {planned} planned"
-                    run.stop(Cause.ANOTHER_MICRO_BATCH, text)
-                return False
-        return True
+        return self._weighted
 
     def _workers(self, watch: LoaderWatch) -> None:
         """Compares the workers' first batches: they take turns."""

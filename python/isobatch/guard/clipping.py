@@ -1,0 +1,150 @@
+"""Measures gradients between the backward and the step: what clips them, and what else the script does to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import ELEMENTS, square
+from isobatch.guard.likeness import Likeness, Summed, compare
+from isobatch.guard.optimizer import clips_itself
+from isobatch.guard.run import Run, has_room, local, sharded
+
+TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
+EXACT = 3e-3  # how far gradients of one precision may be from each other
+HIDDEN = "the gradient's size, though not its direction: nobody saw its norm before the clipping"
+
+
+class Clipping:
+    """Remembers the norm of each step's gradient from before the script clipped it.
+
+    `hidden` is whether nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the GPU.
+    """
+
+    def __init__(
+        self, run: Run, model: nn.Module, params: list[Tensor], optimizer: Any, *, scaled: bool
+    ) -> None:
+        self._run, self._model, self._params, self._optimizer = run, model, params, optimizer
+        self._sharded, self._scaled = sharded(model), scaled
+        self._before: float | None = None
+        self._sums: list[float] | None = None
+        self._queued = False
+        # A norm before clipping would be in the loss scaler's units.
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            for p in ([] if scaled else params)
+        ]
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the norm is unknown."""
+        return self._before is None
+
+    def remove(self) -> None:
+        """Removes the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _accumulated(self, _: Tensor) -> None:
+        if not self._queued and not self._run.own:
+            self._queued = True
+            engine = torch.autograd.Variable._execution_engine
+            # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once more.
+            engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
+
+    def _backward_done(self) -> None:
+        """Measures gradients that are averaged and not clipped yet."""
+        self._queued = False
+        if has_room(self._params[0].device, 8 * min(ELEMENTS, max(p.numel() for p in self._params))):
+            grads = [p.grad for p in self._params]
+            self._before = math.sqrt(sum(float(square(local(g))) for g in grads if g is not None))
+            self._sums = self._sums_of(grads)
+
+    def _sums_of(self, grads: Iterable[Tensor | None]) -> list[float]:
+        """Sums each gradient: clipping by the norm multiplies all of these alike, what changes a gradient's direction does not."""
+        return [0.0 if g is None else float(local(g).sum(dtype=torch.float32)) for g in grads]
+
+    def changed(self, grads: list[Tensor]) -> bool:
+        """Tells whether the script changed the gradients' direction between the backward and this step."""
+        pairs = [] if self._sums is None else list(zip(self._sums_of(grads), self._sums, strict=True))
+        before, both = sum(b * b for _, b in pairs), sum(a * b for a, b in pairs)
+        off = sum((a * before - both * b) ** 2 for a, b in pairs)
+        return off > (EXACT * both) ** 2 * before
+
+    def hooked(self) -> bool:
+        """Tells whether DDP averages by a hook, which may quantize."""
+        return bool(getattr(getattr(self._model, "_orig_mod", self._model), "_comm_hooks", None))
+
+    def summed(self, tag: str, own: list[float]) -> list[float]:
+        """Sums over a gradient: where it is sharded, over those of all ranks."""
+        return (
+            [sum(parts) for parts in zip(*self._run.exchange(tag, own), strict=True)]
+            if self._sharded
+            else own
+        )
+
+    def norms(self, grads: list[Tensor]) -> tuple[float, float]:
+        """Returns the gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
+        if self._before is None:
+            return math.nan, math.nan
+        after = sum(float(square(g)) for g in grads)
+        squares = self.summed("norms", [self._before**2, after])
+        return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+    def check(self, grads: list[Tensor]) -> None:
+        """Stops where a gradient is longer than it may be when the optimizer steps, though nobody changed it."""
+        run = self._run
+        norms = run.exchange("norms before", self._before)
+        apart = not self._sharded and None not in norms and max(norms) - min(norms) > EXACT * max(norms)
+        if None in norms or apart:
+            self._before = self._sums = None  # the script averages after the backward
+        before, after = self.norms(grads)
+        bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
+        unclipped = abs(after / before - 1) < TOLERANCE / 100 if before else False
+        if bound is not None and before > bound * (1 + TOLERANCE) and unclipped:
+            text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
+            run.stop(Cause.CLIPPED_OTHERWISE, text)
+
+    def check_bound(self, grads: list[Tensor], like: Likeness) -> None:
+        """Checks the norm of a gradient shortened in its own direction; notes where another means shortened it."""
+        bound = self._run.plan.recipe.clip_norm
+        if bound is None:
+            return
+        before, after = self.norms(grads)
+        if math.isnan(like.ratio):
+            text = f"the gradient is shortened otherwise than by its norm; the plan's clip_norm is {bound:g}"
+            self._run.note(text)
+        elif after < before * (1 - TOLERANCE) and abs(after / min(bound, before) - 1) > TOLERANCE:
+            text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
+            self._run.stop(Cause.CLIPPED_OTHERWISE, text)
+
+    def check_shards(self, grads: list[Tensor], reference: list[Tensor], gate: float) -> None:
+        """Stops where each rank has shortened its part as a whole, and by another factor than the others."""
+        alone: Summed = lambda _, figures: figures  # noqa: E731
+        parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone))
+        parts = [part for part in parts if part.planned]
+        if len(parts) > 1 and all(part.residual <= gate for part in parts):
+            times = ", ".join(f"{part.ratio:.4g}" for part in parts)
+            text = f"the gradient's parts are {times} × the planned ones on the ranks"
+            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
+
+    def allows(self, like: Likeness, gate: float, *, explained: bool) -> bool:
+        """Tells whether a gradient whose norm before clipping nobody saw is as long as the clipped reference, or as the bound. `explained`:
+        another factor is known."""
+        bound = self._run.plan.recipe.clip_norm
+        if bound is None or not self.hidden:
+            return False
+        bound *= float(getattr(self._optimizer, "grad_scale", None) or 1.0)
+        shorter = min(bound, like.planned)
+        if self._scaled and like.norm < 0.5 * shorter and not explained:
+            text = f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer steps"
+            self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
+        if not self._scaled and shorter < like.planned and abs(like.norm / bound - 1) <= gate:
+            self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
+        return any(abs(like.norm / want - 1) <= gate for want in (bound, shorter))

@@ -1,0 +1,59 @@
+"""The guard on GPUs that are made up over the CPU (tests/fakecuda): halves, a loss scaler, waiting, memory."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the guard needs torch")
+
+import fakecuda
+
+SCRIPT = Path(__file__).parent / "scripts" / "gpu.py"
+HALF, CLIPPED = {"precision": "fp16"}, {"precision": "fp16", "clip_norm": 0.01}
+BEHIND = "the gradient's size, though not its direction: clipped behind a loss scaler"
+NO_ROOM, NO_SIZE = (
+    "no room on a GPU to read them",
+    "the gradient's size: no room for another gradient on the GPU",
+)
+RUNS = [
+    ("", {"precision": "bf16"}, []),
+    ("", HALF, []),
+    ("", CLIPPED, [BEHIND]),
+    ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
+    ("no division", HALF, "no division by the accumulation (3×)"),
+    (
+        "large",
+        {"precision": "bf16"},
+        [f"equal {what} on all ranks: {NO_ROOM}" for what in ("weights", "gradients")] + [NO_SIZE],
+    ),
+]
+"""A kind of loop, its recipe, and what the guard leaves unchecked, or says."""
+
+
+def test_loops_on_gpus(tmp_path):
+    runs = [("unwatched", {"precision": "bf16"}, []), *RUNS]
+    words = [sys.executable, str(SCRIPT), json.dumps([run[:2] for run in runs])]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = fakecuda.environment(
+        tmp_path, mib=2000, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=2
+    )
+    ranks = [
+        subprocess.Popen(
+            words,
+            env={**environment, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    said = [rank.communicate(timeout=200) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    found = [json.loads(line) for line in said[0][0].splitlines()]
+    assert [one if isinstance(one, str) else one[0] for one in found] == [expected for *_, expected in runs]
+    assert found[1][1] == found[0][1], "the guard waits for the GPU in later steps"
