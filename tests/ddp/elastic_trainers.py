@@ -75,8 +75,12 @@ def size_of_world():
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def transformers(folder, counts, stop=None, resume=False):
-    """With the Trainer of transformers."""
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=sgd, **options):
+    """Trains a run in the Trainer of transformers; gives it, the run, the rate of each step, and what was evaluated and saved when."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
     sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
     import transformers as hf
@@ -84,7 +88,7 @@ def transformers(folder, counts, stop=None, resume=False):
     from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
 
     every_step_agrees()
-    rates = {}
+    rates, done = {}, []
 
     class Trainer(ElasticTrainer, hf.Trainer):
         pass
@@ -97,115 +101,59 @@ def transformers(folder, counts, stop=None, resume=False):
             if state.global_step == stop:
                 run.stop()
 
-    checkpoint = resume and str(Path(folder) / f"checkpoint-{resume}")
-    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint or None), **SETTINGS)
-    torch.manual_seed(0)
-    model = Counting() if counts else Averaging()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = hf.TrainingArguments(
-            folder,
-            **arguments(run),
-            max_grad_norm=0.0,
-            use_cpu=True,
-            ddp_backend="gloo",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            logging_strategy="no",
-            remove_unused_columns=False,
-        )
-        trainer = Trainer(
-            model,
-            made,
-            train_dataset=Words(),
-            elastic=run,
-            elastic_optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
-            callbacks=[Watch()],
-        )
-        trainer.train(resume_from_checkpoint=checkpoint or None)
-    return model.net.state_dict(), rates, trainer.state.global_step, run.state_dict()["step"]
-
-
-def elastic_trainer(folder, resume=False, optimizer=None, **options):
-    """A Trainer of a run, its watch of what it does, and the run."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
-    sys.modules.setdefault("deepspeed", None)
-    import transformers as hf
-
-    from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
-
-    every_step_agrees()
-
-    class Trainer(ElasticTrainer, hf.Trainer):
-        pass
-
-    checkpoint = resume and str(Path(folder) / f"checkpoint-{resume}")
-    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint or None), **SETTINGS)
-    torch.manual_seed(0)
-    model = Averaging()
-    model.norm = nn.LayerNorm(8)
-    made = hf.TrainingArguments(
-        folder,
-        **arguments(run),
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        logging_strategy="no",
-        remove_unused_columns=False,
-        label_names=["labels"],
-        **options,
-    )
-    own = optimizer and optimizer(model.parameters())
-    trainer = Trainer(
-        model, made, train_dataset=Words(), eval_dataset=Words(), elastic=run, elastic_optimizer=own
-    )
-    return trainer, run, checkpoint or None
-
-
-def epochs(folder, stop=None, resume=False):
-    """What the Trainer of transformers does where it evaluates and saves every epoch."""
-    import transformers as hf
-
-    done = []
-
-    class Watch(hf.TrainerCallback):
         def on_evaluate(self, args, state, control, **_):
             done.append(("evaluate", state.global_step, state.epoch))
 
         def on_save(self, args, state, control, **_):
             done.append(("save", state.global_step, state.epoch))
 
-        def on_step_end(self, args, state, control, **_):
-            if state.global_step == stop:
-                run.stop()
+    checkpoint = str(Path(folder) / f"checkpoint-{resume}") if resume else None
+    run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint), **SETTINGS)
+    torch.manual_seed(0)
+    model = model()
+    quiet = {"report_to": [], "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
+    made = {"use_cpu": True, "ddp_backend": "gloo", "remove_unused_columns": False, "label_names": ["labels"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = Trainer(
+            model,
+            hf.TrainingArguments(
+                folder, **{**quiet, **made, **arguments(run), "max_grad_norm": 0.0, **options}
+            ),
+            train_dataset=Words(),
+            eval_dataset=Words(),
+            elastic=run,
+            elastic_optimizer=optimizer and optimizer(model.parameters()),
+            callbacks=[Watch()],
+        )
+        trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer, run, rates, done
 
-    trainer, run, checkpoint = elastic_trainer(
-        folder,
-        resume,
-        lambda them: torch.optim.SGD(them, lr=0.05),
-        eval_strategy="epoch",
-        save_strategy="epoch",
-    )
-    trainer.add_callback(Watch())
-    trainer.train(resume_from_checkpoint=checkpoint)
+
+def transformers(folder, counts, stop=None, resume=False):
+    """The weights, the rate of each step, and how far the Trainer and the run are."""
+    trainer, run, rates, _ = in_transformers(folder, Counting if counts else Averaging, stop, resume)
+    return trainer.model.net.state_dict(), rates, trainer.state.global_step, run.state_dict()["step"]
+
+
+def epochs(folder, stop=None, resume=False):
+    """What the Trainer does where it evaluates and saves every epoch."""
+    *_, done = in_transformers(folder, stop=stop, resume=resume, eval_strategy="epoch", save_strategy="epoch")
     return done
+
+
+class Normed(Averaging):
+    """With weights that do not decay."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
 
 
 def own_optimizer(folder):
     """The weight decay of each group of the Trainer's own optimizer, and the rates that the run gives it."""
-    import transformers as hf
-
-    rates = []
-
-    class Watch(hf.TrainerCallback):
-        def on_step_begin(self, args, state, control, optimizer, **_):
-            rates.append(optimizer.param_groups[0]["lr"])
-
-    trainer, _, _ = elastic_trainer(folder, weight_decay=0.1, save_strategy="no")
-    trainer.add_callback(Watch())
-    trainer.train()
-    return [group["weight_decay"] for group in trainer.optimizer.param_groups], rates
+    trainer, _, rates, _ = in_transformers(folder, Normed, optimizer=None, weight_decay=0.1)
+    return [group["weight_decay"] for group in trainer.optimizer.param_groups], [*rates.values()]
 
 
 def validated():

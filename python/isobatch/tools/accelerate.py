@@ -10,7 +10,7 @@ from isobatch.tools.page import SettingsPage, Unknown
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.tools.trainer import undivided_loader
-from isobatch.words import share
+from isobatch.words import counted, share
 
 _HARMLESS = """
     command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
@@ -186,10 +186,10 @@ def check(case: Case) -> Iterator[Issue]:
             "export ACCELERATE_GRADIENT_ACCUMULATION_STEPS=...",
             Weight.STOPS,
         )
-    written = case.at("num_processes")
+    written = None if case.at("num_processes") is None else case.reading.fields.get("gpus")
     if written is not None and written != case.gpus:
         yield Issue(
-            f"{written} processes start, not {case.gpus}",
+            f"{counted(written, 'process starts', 'processes start')}, not {case.gpus}",
             "num_processes counts all machines together",
             "accelerate, commands/launch.py: --num_processes",
             f"num_processes: {case.gpus}",
