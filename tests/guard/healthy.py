@@ -55,7 +55,7 @@ LOOPS = [
 ]
 KINDS = [
     ("warmed_up", {}, (), CALLED),
-    ("views", {}, (), CALLED),
+    ("views", {"dataset_size": 100}, (), CALLED),
     ("sam", {"accumulation": 1, "clip_norm": None}, (), CALLED),
     ("evaluated_first", {}, (), ()),
     ("update_bn", {}, (), ()),

@@ -32,6 +32,7 @@ class Samples:
         """Checks the sampler; `weighted`: the reference knows what a batch counts. `vary` becomes True for batches of varying sizes."""
         self._run, self._watch, self._weighted, self.vary = run, watch, weighted, False
         self._seen: Epoch | None = None  # the last one that was checked
+        self._calls_each = 0  # of the model for a batch, where they are several
         self._ordered: Epoch | None = None
         self._resumed: Epoch | None = None  # began in the middle, by a sampler that does not say where
         self._calls, self._served = list[tuple[bool, Epoch | None]](), 0 if watch is None else watch.served
@@ -135,15 +136,19 @@ class Samples:
         Returns which calls were the first of a batch; None where the calls are as planned, or neither explains them."""
         run, calls, self._calls = self._run, self._calls, []
         planned, fresh = len(run.planned), [first for first, _ in calls]
-        if not fresh or len(fresh) == planned:
+        batches = sum(fresh) if self._watch is not None else 0
+        tail = 0 < batches < planned and len(fresh) == self._calls_each * batches  # of an epoch
+        if not fresh or (len(fresh) == planned and not tail):
             return None
-        if self._watch is not None and sum(fresh) == planned:
+        if batches == planned or tail:
             run.note(CALLED.format("batch of the loader"))
+            self._calls_each = len(fresh) // batches if len(fresh) % batches == 0 else 0
+            run.micro = batches
         elif run.backwards == planned:
             run.note(CALLED.format("backward pass"))
+            run.micro = planned
         else:
             return None
-        run.micro = planned
         for first, epoch in calls:
             if not first and epoch is not None:
                 epoch.trained -= 1

@@ -149,7 +149,8 @@ def main(plan, guard, folder, *, kind):
     """Trains for the plan's epochs."""
     rank = dist.get_rank()
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(96, 6), torch.randn(96, 2))
+    size = plan.recipe.dataset_size or 96
+    data = TensorDataset(torch.randn(size, 6), torch.randn(size, 2))
     own = kind in ("weighted", "curriculum", "repeated")
     sampler = Own(kind, data) if own else DistributedSampler(data)
     loader = DataLoader(data, plan.micro_batch, sampler=sampler)
