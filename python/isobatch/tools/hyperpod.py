@@ -34,7 +34,13 @@ _UNEVEN = ("num_dp_groups_with_small_batch_size", "small_local_batch_size", "lar
 
 
 class ScaleRow(NamedTuple):
-    """A number of nodes, its batch, and the micro-batch; where GPUs differ the number of those with less, and what both take in one pass."""
+    """What a number of nodes trains with.
+
+    Attributes:
+        batch: samples of a step, over all GPUs.
+        micro_batch: of each GPU, where all have the same.
+        groups: where they differ, in one pass: how many take less, the samples of one of these, and those of one of the others.
+    """
 
     nodes: int
     batch: int
@@ -49,10 +55,10 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
     Raises:
         InputError: one that is none.
     """
-    table = settings.get("scale_config")
-    if not isinstance(table, Mapping) or not table:
-        raise must_be("a table with a row for each number of nodes", table, field="scale_config")
-    return [_row(settings, row, f"scale_config.{name}") for name, row in table.items()]
+    scale = settings.get("scale_config")
+    if not isinstance(scale, Mapping) or not scale:
+        raise must_be("a table with a row for each number of nodes", scale, field="scale_config")
+    return [_row(settings, row, f"scale_config.{name}") for name, row in scale.items()]
 
 
 def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
@@ -118,15 +124,15 @@ def read(page: SettingsPage) -> None:
         page.give("adapter", "lora", "defaults")
     page.table(_ARGUMENTS).read_parallel("ring_attn_size")
     try:
-        table = rows(page.settings)
+        scale = rows(page.settings)
         strange = instances(page.settings).get(0, [])
     except InputError as error:
         page.fault("scale_config", error)
         return
     if strange:
         page.note(f"{few(strange)}: GPUs of such a node are not known here, and no row is checked on it")
-    _share(page, "effective_batch", "train_batch_size", {row.batch: row.nodes for row in table})
-    _share(page, "lr", "learning_rate", {row.lr: row.nodes for row in table if row.lr is not None})
+    _share(page, "effective_batch", "train_batch_size", {row.batch: row.nodes for row in scale})
+    _share(page, "lr", "learning_rate", {row.lr: row.nodes for row in scale if row.lr is not None})
 
 
 def _share(page: SettingsPage, field: str, key: str, values: Mapping[Any, int]) -> None:
@@ -151,11 +157,11 @@ def table(reading: Reading) -> tuple[str, list[Issue]]:
 def check(case: Case) -> Iterator[Issue]:
     """Finds the rows of these GPUs that do not add up, and GPUs for which no row is."""
     yield from _issues(case.reading, case.gpus)
-    where, table = instances(case.reading.settings), rows(case.reading.settings)
-    if all(row.nodes * each != case.gpus for row in table for each in where):
+    where, scale = instances(case.reading.settings), rows(case.reading.settings)
+    if all(row.nodes * each != case.gpus for row in scale for each in where):
         yield Issue(
             f"no row is for {counted(case.gpus, 'GPU')}",
-            f"the rows are for {', '.join(str(row.nodes) for row in table)} nodes of {' or '.join(str(each) for each in where if each)} GPUs",
+            f"the rows are for {', '.join(str(row.nodes) for row in scale)} nodes of {' or '.join(str(each) for each in where if each)} GPUs",
             f"{SOURCE}: replica_space is the keys of scale_config",
             "isobatch counts --split ragged --to hyperpod writes the rows that there can be",
         )
