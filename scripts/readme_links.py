@@ -1,4 +1,4 @@
-"""Prints the README as a package index needs it: links into the repository are absolute there.
+"""Prints the README as a package index needs it: links into the repository are absolute there, and it is installed from the index.
 
 python scripts/readme_links.py https://HOST/OWNER/NAME/blob/v0.1.0 > README.index.md
 
@@ -40,5 +40,22 @@ def absolute(text: str, base: str) -> str:
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
 
 
+INSTALL = re.compile(r"(?<=## Install and test\n\n)With Python .*?```sh\n.*?```\n", re.DOTALL)
+
+
+def installed(text: str) -> str:
+    """The text with the install line of an index, in the place of a checkout's.
+
+    Raises:
+        ValueError: there is no such line.
+    """
+    moved, found = INSTALL.subn(
+        "```sh\npip install 'isobatch[fleet,report]'   # only planning: isobatch\n```\n", text
+    )
+    if not found:
+        raise ValueError("README.md has no lines on how to install it")
+    return moved
+
+
 if __name__ == "__main__":
-    print(absolute((ROOT / "README.md").read_text(encoding="utf-8"), sys.argv[1]), end="")
+    print(installed(absolute((ROOT / "README.md").read_text(encoding="utf-8"), sys.argv[1])), end="")

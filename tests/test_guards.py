@@ -147,6 +147,7 @@ def test_the_readme_for_a_package_index_has_no_relative_link():
     assert not [link for link in links if not link.startswith("https://")]
     assert "![" in done.stdout and "https://example.org/a/b/raw/v1/docs/terminal.svg" in done.stdout
     assert "https://example.org/a/b/blob/v1/docs/planning.md" in done.stdout
+    assert "pip install 'isobatch[fleet,report]'" in done.stdout and "scripts/test" not in done.stdout
 
 
 def test_the_sites_navigation_names_pages_that_are_there():

@@ -55,6 +55,11 @@ def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(["plan", *RECIPE, "--gpu", "8"]) == 2
     assert capsys.readouterr().err.startswith("\x1b[1;31misobatch plan:\x1b[0m cluster is missing")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)  # an extra that is not installed
+        assert main(["fleet", "jobs.csv", "--gpus", "8"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("\x1b[1;31misobatch fleet:\x1b[0m") and "pip install 'isobatch[fleet]'" in error
     assert main([]) == 2
     assert "\x1b[1;32mplan a run:\x1b[0m\n  \x1b[36mplan\x1b[0m " in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -172,7 +172,7 @@ def _failed(program: str, error: Exception) -> int:
     """Reports an error no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our
     own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
-        say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'")
+        say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'", error=True)
         return 2
     if os.environ.get("ISOBATCH_TRACEBACK") == "1":
         import traceback
@@ -180,7 +180,7 @@ def _failed(program: str, error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, OSError) and error.filename is None:
         _drop_stdout()
-        say(f"{program}: cannot write to stdout: {error.strerror or error}")
+        say(f"{program}: cannot write to stdout: {error.strerror or error}", error=True)
         return 2
     what = printable(f"{type(error).__name__}: {error}", 200)
     say(
