@@ -251,6 +251,28 @@ def test_nothing_is_left_running_when_a_command_is_killed(copy, number):
     assert copy.played() == "torchrun python "
 
 
+MACHINE = """
+import contexts, gpu_tools, sys
+at = gpu_tools.machine()
+print(at["device"], at["other_processes"], contexts.read(0), "torch" in sys.modules)
+"""
+ALONE = "import gc, gpu_loops\nfor _ in range(2):\n    with gpu_loops.alone():\n        gc.collect()\nprint('left')"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [(MACHINE, "NVIDIA H100 80GB HBM3 0 {} False\n"), (ALONE, "left\n")],
+    ids=["machine", "alone"],
+)
+def test_what_rows_share_leaves_nothing_on_the_gpu_and_no_file(tmp_path, code, says):
+    """A context of whoever reads the machine would be the other process on the GPU; torch deletes the file of a group's store."""
+    env = fakecuda.environment(tmp_path, gpus=1)
+    env["PYTHONPATH"] += os.pathsep + str(BENCH)
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=200)
+    assert done.stdout == says, done.stderr
+
+
 def test_a_rehearsals_records_are_not_gone_on_with(copy):
     assert copy.run("facts", "--small")[0] == 0
     assert copy.run("facts")[0] == 1
