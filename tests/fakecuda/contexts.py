@@ -17,9 +17,15 @@ def total_bytes():
     return int(os.environ["FAKE_GPU_BYTES"])
 
 
+def _begun(process):
+    """Returns when a process was started, by the system's clock; None where there is none. Its number alone may be another's by now."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+
+
 def write(gpu, count):
     """Says what this process has taken of a GPU, beside its context."""
-    (_folder() / f"{gpu}.{os.getpid()}").write_text(str(count))
+    (_folder() / f"{gpu}.{os.getpid()}").write_text(f"{count} {_begun(os.getpid())}")
 
 
 def read(gpu):
@@ -27,7 +33,8 @@ def read(gpu):
     found = {}
     for file in _folder().glob(f"{gpu}.*"):
         process = int(file.suffix[1:])
-        if Path(f"/proc/{process}").exists():
-            with contextlib.suppress(OSError):
-                found[process] = CONTEXT_BYTES + int(file.read_text() or 0)
+        with contextlib.suppress(OSError):
+            count, begun = (file.read_text() or f"0 {_begun(process)}").split()
+            if begun == _begun(process):
+                found[process] = CONTEXT_BYTES + int(count)
     return found

@@ -1,4 +1,4 @@
-"""Puts the made-up CUDA into torch when it is imported, in a process whose environment asks for it; and counts its lines, where asked."""
+"""Puts the made-up CUDA into torch when it is imported, in a process whose environment asks for it."""
 
 import importlib.abc
 import importlib.util

@@ -108,7 +108,7 @@ def validation(*texts):
     """A report with a proof that failed for each text; without any, one that passed and one that did not, with their figures."""
     from isobatch.diagnosis.causes import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
-    from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow, Machine, Rank
+    from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, Rank
 
     def row(size):
         return AllReduceRow(
@@ -125,15 +125,6 @@ def validation(*texts):
             samples_us=[1.0],
         )
 
-    fits = [
-        AllReduceFit(
-            dtype="float32",
-            alpha_us=10,
-            us_per_byte=1e-3,
-            median_residual=0,
-            worst_residual=0,
-        )
-    ]
     return Report(
         isobatch_version="0",
         started="",
@@ -160,5 +151,5 @@ def validation(*texts):
             versions={"torch": HOSTILE[0]},
             environment={},
         ),
-        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)], fits=fits),
+        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)]),
     )

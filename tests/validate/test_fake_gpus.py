@@ -1,9 +1,11 @@
 """Validations on GPUs that are made up over the CPU (tests/fakecuda): what only runs on CUDA, for real but for its figures."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +82,38 @@ def test_a_learning_rate_on_a_gpu_is_not_waited_for(tmp_path):
     assert done.stdout == "0 True\n", done.stdout + done.stderr
 
 
-@pytest.mark.slow
+def test_a_process_whose_number_another_has_by_now_is_not_on_the_gpu(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(fakecuda.FOLDER)
+    monkeypatch.setenv("FAKE_GPU_CONTEXTS", str(tmp_path))
+    import contexts
+
+    contexts.write(0, 7)
+    assert contexts.read(0) == {os.getpid(): contexts.CONTEXT_BYTES + 7}
+    (tmp_path / f"0.{os.getppid()}").write_text("7 1")
+    assert contexts.read(0).keys() == {os.getpid()}
+
+
+GUARDED = """
+import gpu_loops
+from isobatch.guard import GuardError
+with gpu_loops.alone():
+    gpu_loops.guarded(8, precision="bf16")
+    try:
+        gpu_loops.guarded(8, sum=True)
+    except GuardError as error:
+        print(error)
+"""
+
+
+def test_a_guarded_loop_on_a_gpu(tmp_path):
+    env = fakecuda.environment(tmp_path, gpus=1)
+    env["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[2] / "bench")
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED], env=env, capture_output=True, text=True, timeout=200
+    )
+    assert "the gradient is 16 × that of the mean loss" in done.stdout, done.stdout + done.stderr
+
+
 def test_two_gpus_over_nccl(validate):
     found, report = validate(2, recipe={"precision": "bf16"})
     assert failed(found) == {}

@@ -32,7 +32,7 @@ TRAINING = SimpleNamespace(
     micro_batch=8,
     workload=SimpleNamespace(stand_in=False),
 )
-HOW = gradient._How("mean", None, None, None, torch.float32, 1e-5)
+HOW = gradient._How("mean", None, None, torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize(

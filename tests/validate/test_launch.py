@@ -242,7 +242,6 @@ def test_an_option_that_takes_long(plan, tmp_path, options):
     found = proofs(tmp_path / "report.json")
     assert found["gradient"]["verdict"] == found["update"]["verdict"] == "pass"
     if "--full" in options:
-        assert found["gradient_float64"]["verdict"] == "pass"
         formats = {row["dtype"] for row in report["allreduce"]["table"]}
         assert "float32" in formats and formats <= {"float32", "bfloat16", "float16"}
 

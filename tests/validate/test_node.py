@@ -39,13 +39,10 @@ def asked(name, **options):
 
 
 def test_a_host_without_a_gpu_is_fit_and_says_what_is_unchecked(tmp_path, capsys):
-    place = tmp_path / "thresholds.toml"
-    place.write_text("[host]\nmemory_gib = 0.01\nopen_files = 16\n")
-    assert main(["node", "--thresholds", str(place), "-o", str(tmp_path / "node.json")]) == 0
+    assert main(["node", "-o", str(tmp_path / "node.json")]) == 0
     report = json.loads((tmp_path / "node.json").read_text())
     found = {proof["name"]: (proof["verdict"], proof["text"]) for proof in report["proofs"]}
     assert [*found] == [*node.CHECKS]
-    assert found["host_memory"][0] == found["limits"][0] == "pass"
     assert found["matmul"] == found["all_reduce"] == ("unchecked", "torch finds no CUDA device")
     assert (report["schema"], report["actions"], report["action"]) == ("isobatch.node/1", {}, None)
     assert "unchecked" in capsys.readouterr().out
@@ -143,12 +140,13 @@ def _hang(_):
 def test_a_check_that_hangs_is_named_within_the_budget_and_the_others_are_made(monkeypatch):
     monkeypatch.setitem(node.CHECKS, "gpu", _hang)
     begun = time.monotonic()
-    report = node.run(NodeOptions(only=("gpu", "disk"), seconds=6.0))
+    monkeypatch.setattr(node.system, "kernel_log", lambda: "")
+    report = node.run(NodeOptions(only=("gpu", "gpu_errors"), seconds=6.0))
     assert time.monotonic() - begun < 6.5
-    hung, disk = report.proofs
+    hung, log = report.proofs
     assert (hung.verdict, hung.diagnosis.cause) == (Verdict.FAIL, Cause.HOST_HANGS)
     assert "not done within 2.75 s" in hung.text
-    assert (disk.verdict, report.actions) == (Verdict.UNCHECKED, {"gpu": "reboot"})
+    assert (log.verdict, report.actions) == (Verdict.PASS, {"gpu": "reboot"})
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"left-behind" in _read(path)]
     assert not left
 
@@ -195,7 +193,7 @@ def test_wrong_input_found_by_a_check_ends_the_command(monkeypatch):
         (["--caution", "0.5"], None, "--caution must be at most fail, 0.25, got 0.5"),
         (["--thresholds", "IN.toml"], "[host", "IN.toml"),
         (["--thresholds", "IN.toml"], "host = 3", "IN.toml: host must be a table of thresholds, got 3"),
-        (["--thresholds", "IN.toml"], "[host]\ndisk = 3", "IN.toml: unknown threshold 'disk'"),
+        (["--thresholds", "IN.toml"], "[host]\ndisk_gib = 3", "IN.toml: unknown threshold 'disk_gib'"),
         (["--thresholds", "IN.toml"], "[H]\nbus_gb_s = 0", "IN.toml: H.bus_gb_s must be a number above 0, got 0"),
         (["--thresholds", "IN.toml"], "[H]\nbus_gb_s = true", "H.bus_gb_s must be a number above 0, got True"),
         (["--thresholds", "IN.toml"], "[H]\ngpus = 8", "IN.toml: unknown threshold 'gpus'"),
@@ -241,7 +239,7 @@ def test_a_node_is_listed_by_its_schedulers_name_until_it_is_fit(tmp_path, monke
     place = tmp_path / "failing_nodes.txt"
     verdict = Verdict.FAIL
     monkeypatch.setattr(
-        node, "CHECKS", {"disk": lambda _: [node.NodeCheck(judge_claim("disk", verdict, "", Cause.HOST_SHORT.likely()), "look")]}
+        node, "CHECKS", {"gpu": lambda _: [node.NodeCheck(judge_claim("gpu", verdict, "", Cause.GPU_ILL.likely()), "look")]}
     )  # fmt: skip
     assert main(["node", "--failing-nodes", str(place)]) == 1
     assert place.read_text() == "gpu-07\n"
@@ -288,10 +286,20 @@ def test_a_gpu_that_hangs_in_its_driver_ends_with_the_budget(tmp_path):
         "import time\nclass NVMLError(Exception): pass\ndef nvmlInit(): time.sleep(600)\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "isobatch", "node", "--only", "gpu,disk", "--seconds", "4", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "node",
+        "--only",
+        "gpu,gpu_errors",
+        "--seconds",
+        "4",
+        "--json",
+    ]
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
     report = json.loads(done.stdout)
     assert done.returncode == 1 and report["wall_seconds"] < 4.5
     assert report["actions"] == {"gpu": "reboot"}
-    assert [proof["name"] for proof in report["proofs"]] == ["gpu", "disk"]
+    assert [proof["name"] for proof in report["proofs"]] == ["gpu", "gpu_errors"]

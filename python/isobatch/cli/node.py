@@ -11,8 +11,8 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
-    "Checks this node alone, without a plan or other nodes: memory, disk, limits, its GPUs, their errors, a matrix product and an "
-    "all-reduce. Exit codes: 0 fit, 1 unfit, 2 could not run."
+    "Checks this node alone, without a plan or other nodes: its GPUs, their errors, a matrix product and an all-reduce. "
+    "Exit codes: 0 fit, 1 unfit, 2 could not run."
 )
 EXAMPLES = (
     "isobatch node --thresholds gpus.toml -o report.json",

@@ -402,12 +402,6 @@ class Cause(StrEnum):
         "an error of a GPU that its driver reported",
         "look its number up in NVIDIA's list of XID errors, and test the GPU with `dcgmi diag -r 3` (DCGM) before the job",
     )
-    HOST_SHORT = (
-        "host_short",
-        "a host with less memory, disk or limits than the job asks for",
-        "look at what takes the memory and the disk, and at the limits of the service that starts jobs (`ulimit -a`; a container "
-        "wants --ulimit memlock=-1 --shm-size=8g)",
-    )
     HOST_HANGS = (
         "host_hangs",
         "a check that does not end, or dies",

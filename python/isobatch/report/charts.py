@@ -194,18 +194,16 @@ def statuses(counts: Rows) -> Any:
     ).properties(width=WIDTH, height=max(60, 18 * len(names)))
 
 
-def all_reduce(points: Rows, fits: Rows) -> Any:
-    """Draws times of an all-reduce over its size, and the fitted lines: rows with `kind`, `bytes` and `time_us`."""
+def all_reduce(points: Rows) -> Any:
+    """Draws times of an all-reduce over its size: rows with `kind`, `bytes` and `time_us`."""
     import altair as alt
 
-    shared = {
-        "x": alt.X("bytes:Q").scale(type="log").title("array, bytes").axis(tickCount=6, format="~s"),
-        "y": alt.Y("time_us:Q").scale(type="log").title("time, µs").axis(tickCount=5, format="~s"),
-        "color": _color("kind", points),
-    }
-    lines = _chart(fits).mark_line(strokeDash=[6, 3]).encode(**shared)
-    dots = _chart(points).mark_point(filled=True, size=45).encode(**shared)
-    return alt.layer(lines, dots).properties(width=WIDTH, height=HEIGHT)
+    lines = _chart(points).mark_line(point=True)
+    return lines.encode(
+        x=alt.X("bytes:Q").scale(type="log").title("array, bytes").axis(tickCount=6, format="~s"),
+        y=alt.Y("time_us:Q").scale(type="log").title("time, µs").axis(tickCount=5, format="~s"),
+        color=_color("kind", points),
+    ).properties(width=WIDTH, height=HEIGHT)
 
 
 # ---- how they look, and their pictures ----

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from isobatch import words
 from isobatch.report.charts import all_reduce
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
@@ -63,24 +61,9 @@ def _all_reduce(found: AllReduce) -> Section:
         for row in found.table
         if row.time_us > 0 and row.bytes > 0
     ]
-    lines, rows = [], []
-    for fit in found.fits:
-        sizes = [row.bytes for row in found.table if row.dtype == fit.dtype and row.bytes]
-        lines += [
-            {"kind": fit.dtype, "bytes": size, "time_us": time_us}
-            for size in (np.geomspace(min(sizes), max(sizes), 40).tolist() if sizes else ())
-            if (time_us := fit.alpha_us + fit.us_per_byte * size) > 0
-        ]
-        bandwidth = words.figure(1e-3 / fit.us_per_byte) if fit.us_per_byte > 0 else ""
-        off = (percent(round(share, 5)) for share in (fit.median_residual, fit.worst_residual))
-        rows.append((fit.dtype, words.figure(fit.alpha_us), bandwidth, *off))
-    described = (
-        "Points: measured, medians of the slowest rank. Dashed: the fitted line, latency + bytes / bandwidth."
-    )
-    headers = ("latency, µs", "bandwidth, GB/s", "off in the median", "off at worst")
-    tables = [HtmlTable("The fitted lines", {"fit": "text", **dict.fromkeys(headers, "number")}, rows)]
-    drawings = [Drawing(all_reduce(points, lines), "All-reduce by size", described)] if points else []
-    return Section("All-reduce", drawings=drawings, tables=tables if rows else [])
+    described = "Medians of the slowest rank."
+    drawings = [Drawing(all_reduce(points), "All-reduce by size", described)] if points else []
+    return Section("All-reduce", drawings=drawings)
 
 
 def _step(report: Report, step: StepTimes) -> Section:

@@ -28,10 +28,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option("--json", action="store_true", help="print the report as JSON")
     extents = parser.add_mutually_exclusive_group()
     extent: dict[str, Any] = {"dest": "extent", "action": "store_const", "default": "usual"}
-    few, more = (
-        "correctness only, minimal timing (under 20 s)",
-        "more sizes and number formats, double precision",
-    )
+    few, more = "correctness only, minimal timing (under 20 s)", "more sizes and number formats"
     extents.add_argument("--quick", const="quick", help=few, **extent)
     extents.add_argument("--full", const="full", help=more, **extent)
     names = "mlp (default, a built-in perceptron), or package.module:factory"

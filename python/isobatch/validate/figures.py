@@ -59,22 +59,10 @@ class AllReduceRow(ReportPart, frozen=True, kw_only=True):
     samples_us: list[float]
 
 
-class AllReduceFit(ReportPart, frozen=True, kw_only=True):
-    """time_us = alpha_us + us_per_byte × bytes, both from 0, relative errors weighed alike. Where `worst_residual` (a
-    fraction) is large, interpolate in the table."""
-
-    dtype: str
-    alpha_us: float
-    us_per_byte: float
-    median_residual: float
-    worst_residual: float
-
-
 class AllReduce(ReportPart, frozen=True, kw_only=True):
     """The all-reduce as measured: nothing where there is one rank, since there is no wire."""
 
     table: list[AllReduceRow]
-    fits: list[AllReduceFit]
 
 
 class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):

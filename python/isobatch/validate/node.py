@@ -28,7 +28,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError
 from isobatch.files.whole import write_whole
 from isobatch.validate.figures import AllReduceRow
-from isobatch.validate.host import checks, gpu, resources, system
+from isobatch.validate.host import checks, gpu, system
 from isobatch.validate.host.node_report import NodeOptions, NodeReport, node_name, strongest
 from isobatch.validate.host.system import Action, CheckResult, HostFault
 from isobatch.validate.options import Options
@@ -167,14 +167,7 @@ def _reduce(name: str, seconds: float) -> None:
     group.close()
 
 
-def _of_host(name: str) -> Callable[[NodeOptions], list[NodeCheck]]:
-    return lambda options: [NodeCheck(resources.check(name, options.thresholds.get("host", {})), "look")]
-
-
 CHECKS: dict[str, Callable[[NodeOptions], list[NodeCheck]]] = {
-    "host_memory": _of_host("host_memory"),
-    "disk": _of_host("disk"),
-    "limits": _of_host("limits"),
     "gpu": _gpu,
     "gpu_errors": _gpu_errors,
     "matmul": _matmul,
@@ -237,9 +230,7 @@ def _limited(name: str, options: NodeOptions, seconds: float) -> list[NodeCheck]
     while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < gone:
         time.sleep(0.01)  # one that waits in the driver does not die, and is left behind
     if not done:
-        return _broken(
-            name, f"not done within {seconds:.3g} s", "reboot" if name not in resources.CHECKS else "look"
-        )
+        return _broken(name, f"not done within {seconds:.3g} s", "reboot")
     try:
         found: list[NodeCheck] | InputError | str = pickle.loads(data)
     except EOFError:

@@ -140,7 +140,7 @@ class Training:
             return None
         return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
 
-    def samples(self, n: int, seed: int, rank: int, index: int, dtype: torch.dtype | None = None) -> Any:
+    def samples(self, n: int, seed: int, rank: int, index: int) -> Any:
         """Makes a micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
         batch = self.workload.batch(n, generator, self.group.device)
@@ -150,16 +150,14 @@ class Training:
                 return one
             if self.options.channels_last and one.dim() == 4:
                 one = one.contiguous(memory_format=torch.channels_last)
-            return one.to(dtype) if dtype is not None and one.is_floating_point() else one
+            return one
 
         return mapped(batch, formatted)
 
-    def micro_batches(
-        self, seed: int, rank: int | None = None, dtype: torch.dtype | None = None
-    ) -> Iterator[Any]:
+    def micro_batches(self, seed: int, rank: int | None = None) -> Iterator[Any]:
         """Yields the micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
         rank = self.group.rank if rank is None else rank
-        return (self.samples(n, seed, rank, index, dtype) for index, n in enumerate(self.sizes[rank]))
+        return (self.samples(n, seed, rank, index) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
         """Makes micro-batches in advance, for a timed step: of this rank's sizes, and the same two in
@@ -259,17 +257,17 @@ class Training:
                 tensor.data.copy_(value)
         copy_from_first(self.group, kept)
 
-    def micro_batch_seconds(self, dtype: torch.dtype | None = None) -> float:
-        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format or in `dtype`, which the model has: the
-        second time, since the first also sets things up. The same on all ranks."""
+    def micro_batch_seconds(self) -> float:
+        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format: the second time, since the first also sets
+        things up. The same on all ranks."""
         group, took = self.group, 0.0
         self.model.train()  # as the training does it, which was seen to fit
         with self.weights_kept():
             for _ in range(2 if group.rank == 0 else 0):
                 group.sync()
                 begun = time.perf_counter()
-                batch = self.samples(self.micro_batch, 0, 0, 0, dtype)
-                self.lone_backward(batch, 1.0, self.dtype if dtype is None else None)
+                batch = self.samples(self.micro_batch, 0, 0, 0)
+                self.lone_backward(batch, 1.0, self.dtype)
                 del batch
                 group.sync()
                 took = time.perf_counter() - begun

@@ -47,7 +47,6 @@ CLAIMS: tuple[Claim, ...] = (
     memory.CLAIM,
     workload.LOSS,
     gradient.CLAIM,
-    gradient.DOUBLE,
     workload.LEARNING_RATE,
     all_reduce.CLAIM,
     memory.SEARCH,

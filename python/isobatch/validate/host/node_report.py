@@ -14,14 +14,12 @@ import msgspec
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.formats import read_fields
 from isobatch.files.whole import read_whole, write_whole
-from isobatch.validate.host import resources
 from isobatch.validate.host.system import Action
 from isobatch.validate.options import Options
 from isobatch.validate.report import ProofReport, Verdict, show_proofs
 from isobatch.words import figure
 
-HOST_THRESHOLDS = (*resources.FIGURES, "gpus")
-GPU_THRESHOLDS = ("matmul_tflops", "bus_gb_s")
+HOST_THRESHOLDS, GPU_THRESHOLDS = ("gpus",), ("matmul_tflops", "bus_gb_s")
 Thresholds = dict[str, dict[str, float]]
 """The least that figures may be, under "host" or a GPU's model, by name."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import chunks
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, AllReduceFit, AllReduceRow
+from isobatch.validate.figures import AllReduce, AllReduceRow
 from isobatch.validate.options import Options
 from isobatch.validate.proofs.memory import free_on_device
 from isobatch.validate.ranks.group import Group
@@ -161,25 +161,6 @@ def measure_size(group: Group, size: Size, seconds: float) -> AllReduceRow:
     )
 
 
-def fit(rows: list[AllReduceRow]) -> AllReduceFit:
-    """Fits α and β from 0 with the least squares of relative errors, and how far the table is from them."""
-    times = np.array([row.time_us for row in rows])
-    sizes = np.array([float(row.bytes) for row in rows])
-    terms = np.stack([1 / times, sizes / times], axis=1)
-    best = np.linalg.lstsq(terms, np.ones(len(rows)))[0]
-    if best.min() < 0:  # then the best of those from 0 lies on an edge: one of the two is 0
-        edges = np.diag(terms.sum(axis=0) / np.square(terms).sum(axis=0))
-        best = min(edges, key=lambda edge: float(np.square(terms @ edge - 1).sum()))
-    residuals = np.abs(terms @ best - 1)
-    return AllReduceFit(
-        dtype=rows[0].dtype,
-        alpha_us=float(best[0]),
-        us_per_byte=float(best[1]),
-        median_residual=float(np.median(residuals)),
-        worst_residual=float(residuals.max()),
-    )
-
-
 def interpolate(table: list[AllReduceRow], size: int) -> float | None:
     """Returns the seconds of one float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
     rows = sorted({row.bytes: row.time_us for row in table if row.dtype == "float32"}.items())
@@ -189,9 +170,9 @@ def interpolate(table: list[AllReduceRow], size: int) -> float | None:
 
 
 def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
-    """Measures the table and its fits; and counts the rows left out, since they would have taken too long here."""
+    """Measures the table; and counts the rows left out, since they would have taken too long here."""
     if group.world_size == 1:
-        return AllReduce(table=[], fits=[]), 0
+        return AllReduce(table=[]), 0
     planned = sizes(options, group.device.type == "cuda", buckets)
     most_bytes = ROOM * min(group.gather(free_on_device(group)))
     fitting = [size for size in planned if size.bytes <= most_bytes]
@@ -206,9 +187,7 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
         least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
         if group.from_first(least < left):
             table.append(measure_size(group, size, whole / len(fitting)))
-    formats = dict.fromkeys(row.dtype for row in table)
-    fits = [fit([row for row in table if row.dtype == name]) for name in formats]
-    return AllReduce(table=table, fits=fits), len(planned) - len(table)
+    return AllReduce(table=table), len(planned) - len(table)
 
 
 def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:

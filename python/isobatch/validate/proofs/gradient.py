@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import time
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
-from isobatch.validate.proofs.memory import free_on_device, free_on_host, lacking
+from isobatch.validate.proofs.memory import free_on_host, lacking
 from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import LOSS_SCALE, Copies, Training, copy_to_host, grads, put, trained
@@ -46,12 +45,10 @@ def name_of(dtype: torch.dtype | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """How a step is proven: `amp` is the format of autocast, which the one process uses too, `dtype` that of model and batch
-    where it is not their own, `measured` what the loss does over a batch, `smaller` why the step is not the plan's."""
+    """How a step is proven: `amp` is the format of autocast, which the one process uses too, `measured` what the loss does over a batch, `smaller` why the step is not the plan's."""
 
     measured: str
     amp: torch.dtype | None
-    dtype: torch.dtype | None
     smaller: str | None
     coarse: torch.dtype
     gate: float
@@ -64,7 +61,7 @@ class _How:
     @property
     def suffix(self) -> str:
         """Ends the proofs' names."""
-        return "" if self.amp is None and self.dtype is None else f"_{self.name}"
+        return "" if self.amp is None else f"_{self.name}"
 
 
 class Reference(NamedTuple):
@@ -86,7 +83,7 @@ def reference(training: Training, how: _How, scale: float) -> Reference:
         found = copy_to_host(grads(model))
         model.zero_grad(set_to_none=True)
         return Reference(found)
-    units = training.units(training.micro_batches(SEED, dtype=how.dtype))
+    units = training.units(training.micro_batches(SEED))
     total = group.sum(sum(units))
     first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
     model.zero_grad(set_to_none=True)
@@ -122,7 +119,7 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
     units, guess = 0.0, 0.0
     for rank, sizes in enumerate(training.sizes[:RANKS]):
         for index, n in enumerate(sizes):
-            batch = training.samples(n, SEED, rank, index, how.dtype)
+            batch = training.samples(n, SEED, rank, index)
             unit = float(n if weigh is None else weigh(batch))
             # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range until then.
             guess = guess or max(unit, 1.0) / n * training.batch
@@ -159,7 +156,6 @@ def prove_step(
     measured: str,
     amp: torch.dtype | None = None,
     *,
-    dtype: torch.dtype | None = None,
     smaller: str | None = None,
 ) -> list[Proof]:
     """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
@@ -168,17 +164,16 @@ def prove_step(
     Args:
         measured: what the loss does over a batch.
         amp: the format of autocast, which one process uses too; or None.
-        dtype: the format of model and batch where it is not their own.
         smaller: why the step is not the plan's.
 
     Returns:
         The proofs, the same on all ranks.
     """
     group, model = training.group, training.model
-    coarse = amp or dtype or _format(model)
+    coarse = amp or _format(model)
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
-    how = _How(measured, amp, dtype, smaller, coarse, gate)
-    loss_weights = training.weights(training.micro_batches(SEED, dtype=dtype))
+    how = _How(measured, amp, smaller, coarse, gate)
+    loss_weights = training.weights(training.micro_batches(SEED))
     model.eval()  # without dropout; batch norm then uses its running statistics
     with float32_as("ieee"):
         scale, broken = _finite_scale(training, how, loss_weights)
@@ -198,7 +193,7 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
     scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
     while True:
         scaler = training.scaler(scale) if how.amp is not None else None
-        batches = training.micro_batches(SEED, dtype=how.dtype)
+        batches = training.micro_batches(SEED)
         training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=how.amp)
         finite = all(
             bool(torch.isfinite(piece).all())
@@ -222,7 +217,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     before = copy_to_host(trained(model)) if group.rank == 0 else None
     scaler = training.scaler(scale) if how.amp is not None else None
     optimizer = training.optimizer(model)
-    batches = training.micro_batches(SEED, dtype=how.dtype)
+    batches = training.micro_batches(SEED)
     training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
@@ -250,39 +245,6 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, how.suffix, values))
     return proofs
-
-
-def prove_double(trial: Trial) -> list[Proof]:
-    """Proves the gradient once more, in double precision, where the workload can be computed in it and there is room."""
-    training, group = trial.training, trial.group
-    with training.unwrapped():
-        # Weights, gradients, buckets and an optimizer's two moments, each of 8 bytes, beside the training's own model.
-        needed = 5 * 8 * sum(p.numel() for p in training.model.parameters())
-        if group.device.type == "cuda":  # and what a step computes, twice as large
-            needed = max(needed, 2 * torch.cuda.max_memory_allocated(group.device))
-        why = lacking(group, needed, free_on_device(group))
-        if why is None:
-            model = copy.deepcopy(training.workload.model).double()
-            why = _refuses_double(training, model)
-        if why is not None:
-            return [skip_claim("gradient_float64", f"not in double precision: {why}")]
-        workload = dataclasses.replace(training.workload, model=model)
-        double = Training(training.plan, training.options, workload, group)
-        # A GPU may take 64 times as long in it.
-        small, smaller = affordable(double, double.micro_batch_seconds(torch.float64))
-        return prove_step(small, trial.reduction, dtype=torch.float64, smaller=smaller)
-
-
-def _refuses_double(training: Training, model: nn.Module) -> str | None:
-    """Says why a workload cannot be computed in double precision, the same on all ranks."""
-    why = None
-    try:
-        loss = training.workload.loss(model, training.samples(1, SEED, 0, 0, torch.float64))
-        if loss.dtype != torch.float64:
-            why = f"the workload computes its loss in {name_of(loss.dtype)}"
-    except RuntimeError as error:
-        why = f"the workload cannot be computed in it: {first_line(error)}"
-    return next((text for text in training.group.gather(why) if text), None)
 
 
 def _format(model: nn.Module) -> torch.dtype:
@@ -412,9 +374,3 @@ def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, s
 
 NAMES = ("gradient", "weights", "update", "equal_gradients", "equal_weights")
 CLAIM = Claim(phase="step", names=NAMES, prove=prove)
-DOUBLE = Claim(
-    phase="step in double precision",
-    names=("gradient_float64",),
-    prove=prove_double,
-    wanted=lambda options: options.extent == "full" and not options.compile,
-)
