@@ -1,9 +1,12 @@
 """Kills, pauses and joins ranks of a surviving run at random, and compares it with the run that nobody disturbed.
 
     python bench/survive_chaos.py --runs 40 --folder /tmp/chaos
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk      # as root: namespaces, a tmpfs
 
 A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past its lease and woken
 (SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One rank that holds the state is always left.
+With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
+--disk checkpoints are written to a disk that is full now and then, which ends the rank that writes.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from ddp import surviving
 from ddp.crews import Ranks, faults, gaps, lines
+from ddp.hosts import NETWORK, Hosts
 
 OPTIONS = {
     "ranks": 4,
@@ -34,14 +40,25 @@ OPTIONS = {
 }
 
 
+HOSTS = 4
+
+
 class Chaos:
     """What is done to one run."""
 
-    def __init__(self, ranks: Ranks, draw: random.Random) -> None:
-        self.ranks, self.draw = ranks, draw
+    def __init__(self, ranks: Ranks, draw: random.Random, hosts: Hosts | None, disk: Path | None) -> None:
+        self.ranks, self.draw, self.hosts, self.disk = ranks, draw, hosts, disk
         self.paused: dict[str, float] = {}
         self.dead: set[str] = set()
-        self.kills = self.pauses = self.joins = 0
+        self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
+        self.link: tuple[int, float] | None = None
+        self.full = 0.0
+
+    def start(self, name: str, **options: int) -> None:
+        """Starts a rank, on the next host."""
+        if self.hosts is not None:
+            options["netns"] = f"{self.hosts.name}-h{1 + len(self.ranks.processes) % HOSTS}"
+        self.ranks.start(name, **options)
 
     def alive(self) -> list[str]:
         return [
@@ -59,50 +76,98 @@ class Chaos:
 
     def event(self) -> None:
         """Does one thing."""
-        for name, until in [*self.paused.items()]:
-            if time.monotonic() > until:
-                self.ranks.signal(name, signal.SIGCONT)
-                del self.paused[name]
+        self.relent()
         members = self.members()
         what = self.draw.random()
         if what < 0.5 and len(members) > 1:
             for name in self.draw.sample(members, min(self.draw.choice((1, 1, 2, 3)), len(members) - 1)):
                 self.ranks.processes[name].kill()
-                self._note(kill=name)
+                self._note("kills", kill=name)
                 self.dead.add(name)
-                self.kills += 1
                 time.sleep(self.draw.choice((0.0, 0.0, 0.05, 0.2)))
         elif what < 0.6 and len(members) > 1 and not self.paused:
             name = self.draw.choice(members)
             self.ranks.signal(name, signal.SIGSTOP)
             self.paused[name] = time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
-            self.pauses += 1
+            self._note("pauses", pause=name)
+        elif what < 0.7 and self.hosts is not None and self.link is None:
+            self.link = self.draw.randint(1, HOSTS), time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
+            self.hosts.cut(self.link[0])
+            self._note("cuts", cut=self.link[0])
+        elif what < 0.75 and self.disk is not None and len(members) > 1 and not self.full:
+            self.full = time.monotonic() + 1.0
+            with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as other:
+                while True:
+                    other.write(b"x" * 4096)
+            self._note("full", full=True)
         if len(self.alive()) < self.draw.choice((2, 3, 4, 5)):
-            self.joins += 1
-            self.ranks.start(f"j{self.joins}")
+            self.start(f"j{self.counts['joins'] + 1}")
+            self.counts["joins"] += 1
 
-    def _note(self, **what: str) -> None:
+    def relent(self, *, now: bool = False) -> None:
+        """Wakes who was paused for long enough, and mends what was cut or full."""
+        at = float("inf") if now else time.monotonic()
+        for name, until in [*self.paused.items()]:
+            if at > until:
+                self.ranks.signal(name, signal.SIGCONT)
+                del self.paused[name]
+        if self.hosts is not None and self.link is not None and at > self.link[1]:
+            self.hosts.cut(self.link[0], "up")
+            self.link = None
+        if self.disk is not None and self.full and at > self.full:
+            (self.disk / "other").unlink()
+            self.full = 0.0
+
+    def _note(self, kind: str, **what: object) -> None:
+        self.counts[kind] += 1
         with (self.ranks.folder / "log-chaos.jsonl").open("a") as log:
             log.write(json.dumps({"t": time.time(), **what}) + "\n")
 
 
-def one(folder: Path, seed: int, limit: float, alone: tuple[dict, dict]) -> tuple[list[str], str, Chaos]:
+class Disk:
+    """A disk of 256 KiB."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        self.path.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", self.path], check=True)
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "-l", self.path], check=True)
+
+
+FULL = "No space left", "file write failed", "unexpected pos"
+"""What a rank says that could not write its checkpoint; torch's writer has words of its own."""
+
+
+def one(
+    folder: Path, seed: int, limit: float, alone: tuple[dict, dict], *, hosts: bool, disk: bool
+) -> tuple[list[str], str, Chaos]:
     """Runs one training with its chaos; gives what was wrong, and a line."""
     draw = random.Random(seed)
     options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4)}
     begun = time.monotonic()
-    with Ranks(folder, options) as ranks:
+    with ExitStack() as stack:
+        links = stack.enter_context(Hosts(HOSTS + 1, "1gbit", name="ibs")) if hosts else None
+        full = stack.enter_context(Disk(folder / "disk")) if disk else None
+        if full is not None:
+            options["disk"] = str(full)
+        store = (f"{NETWORK}.{HOSTS + 1}", f"{links.name}-h{HOSTS + 1}") if links else None
+        ranks = stack.enter_context(Ranks(folder, options, store))
+        chaos = Chaos(ranks, draw, links, full)
         for rank in range(OPTIONS["ranks"]):
-            ranks.start(f"r{rank}", seed=rank)
-        chaos = Chaos(ranks, draw)
+            chaos.start(f"r{rank}", seed=rank)
         while time.monotonic() - begun < limit:
             time.sleep(draw.uniform(0.1, 0.9))
-            if any("ended" in line for line in lines(folder)) or not chaos.alive():
+            log = lines(folder)
+            if any("ended" in line for line in log) or not chaos.alive():
                 break
-            if any("at" in line for line in lines(folder)):
+            if any("at" in line for line in log):
                 chaos.event()
-        for name in chaos.paused:
-            ranks.signal(name, signal.SIGCONT)
+        chaos.relent(now=True)
         codes = ranks.wait(60)
         wrong = [f"{name} hangs" for name, code in codes.items() if code is None]
         for name in (name for name, code in codes.items() if code is None):
@@ -112,11 +177,17 @@ def one(folder: Path, seed: int, limit: float, alone: tuple[dict, dict]) -> tupl
             f"{name} ended with {code}: {ranks.said(name)[-300:]}"
             for name, code in codes.items()
             if code not in (0, 4, -9, None)
+            and not (code == 1 and any(why in ranks.said(name) for why in FULL))
         ]
     found, apart = faults(folder, alone)
     crews = max((line["crew"] for line in lines(folder) if "at" in line), default=-1) + 1
-    line = f"{seed}: {chaos.kills} kills, {chaos.pauses} pauses, {chaos.joins} joins, {crews} crews, weights {apart:.1e} apart, {time.monotonic() - begun:.0f} s"
+    seconds = time.monotonic() - begun
+    line = f"{seed}: {_counted(chaos.counts)}, {crews} crews, weights {apart:.1e} apart, {seconds:.0f} s"
     return wrong + found, line, chaos
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind == "kills")
 
 
 def main() -> int:
@@ -125,26 +196,25 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="the first run's seed")
     parser.add_argument("--limit", type=float, default=150, metavar="SECONDS", help="for one run")
+    parser.add_argument("--hosts", action="store_true", help="cut links too; needs root")
+    parser.add_argument("--disk", action="store_true", help="fill the checkpoints' disk too; needs root")
     args = parser.parse_args()
     alone = surviving.undisturbed(OPTIONS)
-    kills = pauses = joins = bad = 0
+    counts, bad = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0), 0
     waits: list[float] = []
     for seed in range(args.first, args.first + args.runs):
         folder = args.folder / f"run-{seed}"
         shutil.rmtree(folder, ignore_errors=True)
-        wrong, line, chaos = one(folder, seed, args.limit, alone)
-        kills, pauses, joins, bad = (
-            kills + chaos.kills,
-            pauses + chaos.pauses,
-            joins + chaos.joins,
-            bad + bool(wrong),
-        )
+        wrong, line, chaos = one(folder, seed, args.limit, alone, hosts=args.hosts, disk=args.disk)
+        counts = {kind: count + chaos.counts[kind] for kind, count in counts.items()}
+        bad += bool(wrong)
         waits += gaps(folder)
-        print(f"{line}; {'; '.join(wrong) or 'equal'}", flush=True)
+        load = os.getloadavg()[0]
+        print(f"{line}, load {load:.0f}; {'; '.join(wrong) or 'equal'}", flush=True)
     waits.sort()
     middle = f"{waits[len(waits) // 2]:.2f} s, longest {waits[-1]:.1f} s" if waits else "-"
     print(
-        f"{args.runs - bad} of {args.runs} equal; {kills} kills, {pauses} pauses, {joins} joins; next step after a kill: median {middle}"
+        f"{args.runs - bad} of {args.runs} equal; {_counted(counts)}; next step after a kill: median {middle}"
     )
     return 1 if bad else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import multiprocessing
@@ -11,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -29,6 +32,10 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     os.setsid()
+    if "netns" in options:
+        with open(f"/run/netns/{options['netns']}") as space:  # noqa: PTH123
+            assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0
+        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     # Its loader's workers are started as a training's are, not by a server of their own.
     multiprocessing.set_start_method("fork", force=True)
@@ -36,14 +43,21 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
 
 
 class Ranks:
-    """The processes of one run, with their store; `with Ranks(folder, options) as ranks`."""
+    """The processes of one run, with their store; `with Ranks(folder, options) as ranks`.
 
-    def __init__(self, folder: Path, options: dict) -> None:
+    Args:
+        host: of the store, and its network namespace.
+    """
+
+    def __init__(self, folder: Path, options: dict, host: tuple[str, str] | None = None) -> None:
         self.folder, self.options, self.processes = folder, options, {}
+        self.host, self.space = host or ("127.0.0.1", None)
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self):
         command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
+        if self.space is not None:
+            command = ["ip", "netns", "exec", self.space, *command]
         self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.store.stdout.readline().split()[-1])
         return self
@@ -61,7 +75,7 @@ class Ranks:
     def start(self, name: str, **options):
         """Starts a rank."""
         asked = {**self.options, **options}
-        args = f"127.0.0.1:{self.port}", self.folder, name, asked
+        args = f"{self.host}:{self.port}", self.folder, name, asked
         process = self.processes[name] = CONTEXT.Process(target=_serve, args=args)
         process.start()
         return process
@@ -102,23 +116,24 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     """What differs from the undisturbed run, and how far the weights are apart, over each tensor's largest value."""
     steps, weights = alone
     log = lines(folder)
-    found, applied, twice = [], {}, []
+    found, applied, ranks, shared = [], {}, Counter(), Counter()
     for line in log:
         if "done" in line:
             applied.setdefault(line["done"], set()).add(line["crew"])
+            ranks[line["rank_of"], line["done"]] += 1
     if missing := sorted({*steps} - {*applied}):
         found.append(f"{len(missing)} steps were not done")
     for step, crews in applied.items():
-        if len(crews) > 1:
-            twice.append(f"{step} by {sorted(crews)}")
+        shared.update(combinations(sorted(crews), 2))
         for crew in crews:
             took = [line for line in log if line.get("take") == step and line["crew"] == crew]
             if sorted(index for line in took for index in line["ids"]) != steps[step][0]:
                 found.append(f"step {step} has other samples in crew {crew}")
             if {line["lr"] for line in took} != {steps[step][1]}:
                 found.append(f"step {step} has another learning rate")
-    if twice:
-        found.append(f"{len(twice)} steps were done twice: {twice[0]} …")
+    # A rank that is lost may have done the step under way, which the next crew then does: one step, and never the same rank.
+    found += [f"{rank} did step {step} {times} times" for (rank, step), times in ranks.items() if times > 1]
+    found += [f"crews {crews} did {count} steps both" for crews, count in shared.items() if count > 1]
     apart = 0.0
     finals = [torch.load(path, map_location="cpu") for path in folder.glob("final-*.pt")]
     if not finals:

@@ -59,9 +59,9 @@ class Hosts:
         _sh("tc", "qdisc", "replace", "dev", f"{self.name}-v{host}", *shape)
         _sh("ip", "netns", "exec", f"{self.name}-h{host}", "tc", "qdisc", "replace", "dev", "eth0", *shape)
 
-    def cut(self, host: int) -> None:
-        """Takes a host's link down."""
-        _sh("ip", "link", "set", f"{self.name}-v{host}", "down")
+    def cut(self, host: int, state: str = "down") -> None:
+        """Takes a host's link down, or up again."""
+        _sh("ip", "link", "set", f"{self.name}-v{host}", state)
 
     def start(self, command: list[str], cwd: Path, **env: str) -> list[subprocess.Popen[str]]:
         """torchrun on every host, one rank each; host 1 is node 0."""

@@ -3,6 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
+disk (where checkpoints are written), netns (the network namespace to be in),
 kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
@@ -88,6 +89,13 @@ def undisturbed(options) -> tuple[dict, dict]:
     return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
 
 
+def write(disk: Path, net, optimizer, crew) -> None:
+    """Writes a checkpoint."""
+    state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "run": crew.run.state_dict()}
+    torch.save(state, disk / "checkpoint.new")
+    (disk / "checkpoint.new").replace(disk / "checkpoint.pt")
+
+
 def train(store: str, folder: Path, name: str, options: dict) -> None:
     gpus = options.get("gpus", 0)
     device = torch.device("cuda", int(name) % gpus) if gpus else torch.device("cpu")
@@ -164,11 +172,32 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                 time.sleep(options.get("pause", 0.0))
                 if step.number % 10 == 9 and crew.rank == 0 and options.get("check"):
                     say(state=crew.run.state_dict()["step"])
+                    if "disk" in options:
+                        write(Path(options["disk"]), net, optimizer, crew)
     torch.save(
         {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}},
         folder / f"final-{name}-{os.getpid()}.pt",
     )
     say(ended=True)
+
+
+class Unsendable:
+    def state_dict(self):
+        raise RuntimeError("it holds a file")
+
+
+def healed() -> str:
+    """What a rank says where one that begins is healed, with something in its state that cannot be sent."""
+    _, net, optimizer, _ = made()
+    training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
+    ahead = torch.distributed.get_rank() == 0
+    try:
+        healing.heal(training, healing.Held(5 if ahead else healing.OUT, ahead, str(ahead), None), 5.0)
+    except ib.InputError as error:
+        return str(error)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return "healed"
 
 
 def passed_on(store, late, patience):

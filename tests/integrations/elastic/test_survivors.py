@@ -100,7 +100,7 @@ def test_a_paused_rank_is_out_and_comes_in_again(tmp_path, alone):
         ranks.signal("r0", signal.SIGCONT)
         codes = ranks.wait(120)
     assert set(codes.values()) == {0}, [ranks.said(name) for name in codes]
-    assert faults(tmp_path, alone)[0] in ([], ["1 steps were done twice: 5 by [0, 1] …"])
+    assert faults(tmp_path, alone)[0] == []
     crews = [(line["crew"], line["of"]) for line in lines(tmp_path) if "at" in line]
     assert (1, 2) in crews
     assert (2, 3) in crews

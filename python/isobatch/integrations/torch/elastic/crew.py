@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
@@ -37,9 +38,15 @@ class Crew(Watch):
     """
 
     def __init__(
-        self, members: Membership, training: TrainingState, group: CrewGroup, pulse: Heartbeat
+        self,
+        members: Membership,
+        training: TrainingState,
+        group: CrewGroup,
+        pulse: Heartbeat,
+        where: Callable[[], str],
     ) -> None:
         self._members, self._training, self._group, self._pulse = members, training, group, pulse
+        self._where = where
         self.number, self.size = members.number, len(members.table.seats)
         self.rank = members.table.ids.index(members.id)
         self.lost, self.void, self.applied, self.saved = False, False, 0, None
@@ -104,13 +111,23 @@ class Crew(Watch):
                 self._members.say_over(str(error).splitlines()[0][:200])
         return True
 
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Adds to an error where the run ends with it."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{error}; {self._where()}", field=error.field) from None
+
     def check_current(self) -> None:
         """Refuses to go on where a later crew has formed without this process.
 
         Raises:
             LeftOut: it has.
         """
-        if not self._members.is_current():
+        with self.located():
+            current = self._members.is_current()
+        if not current:
             self.lost = True
             raise LeftOut(
                 f"{self._members.name} was left out: the run went on without it after crew {self.number}"
@@ -188,7 +205,11 @@ class CrewRun(ElasticRun):
         steps = super().steps(loader, tokens)
         if self._asked:
             self.stop()
-        return steps
+        return self._located(steps)
+
+    def _located(self, steps: Iterator[Any]) -> Iterator[Any]:
+        with self._crew.located():
+            yield from steps
 
     def count(self, applied: int) -> None:
         """Counts a step that the optimizer has applied, and the loop not counted."""

@@ -94,6 +94,28 @@ class TrainingState:
             self.extra[name].load_state_dict(state)
 
 
+_SHARDED = "FullyShardedDataParallel", "ZeroRedundancyOptimizer"
+
+
+def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
+    """Refuses what each rank holds a part of.
+
+    Raises:
+        InputError: the network is sharded, as by fully_shard or tensor parallelism, or the optimizer is.
+    """
+    things = [*net.modules(), optimizer, *net.parameters()]
+    names = (
+        type(thing).__name__
+        for thing in things
+        if hasattr(thing, "device_mesh") or type(thing).__name__ in _SHARDED
+    )
+    if (name := next(names, None)) is not None:
+        raise InputError(
+            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost with it; shard nothing, or "
+            "train with ElasticRun and go on from a checkpoint"
+        )
+
+
 def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     """Brings all ranks of the new group to the state of the one that is furthest; it is sent to those behind only.
 

@@ -79,8 +79,9 @@ class Membership:
             InputError: its recipe, seed, settings, model or version differ.
         """
         mine = msgspec.json.encode(facts).decode()
-        first = msgspec.json.decode(self.store.once("facts", mine))
-        for name, value in msgspec.json.decode(mine).items():
+        first, here = msgspec.json.decode(self.store.once("facts", mine)), msgspec.json.decode(mine)
+        for name in {**here, **first}:
+            value = here.get(name)
             if first.get(name) != value:
                 other = f"{shown(first.get(name))} on the rank that came first"
                 reason = f"{name} is {shown(value)} on this rank, {other}: one of the two was started wrongly"

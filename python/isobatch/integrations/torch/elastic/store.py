@@ -197,8 +197,8 @@ class Beats:
         return self._store.get(f"beat/{member}") == LEFT or Lifeline.refused(member)
 
 
-def serve(port: int, host: str = "") -> None:
+def serve(port: int) -> None:
     """Runs the store until the process ends."""
-    store = _C10D.TCPStore(host or socket.gethostname(), port, is_master=True, wait_for_workers=False)
+    store = _C10D.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
     print(f"the store listens on port {store.port}", flush=True)
     threading.Event().wait()

@@ -12,6 +12,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -21,7 +22,7 @@ from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
-from isobatch.integrations.torch.elastic.healing import Held, TrainingState, heal
+from isobatch.integrations.torch.elastic.healing import Held, TrainingState, check_whole, heal
 from isobatch.integrations.torch.elastic.membership import NEW, OUT, Heartbeat, Membership, Roster
 from isobatch.integrations.torch.elastic.store import Store, StoreGone
 from isobatch.planning.plan import Plan
@@ -91,6 +92,12 @@ def survivors(
     for field, seconds in ("lease", lease), ("timeout", timeout):
         if not seconds > 0:
             raise must_be("above 0 seconds", seconds, field=field)
+    if dist.is_initialized():
+        raise InputError(
+            "a process group is there already, and survivors forms one for each crew: call it before init_process_group; inside of a "
+            "Trainer, Lightning or Ray Train, which form their own, use ElasticRun and its checkpoints"
+        )
+    check_whole(net, optimizer)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
     found = Store(address, max(lease, _STORE_SECONDS))
     members = Membership(found, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout)
@@ -126,6 +133,7 @@ class _Survivors:
         self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
         self._same: tuple[Any, int] = (None, 0)
+        self._why = "steps are lost"
         self._watch_optimizer(training.optimizer)
 
     def crews(self) -> Iterator[Crew]:
@@ -175,8 +183,9 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
+                self._why = str(error).splitlines()[0][:200]
                 with suppress(StoreGone):  # `form` says so.
-                    self._members.say_over(str(error).splitlines()[0][:200])
+                    self._members.say_over(self._why)
                 self._pulse.exit()
                 self._group.free()
 
@@ -193,7 +202,8 @@ class _Survivors:
 
     def _made(self, table: Roster) -> Crew:
         members, parameter = self._members, next(self._training.net.parameters())
-        crew = Crew(members, self._training, self._group, self._pulse)
+        self._refuse_standstill(table)
+        crew = Crew(members, self._training, self._group, self._pulse, self._where)
         self._group.begin()
         self._pulse.enter(table)
         self._group.form(
@@ -210,7 +220,6 @@ class _Survivors:
         best = heal(self._training, mine, members.lease)
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
-        self._refuse_standstill(table, best.step)
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
         self._group.ready()
         self._state = crew.run.written()
@@ -255,13 +264,14 @@ class _Survivors:
                     f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
                 )
 
-    def _refuse_standstill(self, table: Roster, step: int) -> None:
+    def _refuse_standstill(self, table: Roster) -> None:
         before, times = self._same
-        now = (tuple(table.ids), step)
+        now = (tuple(table.ids), self._step)
         self._same = now, times + 1 if now == before else 1
         if self._same[1] > _STANDSTILL:
             raise InputError(
-                f"the same {len(table.ids)} ranks formed {_STANDSTILL} times and finished no step: their network fails"
+                f"the same {len(table.ids)} ranks formed {_STANDSTILL} times and finished no step, as their network fails ({self._why}); "
+                "where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one to use"
             )
 
     # ---- what is watched ----

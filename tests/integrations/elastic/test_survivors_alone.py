@@ -1,0 +1,168 @@
+"""What one rank can show of `survivors`: what it refuses, and where a run says it ends."""
+
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="survivors drives a torch training")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+from ddp import surviving  # noqa: E402
+from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
+from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
+
+RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep", warmup="1st")
+
+
+@pytest.fixture
+def store():
+    """A store in a process of its own, and its address."""
+    command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield process, f"127.0.0.1:{process.stdout.readline().split()[-1]}"
+        process.kill()
+
+
+def crews(address, net=None, **options):
+    net = net or nn.Linear(1, 1)
+    return survivors(
+        RECIPE, net, torch.optim.SGD(net.parameters(), lr=0.1), store=address, ranks=1, lease=2.0, **options
+    )
+
+
+def train(address, *, after=lambda crew: None, forget=(), **options):
+    """Trains alone; `after` is called after each step."""
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for crew in survivors(RECIPE, net, optimizer, store=address, ranks=1, lease=2.0, **options):
+        model = crew.wrap(net)
+        for step in [] if "steps" in forget else crew.run.steps(crew.run.loader(torch.ones(8, 1))):
+            for micro in step:
+                with micro.sync(model):
+                    (model(micro.batch).mean() * micro.weight).backward()
+            optimizer.step()
+            if "scheduler" not in forget:
+                crew.scheduler.step()
+            after(crew)
+
+
+def test_a_run_that_nobody_disturbs_ends(store):
+    seen = []
+    train(store[1], after=lambda crew: seen.append(crew.run.state_dict()["step"]))
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("forget", "why"),
+    [
+        ("steps", "the loop took no steps: .*; the run ends here at step 0, and no state of it was taken"),
+        (
+            "scheduler",
+            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and no state",
+        ),
+    ],
+)
+def test_a_loop_that_forgets_is_told_where_the_run_ends(store, forget, why):
+    with pytest.raises(ib.InputError, match=why):
+        train(store[1], forget=forget)
+
+
+def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one(store):
+    process, address = store
+
+    def after(crew):
+        if crew.run.position.step == 2:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        crew.run.state_dict()
+
+    with pytest.raises(ib.InputError, match=r"is gone .*at step 2, and the last state .* is of step 1$"):
+        train(address, after=after)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"lr": 0.2}, "recipe's lr is 0.2 on this rank, 0.1 on the rank that came first"),
+        ({"warmup": None}, "recipe's warmup is None on this rank, '1st'"),
+        ({"dataset_size": 9}, "recipe's dataset_size is 9"),
+        ({"seed": 1}, "settings is {'seed': '1'}"),
+        ({"version": "9.9"}, "isobatch is .* '9.9' on the rank that"),
+        ({"net": nn.Linear(2, 1)}, "model is "),
+    ],
+)
+def test_a_rank_of_another_run_is_refused(monkeypatch, change, why):
+    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def comes(recipe, net, **settings):
+        members = Membership(
+            Store(f"127.0.0.1:{made.port}", 5.0), "r", ranks=2, min_ranks=1, lease=2.0, timeout=5.0
+        )
+        training = TrainingState(net, torch.optim.SGD(net.parameters(), lr=0.1), {})
+        try:
+            members.compare(_Survivors(members, training, recipe, None, settings)._facts())
+        finally:
+            members.leave()
+
+    with monkeypatch.context() as patch:
+        if "version" in change:
+            patch.setattr("isobatch.integrations.torch.elastic.survivors.__version__", change["version"])
+        comes(RECIPE, nn.Linear(1, 1), seed=0)
+    fields = {name: value for name, value in change.items() if name in RECIPE.__struct_fields__}
+    with pytest.raises(ib.InputError, match=why):
+        comes(
+            msgspec.structs.replace(RECIPE, **fields),
+            change.get("net", nn.Linear(1, 1)),
+            seed=change.get("seed", 0),
+        )
+
+
+def test_a_state_that_cannot_be_sent_ends_all_ranks(two):
+    said = two(surviving.healed)
+    assert said == ["the training's state cannot be sent: RuntimeError: it holds a file"] * 2
+
+
+def sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(nn.Linear(4, 4), mesh=dist.init_device_mesh("cpu", (2,)))
+
+
+def zero():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(nn.Linear(4, 4).parameters(), torch.optim.SGD, lr=0.1)
+
+
+@pytest.mark.parametrize(("make", "what"), [(sharded, "DTensor"), (zero, "ZeroRedundancyOptimizer")])
+def test_what_is_sharded_is_refused(make, what):
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        made = make()
+    finally:
+        dist.destroy_process_group()
+    net = made if isinstance(made, nn.Module) else nn.Linear(4, 4)
+    optimizer = made if made is not net else torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ib.InputError, match=f"must be whole on every rank, got a {what}: .* checkpoint"):
+        survivors(RECIPE, net, optimizer, store="127.0.0.1:1", ranks=2)
+
+
+def test_a_process_group_of_a_trainer_is_refused():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(ib.InputError, match="a process group is there already, .* use ElasticRun"):
+            crews("127.0.0.1:1")
+    finally:
+        dist.destroy_process_group()
