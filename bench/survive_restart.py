@@ -8,6 +8,7 @@ The training is tests/ddp/surviving.py's. Under torchrun it is an ElasticRun wit
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -26,10 +28,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.functional import mse_loss  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-STEPS, AT, PAUSE = 30, 10, 0.05
 
-
-def restarted(folder: Path) -> None:
+def restarted(folder: Path, steps: int, pause: float) -> None:
     """What torchrun starts, and starts again."""
     from ddp import surviving
     from isobatch.integrations.torch import ElasticRun
@@ -39,32 +39,37 @@ def restarted(folder: Path) -> None:
     checkpoint = torch.load(path) if path.exists() else {}
     data, net, optimizer, _ = surviving.made()
     model = DistributedDataParallel(net)
-    run = ElasticRun(surviving.recipe_of({"steps": STEPS}), state=checkpoint.get("run"), **surviving.SETTINGS)
+    run = ElasticRun(surviving.recipe_of({"steps": steps}), state=checkpoint.get("run"), **surviving.SETTINGS)
     scheduler = run.scheduler(optimizer)
     if checkpoint:
         net.load_state_dict(checkpoint["net"])
         optimizer.load_state_dict(checkpoint["optimizer"])
     log = (folder / f"log-{os.getpid()}.jsonl").open("w", buffering=1)
     for step in run.steps(run.loader(data)):
+        mean = 0.0
         for micro in step:
             _, x, y = micro.batch
             with micro.sync(model):
-                (mse_loss(model(x), y) * micro.weight).backward()
-        if step.number == AT and not checkpoint and run.world.rank == 1:
-            log.write(json.dumps({"t": time.time(), "kill": AT}) + "\n")
+                loss = mse_loss(model(x), y) * micro.weight
+                loss.backward()
+            mean += loss.item()
+        if step.number == steps // 3 and not checkpoint and run.world.rank == 1:
+            log.write(json.dumps({"t": time.time(), "kill": step.number}) + "\n")
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        time.sleep(PAUSE)
-        log.write(json.dumps({"t": time.time(), "done": step.number, "again": bool(checkpoint)}) + "\n")
+        time.sleep(pause)
+        done = {"done": step.number, "again": bool(checkpoint), "loss": mean, "of": run.world.size}
+        log.write(json.dumps({"t": time.time(), **done}) + "\n")
         if run.world.rank == 0:
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "run": run.state_dict()}
             torch.save(state, path.with_suffix(".new"))
             path.with_suffix(".new").replace(path)
 
 
-def of_restart(ranks: int) -> float:
+def of_restart(ranks: int, steps: int, pause: float) -> tuple[float, list[dict]]:
+    """Gives the seconds to the next step, and the log."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -76,55 +81,147 @@ def of_restart(ranks: int) -> float:
             "--nproc-per-node",
             str(ranks),
         ]
-        command += ["--max-restarts", "2", __file__, "--restarted", name]
+        command += [
+            "--max-restarts",
+            "2",
+            __file__,
+            "--restarted",
+            name,
+            "--steps",
+            str(steps),
+            "--pause",
+            str(pause),
+        ]
         subprocess.run(command, env=environment, capture_output=True, timeout=400, check=True)
         log = [json.loads(line) for path in folder.glob("log-*") for line in path.read_text().splitlines()]
     (killed,) = (line["t"] for line in log if "kill" in line)
-    return min(line["t"] for line in log if line.get("again")) - killed
+    return min(line["t"] for line in log if line.get("again")) - killed, log
 
 
-def of_survivors(ranks: int) -> tuple[float, float]:
-    """Gives the seconds to the new crew, formed and healed, and to its first step."""
+def of_survivors(ranks: int, steps: int, pause: float) -> tuple[list[float], list[dict]]:
+    """Gives the seconds that the last survivor took to see the loss, to agree, form and heal, to its first step, and all of them; and the log."""
     from ddp.crews import Ranks, lines
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = {"ranks": ranks, "min_ranks": 1, "steps": STEPS, "pause": PAUSE, "lease": 30.0}
+        options = {
+            "ranks": ranks,
+            "min_ranks": 1,
+            "steps": steps,
+            "pause": pause,
+            "lease": 30.0,
+            "phases": True,
+        }
         with Ranks(folder, options) as started:
             for rank in range(ranks):
-                started.start(f"r{rank}", kills=[[AT, "reduced"]] if rank == 1 else [])
+                started.start(f"r{rank}", kills=[[steps // 3, "reduced"]] if rank == 1 else [])
             codes = started.wait(300)
             assert sorted(codes.values()) == [-9] + [0] * (ranks - 1), codes
         log = lines(folder)
     (killed,) = (line["t"] for line in log if "kill" in line)
-    formed = min(line["t"] for line in log if line.get("crew") == 1)
-    return formed - killed, min(
-        line["t"] for line in log if line.get("crew") == 1 and "done" in line
-    ) - killed
+    after = [line for line in log if line["t"] > killed]
+    moments = [killed]
+    for mark in ({"begins": "agree"}, {"ends": "agree"}, {"ends": "form"}, {"ends": "heal"}):
+        ((key, value),) = mark.items()
+        moments.append(max(_first(after, lambda line, key=key, value=value: line.get(key) == value)))
+    moments.append(max(_first(after, lambda line: line.get("crew") == 1 and "done" in line)))
+    return [*(late - early for early, late in itertools.pairwise(moments)), moments[-1] - killed], log
+
+
+def _first(log: list[dict], of_kind: Callable[[dict], bool]) -> list[float]:
+    """The moment of each rank's first line of a kind."""
+    found: dict[str, float] = {}
+    for line in filter(of_kind, log):
+        found.setdefault(line["rank_of"], line["t"])
+    return [*found.values()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--pause", type=float, default=0.05, help="seconds of each step")
+    parser.add_argument("--picture", type=Path, help="draw the last two runs' losses over time")
     parser.add_argument("--restarted", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.restarted:
-        restarted(args.restarted)
+        restarted(args.restarted, args.steps, args.pause)
         return
-    print("| ranks | survivors: formed and healed | next step | torchrun's restart: next step | ratio |")
-    print("|---|---|---|---|---|")
+    print(
+        "| ranks | detect | agree | form | heal | first step | survivors: next step | torchrun's restart: next step | ratio | load |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for ranks in args.ranks:
         mine, theirs = [], []
         for _ in range(args.times):
-            mine.append(of_survivors(ranks))
-            theirs.append(of_restart(ranks))
-        formed, step = (statistics.median(column) for column in zip(*mine, strict=True))
+            seconds, survived = of_survivors(ranks, args.steps, args.pause)
+            restart, again = of_restart(ranks, args.steps, args.pause)
+            mine.append(seconds)
+            theirs.append(restart)
+            if args.picture:
+                args.picture.write_text(drawn(survived, again, ranks))
+        *parts, step = (statistics.median(column) for column in zip(*mine, strict=True))
         restart = statistics.median(theirs)
+        cells = " | ".join(f"{part:.2f} s" for part in (*parts, step))
         print(
-            f"| {ranks} | {formed:.2f} s | {step:.2f} s | {restart:.1f} s | {restart / step:.0f} |",
+            f"| {ranks} | {cells} | {restart:.1f} s | {restart / step:.0f} | {os.getloadavg()[0]:.0f} |",
             flush=True,
         )
+
+
+WIDE, HIGH, LEFT, TOP = 900, 300, 56, 56
+STYLE = """<style>
+text{fill:#334155} .axis{stroke:#64748b} .survive{stroke:#2563eb} .restart{stroke:#d97706} .kill{stroke:#dc2626}
+.s{fill:#2563eb} .r{fill:#b45309} .k{fill:#dc2626}
+@media (prefers-color-scheme:dark){text{fill:#cbd5e1} .survive{stroke:#60a5fa} .restart{stroke:#fbbf24} .s{fill:#60a5fa} .r{fill:#fbbf24} .k{fill:#f87171} .kill{stroke:#f87171}}
+</style>"""
+
+
+def losses(log: list[dict]) -> tuple[list[tuple[float, float]], float]:
+    """The seconds since the first step and the loss of each step, as the ranks that did it last have it; and when the rank died."""
+    steps: dict[int, list[dict]] = {}
+    for line in sorted((line for line in log if "done" in line), key=lambda line: line["t"]):
+        same = [one for one in steps.get(line["done"], []) if one["of"] == line["of"]]
+        steps[line["done"]] = [*same, line]
+    begun = min(line["t"] for line in log if "done" in line)
+    points = [
+        (max(line["t"] for line in done) - begun, statistics.mean(line["loss"] for line in done))
+        for _, done in sorted(steps.items())
+    ]
+    (killed,) = (line["t"] for line in log if "kill" in line)
+    return points, killed - begun
+
+
+def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
+    """The losses of both runs over time."""
+    (mine, died), (theirs, ended) = losses(survived), losses(again)
+    end, top = max(theirs[-1][0], mine[-1][0]), max(loss for _, loss in mine)
+    across = lambda seconds: LEFT + (WIDE - LEFT - 16) * seconds / end  # noqa: E731
+    down = lambda loss: HIGH - 44 - (HIGH - 44 - TOP) * loss / top  # noqa: E731
+    lines = [
+        f'<polyline class="{name}" points="{" ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)}" '
+        f'fill="none" stroke-width="2" stroke-linejoin="round"/>'
+        for name, points in (("restart", theirs), ("survive", mine))
+    ]
+    kills = [
+        f'<path class="kill" d="M{across(x):.1f},{TOP - 8}V{HIGH - 44}" stroke-dasharray="4 3"/>'
+        for x in (died, ended)
+    ]
+    every = next(size for size in (1, 2, 5, 10, 20, 50, 100) if end / size <= 9)
+    ticks = [
+        f'<text x="{across(x):.1f}" y="{HIGH - 26}" text-anchor="middle">{x}</text>'
+        for x in range(0, int(end) + 1, every)
+    ]
+    words = [
+        f'<text class="k" x="{across(died) + 6:.1f}" y="{TOP - 22}">one of {ranks} ranks is killed</text>',
+        f'<text class="s" x="{across(mine[-1][0]) + 8:.1f}" y="{down(mine[-1][1]) - 8:.1f}">survivors</text>',
+        f'<text class="r" x="{across(theirs[-1][0]):.1f}" y="{down(theirs[-1][1]) - 8:.1f}" text-anchor="end">torchrun\'s restart</text>',
+        f'<text x="{(LEFT + WIDE) / 2}" y="{HIGH - 8}" text-anchor="middle">seconds</text><text x="16" y="{TOP - 8}">loss</text>',
+    ]
+    axis = f'<path class="axis" d="M{LEFT},{TOP - 8}V{HIGH - 44}H{WIDE - 16}" fill="none"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="13">'
+    return "\n".join([head, STYLE, axis, *kills, *lines, *ticks, *words, "</svg>\n"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-disk (where checkpoints are written), netns (the network namespace to be in),
+disk (where checkpoints are written), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
 kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
@@ -26,7 +26,9 @@ from torch.nn.functional import mse_loss
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
 from isobatch.integrations.torch.elastic import healing
+from isobatch.integrations.torch.elastic import survivors as survivors_module
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
+from isobatch.integrations.torch.elastic.membership import Membership
 
 PLACES = ("forward", "between", "reduced", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -89,6 +91,26 @@ def undisturbed(options) -> tuple[dict, dict]:
     return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
 
 
+PHASES = {"agree": (Membership, "form"), "form": (CrewGroup, "form"), "heal": (survivors_module, "heal")}
+"""The parts of a crew's making that have a function; what is before the first is the detection."""
+
+
+def _say_phases(say) -> None:
+    """Logs when each part begins and ends."""
+    for phase, (owner, name) in PHASES.items():
+        setattr(owner, name, _around(getattr(owner, name), phase, say))
+
+
+def _around(function, phase, say):
+    def around(*args, **options):
+        say(begins=phase)
+        found = function(*args, **options)
+        say(ends=phase)
+        return found
+
+    return around
+
+
 def write(disk: Path, net, optimizer, crew) -> None:
     """Writes a checkpoint."""
     state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "run": crew.run.state_dict()}
@@ -131,6 +153,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         return new_group(*args, **settings)
 
     torch.distributed.new_group = connecting
+    if options.get("phases"):
+        _say_phases(say)
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     crews = survivors(
         recipe_of(options),
@@ -148,6 +172,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             model = crew.wrap(net, device_ids=[device.index] if gpus else None)
             for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
                 ids: list[int] = []
+                mean = 0.0
                 at(step.number, "forward")
                 for micro in step:
                     index, x, y = micro.batch
@@ -156,6 +181,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                         say(take=step.number, crew=crew.number, ids=ids, lr=optimizer.param_groups[0]["lr"])
                     with micro.sync(model):
                         loss = mse_loss(model(x.to(device)), y.to(device)) * micro.weight
+                        mean += loss.item()
                         if not micro.last:
                             at(step.number, "between")
                         loss.backward()
@@ -167,7 +193,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                 optimizer.zero_grad()
                 averages.move()
                 if not crew.void:
-                    say(done=step.number, crew=crew.number, of=crew.size)
+                    say(done=step.number, crew=crew.number, of=crew.size, loss=mean)
                 at(step.number, "end")
                 time.sleep(options.get("pause", 0.0))
                 if step.number % 10 == 9 and crew.rank == 0 and options.get("check"):

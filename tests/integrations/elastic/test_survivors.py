@@ -1,8 +1,12 @@
 """A run that loses ranks, takes others in and goes on in the same step is the run that nobody disturbed."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -122,6 +126,28 @@ def test_the_last_rank_with_the_state_goes_on_at_once_when_it_wakes(tmp_path):
             crew, killed = max(line["crew"] for line in lines(tmp_path) if "at" in line), time.time()
             ranks.wait_for(lambda line, crew=crew: line.get("crew", 0) > crew and "done" in line, 20)
             assert time.time() - killed < 10
+
+
+@pytest.mark.slow
+def test_a_torchrun_for_each_rank_starts_its_own_again(tmp_path, alone):
+    """The killed rank comes in again, by its torchrun, while the others go on."""
+    options = {**OPTIONS, "pause": 0.6}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    command += ["--max-restarts", "3", surviving.__file__]
+    with Ranks(tmp_path, options) as store, ExitStack() as stack:
+        launchers = []
+        for rank in range(3):
+            asked = {**options, "kills": [[5, "between"]] if rank == 1 else []}
+            words = [f"127.0.0.1:{store.port}", str(tmp_path), f"r{rank}", json.dumps(asked)]
+            process = stack.enter_context(subprocess.Popen([*command, *words], start_new_session=True))
+            stack.callback(os.killpg, process.pid, signal.SIGTERM)
+            launchers.append(process)
+        codes = [process.wait(180) for process in launchers]
+        stack.pop_all()
+    assert codes == [0, 0, 0]
+    assert faults(tmp_path, alone)[0] == []
+    crews = {line["crew"]: line["of"] for line in lines(tmp_path) if "at" in line}
+    assert crews == {0: 3, 1: 2, 2: 3}
 
 
 def ended(folder, options, names, each=None, seconds=90):

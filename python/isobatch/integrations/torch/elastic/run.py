@@ -237,7 +237,8 @@ class ElasticRun:
         if not self._agreed:
             self._ranks.agree(self._facts)
             self._agreed = True
-            check_rendezvous(self.world.rank)
+            if self._watch is ALL_THERE:  # Ranks that may be lost have a store of their own.
+                check_rendezvous(self.world.rank)
 
     # ---- what a training takes from it ----
 
