@@ -52,7 +52,6 @@ class Chaos:
         self.dead: set[str] = set()
         self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
         self.link: tuple[int, float] | None = None
-        self.full = 0.0
 
     def start(self, name: str, **options: int) -> None:
         """Starts a rank, on the next host."""
@@ -94,15 +93,22 @@ class Chaos:
             self.link = self.draw.randint(1, HOSTS), time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self.hosts.cut(self.link[0])
             self._note("cuts", cut=self.link[0])
-        elif what < 0.75 and self.disk is not None and len(members) > 1 and not self.full:
-            self.full = time.monotonic() + 1.0
-            with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as other:
-                while True:
-                    other.write(b"x" * 4096)
-            self._note("full", full=True)
+        elif what < 0.75 and self.disk is not None and len(members) > 1:
+            self.fill()
         if len(self.alive()) < self.draw.choice((2, 3, 4, 5)):
             self.start(f"j{self.counts['joins'] + 1}")
             self.counts["joins"] += 1
+
+    def fill(self) -> None:
+        """Fills the disk until a rank could not write: it dies of it, and the next to write has room again."""
+        there, until = self.alive(), time.monotonic() + 2.0
+        with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as other:
+            while True:
+                other.write(b"x" * 4096)
+        while len(self.alive()) == len(there) and time.monotonic() < until:
+            time.sleep(0.01)
+        (self.disk / "other").unlink()
+        self._note("full", full=True)
 
     def relent(self, *, now: bool = False) -> None:
         """Wakes who was paused for long enough, and mends what was cut or full."""
@@ -114,9 +120,6 @@ class Chaos:
         if self.hosts is not None and self.link is not None and at > self.link[1]:
             self.hosts.cut(self.link[0], "up")
             self.link = None
-        if self.disk is not None and self.full and at > self.full:
-            (self.disk / "other").unlink()
-            self.full = 0.0
 
     def _note(self, kind: str, **what: object) -> None:
         self.counts[kind] += 1
