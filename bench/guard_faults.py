@@ -26,7 +26,9 @@ KINDS = {healthy.script: healthy.kind.partition(",")[0] for healthy in SCRIPTS}
 
 HEAD = """# What the guard says of whole scripts, healthy and not
 
-Written by `python bench/guard_faults.py bench/results/guard.md` on {date}: two gloo processes on a CPU with tiny models,
+> {healthy} healthy scripts go through, and {faults} injected faults are named.
+
+Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes on a CPU with tiny models,
 {versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`
 asserts both tables. What the guard costs is in [validate.md](validate.md).
 """
@@ -89,19 +91,31 @@ def fault_rows(ranks: Ranks) -> Iterator[tuple[bool, str]]:
         yield named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
 
 
+def part(rows: list[tuple[bool, str]]) -> str:
+    """How many rows are as expected, of how many."""
+    return f"{sum(good for good, _ in rows)} of {len(rows)}"
+
+
 def main() -> None:
     """Both tables, into the file that is given."""
-    ranks = Ranks()
+    ranks, loads = Ranks(), [os.getloadavg()[0]]
     healthy, faults = list(healthy_rows(ranks)), list(fault_rows(ranks))
     ranks.pool.close()
+    loads.append(os.getloadavg()[0])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
     lines = [
-        HEAD.format(date=datetime.date.today().isoformat(), versions=versions),
-        f"## Healthy scripts: {sum(good for good, _ in healthy)} of {len(healthy)} go through\n",
+        HEAD.format(
+            date=datetime.date.today().isoformat(),
+            load=" to ".join(f"{load:.0f}" for load in loads),
+            versions=versions,
+            healthy=part(healthy),
+            faults=part(faults),
+        ),
+        f"## Healthy scripts: {part(healthy)} go through\n",
         "| script | how | the guard | what it notes, and could not look at |",
         "|---|---|---|---|",
         *(row for _, row in healthy),
-        f"\n## Injected faults: {sum(good for good, _ in faults)} of {len(faults)} are named\n",
+        f"\n## Injected faults: {part(faults)} are named\n",
         "| injected | script | before step | diagnosis | as expected |",
         "|---|---|---|---|---|",
         *(row for _, row in faults),
