@@ -21,7 +21,6 @@ NO_ROOM, NO_SIZE = (
 )
 RUNS = [
     ("", {"precision": "bf16"}, []),
-    ("", HALF, []),
     ("", CLIPPED, [BEHIND]),
     ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
     ("no division", HALF, "no division by the accumulation (3×)"),

@@ -71,7 +71,7 @@ if __name__ == "__main__":
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     for kind, fields in json.loads(sys.argv[1]):
-        known = {"effective_batch": 48, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, "dataset_size": 480}
+        known = {"effective_batch": 48, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, "dataset_size": 384}
         plan = ib.plan(ib.Recipe(**{**known, "duration": "2ep", "warmup": "3st", **fields}), 2)
         try:
             said = main(plan, kind)
