@@ -1,6 +1,5 @@
 """What one rank can show of `survivors`: what it refuses, and where a run says it ends."""
 
-import signal
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
@@ -27,11 +27,10 @@ RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, d
 
 @pytest.fixture
 def store():
-    """A store in a process of its own, and its address."""
-    command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process, f"127.0.0.1:{process.stdout.readline().split()[-1]}"
-        process.kill()
+    """The address of a store."""
+    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{made.port}"
+    del made
 
 
 def crews(address, net=None, **options):
@@ -59,7 +58,7 @@ def train(address, *, after=lambda crew: None, forget=(), **options):
 
 def test_a_run_that_nobody_disturbs_ends(store):
     seen = []
-    train(store[1], after=lambda crew: seen.append(crew.run.state_dict()["step"]))
+    train(store, after=lambda crew: seen.append(crew.run.state_dict()["step"]))
     assert seen == [1, 2, 3, 4, 5, 6]
     assert not dist.is_initialized()
 
@@ -76,20 +75,33 @@ def test_a_run_that_nobody_disturbs_ends(store):
 )
 def test_a_loop_that_forgets_is_told_where_the_run_ends(store, forget, why):
     with pytest.raises(ib.InputError, match=why):
-        train(store[1], forget=forget)
+        train(store, forget=forget)
 
 
-def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one(store):
-    process, address = store
+def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one():
+    command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        address = f"127.0.0.1:{process.stdout.readline().split()[-1]}"
 
-    def after(crew):
-        if crew.run.position.step == 2:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        crew.run.state_dict()
+        def after(crew):
+            if crew.run.position.step == 2:
+                process.kill()
+                process.wait()
+            crew.run.state_dict()
 
-    with pytest.raises(ib.InputError, match=r"is gone .*at step 2, and the last state .* is of step 1$"):
-        train(address, after=after)
+        with pytest.raises(ib.InputError, match=r"is gone .*at step 2, and the last state .* is of step 1$"):
+            train(address, after=after)
+
+
+def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
+    def form(*args, **options):
+        raise RuntimeError("gloo: connect to 127.0.1.1 refused")
+
+    monkeypatch.setattr(CrewGroup, "form", form)
+    with pytest.raises(
+        ib.InputError, match=r"formed 5 times .* \(gloo: connect .* GLOO_SOCKET_IFNAME .* step 0"
+    ):
+        next(crews(store))
 
 
 @pytest.mark.parametrize(
@@ -103,13 +115,9 @@ def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one(sto
         ({"net": nn.Linear(2, 1)}, "model is "),
     ],
 )
-def test_a_rank_of_another_run_is_refused(monkeypatch, change, why):
-    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
+def test_a_rank_of_another_run_is_refused(store, monkeypatch, change, why):
     def comes(recipe, net, **settings):
-        members = Membership(
-            Store(f"127.0.0.1:{made.port}", 5.0), "r", ranks=2, min_ranks=1, lease=2.0, timeout=5.0
-        )
+        members = Membership(Store(store, 5.0), "r", ranks=2, min_ranks=1, lease=2.0, timeout=5.0)
         training = TrainingState(net, torch.optim.SGD(net.parameters(), lr=0.1), {})
         try:
             members.compare(_Survivors(members, training, recipe, None, settings)._facts())
