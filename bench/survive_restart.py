@@ -46,13 +46,10 @@ def restarted(folder: Path, steps: int, pause: float) -> None:
         optimizer.load_state_dict(checkpoint["optimizer"])
     log = (folder / f"log-{os.getpid()}.jsonl").open("w", buffering=1)
     for step in run.steps(run.loader(data)):
-        mean = 0.0
         for micro in step:
             _, x, y = micro.batch
             with micro.sync(model):
-                loss = mse_loss(model(x), y) * micro.weight
-                loss.backward()
-            mean += loss.item()
+                (mse_loss(model(x), y) * micro.weight).backward()
         if step.number == steps // 3 and not checkpoint and run.world.rank == 1:
             log.write(json.dumps({"t": time.time(), "kill": step.number}) + "\n")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -60,8 +57,7 @@ def restarted(folder: Path, steps: int, pause: float) -> None:
         scheduler.step()
         optimizer.zero_grad()
         time.sleep(pause)
-        done = {"done": step.number, "again": bool(checkpoint), "loss": mean, "of": run.world.size}
-        log.write(json.dumps({"t": time.time(), **done}) + "\n")
+        log.write(json.dumps({"t": time.time(), "done": step.number, "again": bool(checkpoint)}) + "\n")
         if run.world.rank == 0:
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "run": run.state_dict()}
             torch.save(state, path.with_suffix(".new"))
@@ -142,7 +138,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pause", type=float, default=0.05, help="seconds of each step")
-    parser.add_argument("--picture", type=Path, help="draw the last two runs' losses over time")
+    parser.add_argument("--picture", type=Path, help="draw the last two runs' steps over time")
     parser.add_argument("--restarted", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.restarted:
@@ -178,50 +174,54 @@ text{fill:#334155} .axis{stroke:#64748b} .survive{stroke:#2563eb} .restart{strok
 </style>"""
 
 
-def losses(log: list[dict]) -> tuple[list[tuple[float, float]], float]:
-    """The seconds since the first step and the loss of each step, as the ranks that did it last have it; and when the rank died."""
-    steps: dict[int, list[dict]] = {}
-    for line in sorted((line for line in log if "done" in line), key=lambda line: line["t"]):
-        same = [one for one in steps.get(line["done"], []) if one["of"] == line["of"]]
-        steps[line["done"]] = [*same, line]
+def steps_done(log: list[dict]) -> tuple[list[tuple[float, int]], float]:
+    """The seconds since the first step and the number of each step, when its last rank had done it; and when the rank died."""
     begun = min(line["t"] for line in log if "done" in line)
-    points = [
-        (max(line["t"] for line in done) - begun, statistics.mean(line["loss"] for line in done))
-        for _, done in sorted(steps.items())
-    ]
+    ends: dict[int, float] = {}
+    for line in log:
+        if "done" in line:
+            ends[line["done"]] = max(line["t"], ends.get(line["done"], 0.0))
     (killed,) = (line["t"] for line in log if "kill" in line)
-    return points, killed - begun
+    return [(end - begun, step + 1) for step, end in sorted(ends.items())], killed - begun
 
 
 def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
-    """The losses of both runs over time."""
-    (mine, died), (theirs, ended) = losses(survived), losses(again)
-    end, top = max(theirs[-1][0], mine[-1][0]), max(loss for _, loss in mine)
-    across = lambda seconds: LEFT + (WIDE - LEFT - 16) * seconds / end  # noqa: E731
-    down = lambda loss: HIGH - 44 - (HIGH - 44 - TOP) * loss / top  # noqa: E731
+    """The steps that both runs have done, over time."""
+    (mine, died), (theirs, ended) = steps_done(survived), steps_done(again)
+    end, top = max(theirs[-1][0], mine[-1][0]), mine[-1][1]
+
+    def across(seconds: float) -> float:
+        return LEFT + (WIDE - LEFT - 16) * seconds / end
+
+    def down(step: float) -> float:
+        return HIGH - 44 - (HIGH - 44 - TOP) * step / top
+
     lines = [
         f'<polyline class="{name}" points="{" ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)}" '
-        f'fill="none" stroke-width="2" stroke-linejoin="round"/>'
+        f'fill="none" stroke-width="2.5" stroke-linejoin="round"/>'
         for name, points in (("restart", theirs), ("survive", mine))
     ]
     kills = [
-        f'<path class="kill" d="M{across(x):.1f},{TOP - 8}V{HIGH - 44}" stroke-dasharray="4 3"/>'
-        for x in (died, ended)
+        f'<path class="kill" d="M{across(x):.1f},{down(y) - 9:.1f}v18" stroke-width="2"/>'
+        for x, y in ((died, top // 3), (ended, top // 3))
     ]
     every = next(size for size in (1, 2, 5, 10, 20, 50, 100) if end / size <= 9)
     ticks = [
         f'<text x="{across(x):.1f}" y="{HIGH - 26}" text-anchor="middle">{x}</text>'
         for x in range(0, int(end) + 1, every)
     ]
+    ticks += [f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>' for y in (0, top)]
+    middle = (theirs[-1][0] + ended) / 2
     words = [
-        f'<text class="k" x="{across(died) + 6:.1f}" y="{TOP - 22}">one of {ranks} ranks is killed</text>',
-        f'<text class="s" x="{across(mine[-1][0]) + 8:.1f}" y="{down(mine[-1][1]) - 8:.1f}">survivors</text>',
-        f'<text class="r" x="{across(theirs[-1][0]):.1f}" y="{down(theirs[-1][1]) - 8:.1f}" text-anchor="end">torchrun\'s restart</text>',
-        f'<text x="{(LEFT + WIDE) / 2}" y="{HIGH - 8}" text-anchor="middle">seconds</text><text x="16" y="{TOP - 8}">loss</text>',
+        f'<text class="k" x="{across(ended) + 12:.1f}" y="{down(top // 3) + 18:.1f}">one of {ranks} ranks is killed</text>',
+        f'<text class="s" x="{across(mine[-1][0]) + 8:.1f}" y="{TOP + 4}">survivors go on</text>',
+        f'<text class="r" x="{across(middle):.1f}" y="{down(top // 3) - 8:.1f}" text-anchor="middle">torchrun restarts all ranks</text>',
+        f'<text x="{(LEFT + WIDE) / 2}" y="{HIGH - 8}" text-anchor="middle">seconds</text>',
+        f'<text x="{LEFT}" y="{TOP - 18}">steps done</text>',
     ]
     axis = f'<path class="axis" d="M{LEFT},{TOP - 8}V{HIGH - 44}H{WIDE - 16}" fill="none"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="13">'
-    return "\n".join([head, STYLE, axis, *kills, *lines, *ticks, *words, "</svg>\n"])
+    return "\n".join([head, STYLE, axis, *lines, *kills, *ticks, *words, "</svg>\n"])
 
 
 if __name__ == "__main__":

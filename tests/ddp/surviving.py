@@ -172,7 +172,6 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             model = crew.wrap(net, device_ids=[device.index] if gpus else None)
             for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
                 ids: list[int] = []
-                mean = 0.0
                 at(step.number, "forward")
                 for micro in step:
                     index, x, y = micro.batch
@@ -181,7 +180,6 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                         say(take=step.number, crew=crew.number, ids=ids, lr=optimizer.param_groups[0]["lr"])
                     with micro.sync(model):
                         loss = mse_loss(model(x.to(device)), y.to(device)) * micro.weight
-                        mean += loss.item()
                         if not micro.last:
                             at(step.number, "between")
                         loss.backward()
@@ -193,7 +191,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                 optimizer.zero_grad()
                 averages.move()
                 if not crew.void:
-                    say(done=step.number, crew=crew.number, of=crew.size, loss=mean)
+                    say(done=step.number, crew=crew.number, of=crew.size)
                 at(step.number, "end")
                 time.sleep(options.get("pause", 0.0))
                 if step.number % 10 == 9 and crew.rank == 0 and options.get("check"):
