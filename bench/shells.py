@@ -36,9 +36,10 @@ NAMES = [
     "mpirun",
     "deepspeed",
     "accelerate",
+    "swift",
+    "megatron",
     "singularity",
     "nohup",
-    "time_it",
     "bash",
     "sh",
     "sbatch",
@@ -70,6 +71,7 @@ class Sandbox:
         for name in NAMES:
             (folder / "bin" / name).write_text(STUB)
             (folder / "bin" / name).chmod(0o755)
+        (folder / "bin" / "expr").symlink_to("/usr/bin/expr")
         (folder / "env").write_text(NOT_THERE)
         folder.chmod(0o755)
 

@@ -175,12 +175,33 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
         ),
         ("for rate in rates: args.learning_rate = rate", "learning_rate depends on rates"),
         ("args.learning_rate = rate()", "learning_rate is computed, and nothing here is executed: give lr"),
+        ("setattr(args, 'learning_rate', rate())", r"learning_rate is rate\(\)"),
+        ("setattr(args, name, 3)", r"learning_rate may be set by setattr \(line 5\)"),
+        ("if debug: setattr(args, 'learning_rate', 3)", r"learning_rate depends on debug \(line 5\)"),
+        (
+            "def later(): args.learning_rate = 1",
+            r"learning_rate is set in later \(line 5\), which this file does",
+        ),
+        ("find(args).learning_rate = 3", r"learning_rate may be set by find\(args\).learning_rate"),
+        ("try: load()\nexcept E: args.learning_rate = 3", "learning_rate depends on an error in try"),
     ],
 )
 def test_a_later_change_counts(tmp_path, change, says):
     text = f"args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n\n{change}\n"
     with pytest.raises(InputError, match=says):
         ib.Recipe.read(script(tmp_path, text), gpus=1)
+
+
+@pytest.mark.parametrize("loop", ["for B in range(3):", "while B := more():", "for i in x:\n    B = B * 2"])
+def test_what_a_loop_sets_is_not_what_it_was_before(tmp_path, loop):
+    call = "TrainingArguments('o', per_device_train_batch_size=B, learning_rate=2e-5, max_steps=9)"
+    with pytest.raises(InputError, match=r"per_device_train_batch_size is B \(line \d\)"):
+        ib.Recipe.read(script(tmp_path, f"B = 4\n{loop}\n    args = {call}"), gpus=1)
+
+
+def test_a_script_that_python_refuses_is_refused(tmp_path):
+    with pytest.raises(InputError, match="'return' outside function"):
+        ib.Recipe.read(script(tmp_path, "return TrainingArguments('o')"), gpus=1)
 
 
 def test_an_unknown_table_may_hold_anything(tmp_path):

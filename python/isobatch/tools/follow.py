@@ -128,25 +128,35 @@ class Script(Scope):
         self._follow(tree.body)
         for name, node in self.functions.items():
             if name not in self.called:
-                self._enter(node, {})
+                self._enter_uncalled(node)
 
     def statement(self, node: ast.stmt) -> None:
         """Follows a statement."""
         self.calls += 1
         if self.calls > _MOST_CALLS:
             raise InputError(f"line {node.lineno}: more than {_MOST_CALLS:,} statements to follow")
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            named = (inner for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
+            self._lose((inner.target for inner in named), f"a := (line {node.lineno})")
         match node:
             case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
                 return
             case ast.If():
                 self._choose(node)
-            case ast.With() | ast.Try():
-                self._look(getattr(node, "items", ()))
+            case ast.With():
+                self._look(node.items)
                 self._follow(node.body)
+            case ast.Try():
+                self._follow([*node.body, *node.orelse])
+                for handler in node.handlers:
+                    self._maybe(node, handler.body, "an error in try")
+                self._follow(node.finalbody)
             case ast.For() | ast.While():
-                self._maybe(
-                    node, node.body, f"{ast.unparse(node.iter if isinstance(node, ast.For) else node.test)}"
-                )
+                test = ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
+                targets = [node.target] if isinstance(node, ast.For) else []
+                self._lose([*targets, *node.body], f"{test} (line {node.lineno})")
+                self._maybe(node, node.body, test)
+                self._maybe(node, node.orelse, test)
             case ast.Return():
                 raise _Returned(None if node.value is None else self.value(node.value))
             case ast.Import() | ast.ImportFrom():
@@ -192,8 +202,14 @@ class Script(Scope):
         with suppress(_Returned):
             self._follow(body)
         self.when.pop()
-        self.known = held
-        for inner in (it for part in body for it in ast.walk(part)):
+        after, self.known = self.known, held
+        for name, table in held.items():
+            _lose_changes(table, after.get(name), f"depends on {why}")
+        self._lose(body, why)
+
+    def _lose(self, nodes: Iterable[ast.AST], why: str) -> None:
+        """What statements set that may run, or not, or often, is not known."""
+        for inner in (it for node in nodes for it in ast.walk(node)):
             if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
                 inner.ctx, ast.Store
             ):
@@ -262,6 +278,8 @@ class Script(Scope):
         last = name.rpartition(".")[2]
         if _setter(node) and isinstance(of := self._holder(node), dict):
             return self._set(node, of)
+        if name == "setattr" and len(node.args) == 3:
+            return self._set_attribute(node)
         if self._is_looked_for(name):
             if id(node) not in self.made or self.depth:
                 self._make(node, last)
@@ -290,6 +308,15 @@ class Script(Scope):
             return self._keywords(node)
         return Unknown()
 
+    def _set_attribute(self, node: ast.Call) -> None:
+        """`setattr(args, "max_steps", 100)`; a name that is not known may be any."""
+        settings, name, value = self.value(node.args[0]), self.value(node.args[1]), self._said(node.args[2])
+        if isinstance(settings, dict):
+            lost = Unknown(why=f"may be set by setattr (line {node.lineno}), of a name that is not known")
+            settings.update(
+                {name: value} if isinstance(name, str) else dict.fromkeys({*_OPEN, *settings}, lost)
+            )
+
     def _holder(self, node: ast.Call) -> Any:
         return self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
 
@@ -306,7 +333,16 @@ class Script(Scope):
         return of
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        """Also `a, b = parser.parse_args_into_dataclasses()`."""
+        """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
+        if (
+            isinstance(target, ast.Attribute)
+            and target.attr in _OPEN
+            and not isinstance(self.value(target.value), dict)
+        ):
+            lost = Unknown(why=f"may be set by {ast.unparse(target)} (line {target.lineno})")
+            for made in self.made.values():
+                if made.name in (*TRAINER, *TRL):
+                    made.settings[target.attr] = lost
         if (
             isinstance(target, ast.Tuple | ast.List)
             and isinstance(value, list)
@@ -414,6 +450,14 @@ class Script(Scope):
         given = {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
         return {**given, **{word.arg: self.value(word.value) for word in node.keywords if word.arg}}
 
+    def _enter_uncalled(self, function: ast.FunctionDef) -> None:
+        """Follows a function that somebody else may call: what it changes in settings made outside of it is not known."""
+        outside = [(made.settings, copy.deepcopy(made.settings)) for made in self.made.values()]
+        self._enter(function, {})
+        why = f"is set in {function.name} (line {function.lineno}), which this file does not call"
+        for settings, before in outside:
+            _lose_changes(settings, before, why)
+
     def _enter(self, function: ast.FunctionDef, given: dict[str, Any]) -> Any:
         """Follows a function to its return."""
         if self.depth >= _DEEPEST:
@@ -440,6 +484,14 @@ class Script(Scope):
         self.known = held
         self.depth -= 1
         return found
+
+
+def _lose_changes(table: Any, other: Any, why: str) -> None:
+    """Makes what differs in another table not known."""
+    if isinstance(table, dict) and isinstance(other, dict):
+        for key in {*table, *other}:
+            if repr(table.get(key)) != repr(other.get(key)):
+                table[key] = Unknown(why=why)
 
 
 def _constant(node: ast.expr | None) -> Any:

@@ -38,6 +38,9 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
     >>> script_settings("B = 4\\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2)", "t.py", "", [])
     ({'output_dir': 'out', 'per_device_train_batch_size': 8}, 'transformers')
     """
+    compile(
+        text, file, "exec", dont_inherit=True
+    )  # refuses more than ast.parse: a return outside of a function
     script = Script(ast.parse(text, file))
     made = list(script.made.values())
     found = [it for it in made if it.name in (*TRAINER, *TRL)]

@@ -7,46 +7,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.shells import builtins
-from isobatch.tools.shells.branches import Branches
-from isobatch.tools.shells.conditions import of_condition
-from isobatch.tools.shells.pieces import ALWAYS_SET
-from isobatch.tools.shells.simple import DECLARES
-from isobatch.tools.shells.state import LAUNCHERS, Launch, Outcome, Shell, is_known, is_mark, merged
-from isobatch.tools.shells.syntax import document_word, parse
-from isobatch.tools.shells.tree import (
-    Assignment,
-    Block,
-    Chain,
-    Choice,
-    Command,
-    Computed,
-    Condition,
-    Function,
-    Grouping,
-    Output,
-    Pipeline,
-    Repetition,
-    Selection,
-    Simple,
-    Text,
-)
+from isobatch.tools.shells import builtins, tree
+from isobatch.tools.shells.conditions import evaluate, negated
+from isobatch.tools.shells.expansion import Expansion
+from isobatch.tools.shells.state import (
+    ALWAYS_SET,
+    LAUNCHERS,
+    Launch,
+    Marks,
+    Outcome,
+    Shell,
+    is_known,
+    is_mark,
+    is_several,
+)  # fmt: skip
+from isobatch.tools.shells.syntax import DECLARES, parse
+from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text
 
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
+MAX_ROUNDS = 200
 _SHELLS = ("bash", "sh", "zsh", "dash")
+_OTHERS = ("source", ".", "eval", "exec", "exit", "return", *DECLARES)
+"""Commands of bash that are followed here."""
 
 
-class Execution(Branches):
-    """Follows one script."""
+class Execution:
+    """Follows one script.
+
+    Attributes:
+        launches: the commands, in their order.
+        unread: what is not read, in words.
+        goes_on: whether it was taken for granted that the script does not end somewhere, as in `cd data || exit 1`.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.locals: list[dict[str, Any]] = []
-        self.count = self.depth = self.line = 0
+        self.marks = Marks()
+        self.expansion = Expansion(self.marks)
+        self.launches: list[Launch] = []
+        self.unread: list[str] = []
+        self.goes_on = False
+        self.count = self.line = 0
+        self._when: list[str] = []
+        self._depth = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
         """Follows a text of commands.
@@ -54,20 +59,30 @@ class Execution(Branches):
         Raises:
             InputError: it cannot be read, or goes on and on.
         """
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"line {self.line}: commands call each other more than {MAX_DEPTH} deep")
-        found = self.block(shell, parse(text, line))
-        self.depth -= 1
-        return found
+        if not self._depth and not is_known(text):
+            raise InputError("has characters of Unicode's private use, which are not read")
+        with self._deeper():
+            return self._block(shell, parse(text, line))
 
-    def block(self, shell: Shell, block: Block) -> Outcome:
-        """Commands one after the other."""
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise InputError(f"line {self.line}: commands call each other more than {MAX_DEPTH} deep")
+        yield
+        self._depth -= 1
+
+    @contextmanager
+    def _under(self, condition: str) -> Iterator[None]:
+        """Commands that run only under a condition."""
+        self._when.append(self.marks.shown(condition))
+        yield
+        self._when.pop()
+
+    def _block(self, shell: Shell, block: Block) -> Outcome:
         status: bool | None = True
         for chain in block:
             status, flow = self._chain(shell, chain)
-            if not flow and status is False and shell.stops and not self.asked and _may_stop(chain):
-                flow = "exit"
             if flow:
                 return status, flow
         return status, ""
@@ -77,194 +92,251 @@ class Execution(Branches):
             self._chain(shell.copy(), chain._replace(background=False))
             return True, ""
         status: bool | None = True
-        for place, (operator, pipeline) in enumerate(chain.items):
-            last = place == len(chain.items) - 1
+        flow = ""
+        for operator, pipeline in chain.items:
             if operator and status is None:
-                status = self.maybe(shell, operator, pipeline, chain, last)
+                status = self._maybe(shell, operator, pipeline, chain)
             elif not operator or status == (operator == "&&"):
-                status, flow = self.pipeline(shell, pipeline, last)
-                if flow:
-                    return status, flow
+                status, flow = self._pipeline(shell, pipeline)
+            if flow:
+                return status, flow
         return status, ""
 
-    def pipeline(self, shell: Shell, pipeline: Pipeline, last: bool) -> Outcome:
-        """Commands joined by `|`; Args: last: of its chain."""
-        self.asked += not last or pipeline.negated
-        try:
-            if len(pipeline.commands) > 1:
-                for command in pipeline.commands:
-                    self._command(shell.copy(), command)
-                return None, ""
+    def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
+        """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
+        other, place = shell.copy(), f"{chain.source} (line {chain.line})"
+        with self._under(place):
+            _, flow = self._pipeline(other, pipeline)
+        if flow:
+            self._leave(flow)
+            return operator == "||"
+        self.marks.merge(shell, other, f"which depends on {place}")
+        return None
+
+    def _leave(self, flow: str) -> None:
+        """A branch that ends the script was not taken: else there is nothing to read."""
+        if flow == "return":
+            raise InputError(f"line {self.line}: a return that only some runs meet is not read")
+        self.goes_on = True
+
+    def _pipeline(self, shell: Shell, pipeline: Pipeline) -> Outcome:
+        if len(pipeline.commands) == 1:
             status, flow = self._command(shell, pipeline.commands[0])
-        finally:
-            self.asked -= not last or pipeline.negated
-        return (not status if pipeline.negated and status is not None else status), flow
+            return negated(status) if pipeline.negated else status, flow
+        for command in pipeline.commands:
+            self._command(shell.copy(), command)
+        return None, ""
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
         self.count += 1
         if self.count > MAX_COMMANDS:
             raise InputError(f"line {self.line}: more than {MAX_COMMANDS:,} commands: a loop without an end?")
+        self.line = getattr(command, "line", self.line)
+        try:
+            return self._followed(shell, command)
+        except InputError as error:
+            if error.message.startswith("line "):
+                raise
+            raise InputError(f"line {self.line}: {error.message}") from None
+
+    def _followed(self, shell: Shell, command: Command) -> Outcome:
         match command:
-            case Simple():
+            case tree.Simple():
                 return self._simple(shell, command)
-            case Choice():
-                return self.choice(shell, command, 0)
-            case Selection():
-                return self.selection(shell, command, 0)
-            case Repetition():
-                return self.loop(shell, command)
-            case Grouping():
-                if not command.apart:
-                    return self.block(shell, command.body)
-                return self.block(shell.copy(), command.body)[0], ""
-            case Condition():
-                return of_condition(self.expansion, shell, command), ""
-            case Computed():
-                value = self.expansion.computed(shell, command.inside, "(( … ))")
-                return (value != "0" if is_known(value) else None), ""
-            case Function():
+            case tree.Choice():
+                return self._choice(shell, command, 0)
+            case tree.Repetition():
+                return self._loop(shell, command)
+            case tree.Grouping(apart=True):
+                return self._block(shell.copy(), command.body)[0], ""
+            case tree.Grouping():
+                return self._block(shell, command.body)
+            case tree.Condition():
+                return evaluate(self.expansion, shell, command), ""
+            case tree.Function():
+                if command.name in builtins.BUILTINS or command.name in _OTHERS:
+                    raise InputError(f"a function with the name {command.name} is not read")
                 shell.functions[command.name] = command.body
         return True, ""
 
-    def _simple(self, shell: Shell, command: Simple) -> Outcome:
-        self.line = command.line
-        try:
-            return self._expanded(shell, command)
-        except InputError as error:
-            raise (
-                error
-                if error.message.startswith("line ")
-                else InputError(f"line {command.line}: {error.message}")
-            ) from None
+    def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
+        """`if` and `case`, from the branch of this number on."""
+        if number == len(choice.branches):
+            return True, ""
+        condition, body, source = choice.branches[number]
+        status: bool | None = True
+        if condition is not None:
+            status, flow = self._block(shell, condition)
+            if flow:
+                return status, flow
+        if status is not None:
+            return self._block(shell, body) if status else self._choice(shell, choice, number + 1)
+        place = f"{source} (line {choice.line})"
+        other = shell.copy()
+        with self._under(f"if {place}"):
+            first = self._block(shell, body)[1]
+        with self._under(f"if not {place}"):
+            second = self._choice(other, choice, number + 1)[1]
+        if first == second == "exit":
+            return None, "exit"
+        if first or second:
+            self._leave(
+                min(first, second, key=lambda it: it != "return") if first and second else first or second
+            )
+            shell.adopt(other if first else shell)
+        else:
+            self.marks.merge(shell, other, f"which depends on {place}")
+        return None, ""
 
-    def _expanded(self, shell: Shell, command: Simple) -> Outcome:
-        first = command.words[0] if command.words else None
-        if first in [(Text(name, False),) for name in DECLARES]:
-            return builtins.declare(self, shell, command)
+    def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
+        """Each round of a `for` with values that are known. Of another loop what it sets is not known, before it and behind."""
+        values = self._values(shell, loop)
+        if values is not None:
+            for value in values:
+                self._set_name(shell, loop, value)
+                status, flow = self._block(shell, loop.body)
+                if flow:
+                    return status, flow
+            return (None if values else True), ""
+        place = f"{loop.source} (line {loop.line})"
+        launches, unread = len(self.launches), len(self.unread)
+        for _ in range(MAX_DEPTH):
+            del self.launches[launches:], self.unread[unread:]
+            other = shell.copy()
+            with self._under(place):
+                if loop.name:
+                    self._set_name(other, loop, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
+                flow = self._block(other, loop.condition)[1] or self._block(other, loop.body)[1]
+            if flow:
+                self._leave(flow)
+                return None, ""
+            if not self.marks.merge(shell, other, f"which depends on {place}"):
+                return None, ""
+        raise InputError(f"{place} sets what is not known after many rounds")
+
+    def _set_name(self, shell: Shell, loop: tree.Repetition, value: str) -> None:
+        if loop.name in ALWAYS_SET or isinstance(shell.variables.get(loop.name), tuple):
+            raise InputError(f"a loop over {loop.name} is not read")
+        shell.variables[loop.name] = value
+
+    def _values(self, shell: Shell, loop: tree.Repetition) -> list[str] | None:
+        if not loop.name:
+            return None
+        values = list(shell.arguments or ())
+        if loop.words is not None:
+            values = [field for word in loop.words for field in self.expansion.fields(shell, word)]
+        elif shell.arguments is None:
+            return None
+        return values if len(values) < MAX_ROUNDS and all(map(is_known, values)) else None
+
+    def _simple(self, shell: Shell, command: tree.Simple) -> Outcome:
         if command.document is not None:
-            self.expansion.text(shell, document_word(command.document, command.line))
+            self.expansion.text(shell, command.document.word)
+        if command.words[:1] in [((Text(name, False),),) for name in DECLARES]:
+            builtins.declare(self.expansion, shell, command)
+            return True, ""
         words = [field for word in command.words for field in self.expansion.fields(shell, word)]  # type: ignore[arg-type]
         if not words:
             for assignment in command.assignments:
-                self.assign(shell, assignment)
-            ran = any(isinstance(part, Output) for it in command.assignments for part in it.value)
-            return (None if ran or command.words else True), ""
-        if words[0] in DECLARES:  # a variable had its name, or nothing before it
-            plain = tuple((Text(word, True),) for word in words)
-            return builtins.declare(self, shell, command._replace(words=plain))
-        if words[0] in shell.functions:
+                builtins.assign(self.expansion, shell, assignment)
+            ran = any(
+                isinstance(part, tree.Output)
+                for it in command.assignments
+                for word in it.words
+                for part in word
+            )
+            return (None if ran or command.words or command.may_fail else True), ""
+        name = words[0]
+        if name in shell.functions:
             return self._call(shell, command, words)
-        if (known := builtins.BUILTINS.get(words[0])) is not None:
-            with self._beside(shell, command.assignments):
-                return known(self, shell, words, command)
-        if not is_known(words[0]):
-            self.unread.append(f"line {command.line}: what {self.marks.shown(words[0])} runs is not known")
-        self.record(shell, words, command)
+        if name in _OTHERS or name in builtins.BUILTINS or name == "command":
+            return self._builtin(shell, command, words)
+        if not is_known(name):
+            self.unread.append(f"line {command.line}: what {self.marks.shown(name)} runs is not known")
+        self._record(shell, words, command)
         return None, ""
 
-    @contextmanager
-    def _beside(self, shell: Shell, assignments: tuple[Assignment, ...]) -> Iterator[None]:
-        """`A=1 command`: the variable has the value while the command runs."""
-        held = {it.name: shell.variables.get(it.name, ...) for it in assignments}
-        exported = set(shell.exported)
-        for assignment in assignments:
-            self.assign(shell, assignment)
-            shell.exported.add(assignment.name)
-        yield
-        for name, value in held.items():
-            if value is ...:
-                shell.variables.pop(name, None)
-            else:
-                shell.variables[name] = value
-        if held:
-            shell.exported = exported
+    def _builtin(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
+        """A command of bash itself. A redirection may keep it from being run: then what it changes is not read."""
+        name, shown = words[0], self.marks.shown(" ".join(words))
+        assigned = bool(command.assignments) and name not in ("read", "exec", "command")
+        if assigned or (command.may_fail and name in ("unset", "set", "shift", "eval", "exit", "return")):
+            raise InputError(f"{name} with an assignment or a redirection is not read")
+        if (
+            name == "read"
+            and command.document
+            and not command.assignments
+            and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
+        ):
+            builtins.read_document(self.expansion, shell, command.document, words[-1])
+            return False, ""  # it wants an end that is not there
+        if name in builtins.BUILTINS:
+            status = builtins.BUILTINS[name](self.expansion, shell, words)
+            return (None if command.may_fail else status), ""
+        if name in ("exit", "return"):
+            if len(words) > 2 or not all(word.isdecimal() or is_several(word) for word in words[1:]):
+                raise InputError(f"{shown} is not read")
+            if name == "return" and shell.local is None:
+                raise InputError("return outside of a function is not read")
+            return (int(words[1]) % 256 == 0 if words[1:] and is_known(words[1]) else None), name
+        if name == "eval":
+            text = " ".join(words[1:])
+            if not is_mark(text.lstrip()[:1] or "x"):
+                return self.run(text, shell, command.line)
+            self._record(shell, text.split() or [text], command)
+            self.unread.append(f"line {command.line}: what {shown} sets is not known")
+        elif name in ("source", "."):
+            self.unread.append(
+                f"line {command.line}: {shown} is another file, and not read: what it sets is not known"
+            )
+        elif words[1:2] and (words[1] in _OTHERS or words[1] in builtins.BUILTINS or name in DECLARES):
+            raise InputError(f"{shown} is not read")
+        elif words[1:]:
+            self._record(shell, words[name == "exec" :], command)
+            return None, "exit" if name == "exec" else ""
+        return None, ""
 
-    def _call(self, shell: Shell, command: Simple, words: list[str]) -> Outcome:
+    def _call(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
         """Calls a function: its arguments are its own, and so are its local variables."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"line {command.line}: functions call each other more than {MAX_DEPTH} deep")
-        held, shell.arguments = shell.arguments, tuple(words[1:])
-        loops, self.loops = self.loops, 0
-        self.returned.append([])
-        self.locals.append({})
-        with self._beside(shell, command.assignments):
-            status, flow = self._command(shell, shell.functions[words[0]])
-            for other in self.returned.pop():
-                why = f"which depends on the way through {words[0]} (line {command.line})"
-                shell.adopt(merged(shell, other, self.marks, why))
-                status = None
-            for name, value in self.locals.pop().items():
+        body = shell.functions[words[0]]
+        if body is None or command.may_fail or command.assignments:
+            raise InputError(f"{words[0]} is a function of some runs, or has a redirection or an assignment")
+        with self._deeper():
+            arguments, local = shell.arguments, shell.local
+            shell.arguments, shell.local = tuple(words[1:]), {}
+            status, flow = self._command(shell, body)
+            for name, value in shell.local.items():
+                shell.variables[name] = value
                 if value is ...:
-                    shell.variables.pop(name, None)
-                else:
-                    shell.variables[name] = value
-        shell.arguments, self.loops = held, loops
-        self.depth -= 1
+                    del shell.variables[name]
+            shell.arguments, shell.local = arguments, local
         return status, "" if flow == "return" else flow
 
-    def assign(self, shell: Shell, assignment: Assignment) -> None:
-        """Sets a variable."""
-        name = assignment.name
-        if name == "IFS":
-            shell.splits = False
-        if name in ALWAYS_SET:
-            return
-        value = builtins.assigned_value(self.expansion, shell, assignment)
-        if name in shell.fixed:
-            value = self.marks.mark(f"${name}", "which has a type of its own")
-        shell.variables[name] = value
-        if "*" in shell.exported:
-            shell.exported.add(name)
-
-    def record(self, shell: Shell, words: list[str], command: Simple) -> None:
+    def _record(self, shell: Shell, words: list[str], command: tree.Simple) -> None:
         """Writes a command down; of `bash -c "…"` those in it, which have its arguments."""
-        inner = self._inner(shell, words, command)
-        if inner is None or all(map(is_mark, inner[0])):
-            environment = self._environment(shell, command)
-            self.launches.append(Launch(command.line, tuple(words), tuple(self.when), environment))
-            return
-        text, arguments = inner
-        child = shell.child(arguments, self.marks)
-        for assignment in command.assignments:
-            self.assign(child, assignment)
-        held, self.returned, self.locals = (self.returned, self.locals), [], []
-        self.run(text, child, command.line)
-        self.returned, self.locals = held
-
-    def _environment(self, shell: Shell, command: Simple) -> tuple[tuple[str, str], ...]:
-        """The launchers' variables that a command sees: exported, or set for it alone."""
-        names = {it.name for it in command.assignments} | shell.exported
-        if names.isdisjoint(LAUNCHERS):
-            return ()
         own = shell.copy()
         for assignment in command.assignments:
-            self.assign(own, assignment)
-        seen = {name: own.variables.get(name) for name in LAUNCHERS if name in names}
-        return tuple((name, value) for name, value in seen.items() if isinstance(value, str))
+            builtins.assign(self.expansion, own, assignment)
+            own.exported.add(assignment.name)
+        text, arguments = self._inner(own, words, command)
+        if text and not is_several(text):
+            self.run(text, own.child(arguments), command.line)
+            return
+        seen = [(name, own.variables.get(name)) for name in LAUNCHERS if name in own.exported]
+        environment = tuple((name, value) for name, value in seen if isinstance(value, str))
+        self.launches.append(Launch(command.line, tuple(words), tuple(self._when), environment))
 
-    def _inner(self, shell: Shell, words: list[str], command: Simple) -> tuple[str, tuple[str, ...]] | None:
+    def _inner(self, shell: Shell, words: list[str], command: tree.Simple) -> tuple[str, tuple[str, ...]]:
         """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""
-        for place, word in enumerate(words[:-1]):
-            if PurePosixPath(word).name in _SHELLS:
-                rest = words[place + 1 :]
-                options = [it for it in rest if it.startswith("-")]
-                if (
-                    rest
-                    and options
-                    and rest[0] == options[0]
-                    and "c" in rest[0]
-                    and not rest[0].startswith("--")
-                    and len(rest) > 1
-                ):
-                    return rest[1], tuple(rest[3:])
-        takes = words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS
-        if command.document is None or not takes:
-            return None
-        return self.expansion.text(shell, document_word(command.document, command.line)), ()
-
-
-def _may_stop(chain: Chain) -> bool:
-    """Whether `set -e` ends the script where this fails."""
-    pipeline = chain.items[-1][1]
-    return not pipeline.negated and isinstance(pipeline.commands[-1], Simple | Condition | Computed)
+        for place, word in enumerate(words[:-2]):
+            option = words[place + 1]
+            if (
+                PurePosixPath(word).name in _SHELLS
+                and option[:1] == "-"
+                and option[1:2] != "-"
+                and "c" in option
+            ):
+                return words[place + 2], tuple(words[place + 4 :])
+        if command.document and (words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS):
+            return self.expansion.text(shell, command.document.word), ()
+        return "", ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from isobatch.errors import InputError
 from isobatch.tools.shells.tree import Command
 
 Value = str | tuple[str, ...] | None
@@ -17,7 +17,15 @@ Outcome = tuple[bool | None, str]
 LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
 """Variables by which a command, ms-swift's, starts processes of its own."""
 
-_FIRST_MARK = 0xF0000
+ALWAYS_SET = {
+    "PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE",
+    "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO", "FUNCNAME", "EPOCHSECONDS",
+    "EPOCHREALTIME", "SHLVL", "SHELLOPTS", "BASHOPTS", "PIPESTATUS", "DIRSTACK", "GROUPS", "OPTIND", "OPTERR", "SRANDOM", "BASH_COMMAND",
+    "BASH_SUBSHELL", "LANG", "TERM", "PS4", "_", "BASH_ARGV", "BASH_ARGC", "BASH_ARGV0", "BASH_REMATCH", "COMP_WORDBREAKS",
+}  # fmt: skip
+"""Variables that bash or the system gives a value."""
+
+FIRST_MARK = chr(0xF0000)
 _MOST_MARKS = 0xFFFD
 
 
@@ -55,45 +63,33 @@ class Shell:
 
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
-        splits: whether words are split at blanks: no IFS was set.
-        fixed: names whose assignment does more or less than to set a text: `declare -i`, `readonly`.
-        stops: whether a command that fails ends the script: `set -e`.
+        local: what the local variables of a function had before it; None outside of one.
+        constant: names that `readonly` keeps from another value; one set for all branches.
+        functions: None is one of which only the run knows what it does.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
-    functions: dict[str, Command] = field(default_factory=dict)
+    functions: dict[str, Command | None] = field(default_factory=dict)
     arguments: tuple[str, ...] | None = None
-    splits: bool = True
-    fixed: set[str] = field(default_factory=set)
-    stops: bool = False
+    local: dict[str, Any] | None = None
+    constant: set[str] = field(default_factory=set)
 
     def copy(self) -> Shell:
         """Another one, which may change alone."""
-        return replace(
-            self,
-            variables=dict(self.variables),
-            exported=set(self.exported),
-            functions=dict(self.functions),
-            fixed=set(self.fixed),
-        )
+        variables, exported, functions = dict(self.variables), set(self.exported), dict(self.functions)
+        local = None if self.local is None else dict(self.local)
+        return replace(self, variables=variables, exported=exported, functions=functions, local=local)
 
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""
-        self.variables, self.exported, self.functions = other.variables, other.exported, other.functions
-        self.arguments, self.splits, self.fixed, self.stops = (
-            other.arguments,
-            other.splits,
-            other.fixed,
-            other.stops,
-        )
+        vars(self).update(vars(other))
 
-    def child(self, arguments: tuple[str, ...] | None, marks: Marks) -> Shell:
+    def child(self, arguments: tuple[str, ...] | None) -> Shell:
         """A process of its own, which sees what is exported."""
-        hidden = {name: marks.mark(f"${name}", "which is not exported") for name in self.variables}
-        seen = {name: self.variables.get(name) for name in self.exported if name in self.variables}
-        plain = {name: value for name, value in seen.items() if not isinstance(value, tuple)}
-        return Shell({**hidden, **plain}, set(plain), {}, arguments)
+        seen = {name: it for name, it in self.variables.items() if name in self.exported}
+        plain: dict[str, Value] = {name: it if isinstance(it, str) else None for name, it in seen.items()}
+        return Shell(plain, set(seen), {}, arguments)
 
 
 class Marks:
@@ -109,68 +105,64 @@ class Marks:
         if reason not in self.known:
             number = min(len(self.reasons), _MOST_MARKS)
             self.reasons.append(reason)
-            self.known[reason] = chr(_FIRST_MARK + number)
+            self.known[reason] = chr(ord(FIRST_MARK) + number)
         return self.known[reason]
 
     def reason(self, text: str) -> Origin | None:
         """The first reason in a text; None where all of it is known."""
-        return next((self.reasons[ord(char) - _FIRST_MARK] for char in text if is_mark(char)), None)
+        return next((self.reasons[ord(char) - ord(FIRST_MARK)] for char in text if is_mark(char)), None)
 
     def shown(self, text: str) -> str:
         """The text as the script's author knows it."""
         return "".join(
-            self.reasons[ord(char) - _FIRST_MARK].source if is_mark(char) else char for char in text
+            self.reasons[ord(char) - ord(FIRST_MARK)].source if is_mark(char) else char for char in text
         )
+
+    def merge(self, shell: Shell, other: Shell, why: str) -> bool:
+        """Makes the state the one behind two branches of which one was taken: what differs in them is not known.
+
+        Returns:
+            Whether that changed it.
+        """
+        before = shell.copy()
+        if shell.local != other.local:
+            raise InputError("a local variable of some runs is not read")
+        for name in {*shell.variables, *other.variables}:
+            one, two = (it.variables.get(name, ...) for it in (shell, other))
+            if one != two:
+                shell.variables[name] = _common(one, two, self.mark(f"${name}", why))
+        for name in {*shell.functions, *other.functions}:
+            if shell.functions.get(name) is not other.functions.get(name):
+                shell.functions[name] = None
+        shell.arguments = shell.arguments if shell.arguments == other.arguments else None
+        shell.exported |= other.exported
+        return shell != before
 
 
 def is_mark(char: str) -> bool:
     """Whether a character stands for what is not known."""
-    return ord(char) >= _FIRST_MARK
+    return char >= FIRST_MARK
 
 
 def is_known(text: str) -> bool:
     """Whether a text has no mark."""
-    return not text or max(text) < chr(_FIRST_MARK)
+    return not text or max(text) < FIRST_MARK
 
 
 def is_several(text: str) -> bool:
     """Whether a word of which nothing is known may be none, or several."""
-    return text != "" and all(map(is_mark, text))
-
-
-def merged(first: Shell, second: Shell, marks: Marks, why: str) -> Shell:
-    """The state behind two branches of which one runs: what differs in them is not known."""
-    out = first.copy()
-    for name in {*first.variables, *second.variables}:
-        one, two = (_held(it.variables, name) for it in (first, second))
-        if one != two:
-            out.variables[name] = _common(one, two, marks.mark(f"${name}", why))
-    out.functions = {
-        name: body for name, body in first.functions.items() if second.functions.get(name) is body
-    }
-    out.exported = first.exported | second.exported
-    if first.arguments != second.arguments:
-        out.arguments = None
-    out.splits, out.stops = first.splits and second.splits, first.stops and second.stops
-    out.fixed = first.fixed | second.fixed
-    return out
+    return text != "" and min(text) >= FIRST_MARK
 
 
 def _common(one: object, two: object, mark: str) -> Value:
     """What two branches leave in a variable: where one only adds words to the other's, those of both and a mark."""
     if isinstance(one, tuple) and isinstance(two, tuple):
-        same = next(
-            (at for at, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]),
-            min(len(one), len(two)),
-        )
-        return (*one[:same], mark)
+        pairs = zip(one, two, strict=False)
+        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(two)))
+        return one[:same] if one[same - 1 : same] == (mark,) else (*one[:same], mark)
     if isinstance(one, str) and isinstance(two, str):
         short, long = sorted((one, two), key=len)
         rest = long[len(short) :]
         if short and long.startswith(short) and (short[-1].isspace() or rest[0].isspace()):
-            return f"{short} {mark}"
+            return short if short.endswith(f" {mark}") else f"{short} {mark}"
     return mark
-
-
-def _held(variables: Mapping[str, Value], name: str) -> object:
-    return variables.get(name, ...)

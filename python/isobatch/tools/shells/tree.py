@@ -1,4 +1,4 @@
-"""The syntax tree of a shell script: words, commands, and what joins them."""
+"""The syntax tree of a shell script: words, commands, and what joins them. Expanding a word sets no variable."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Parameter(NamedTuple):
     """`$NAME`, `${NAME[place]}`, `${NAME:-argument}`.
 
     Attributes:
-        operator: such as `:-` or `%%`; `length` for `${#NAME}`; empty for none; `?` for a form that is not read.
+        operator: such as `:-`; empty for none; NOT_COMPUTED for a form whose value is not worked out.
     """
 
     name: str
     place: Word | None
     operator: str
-    argument: Word | None
+    argument: Word
     quoted: bool
     source: str
 
 
 class Sum(NamedTuple):
-    """`$(( … ))`, with what is expanded inside before it is computed."""
+    """`$(( … ))`, or `$(expr … )` of whole numbers, with what is expanded inside before it is computed."""
 
     inside: Word
     quoted: bool
@@ -37,28 +37,23 @@ class Sum(NamedTuple):
 
 
 class Output(NamedTuple):
-    """`$( … )`, a backquoted command, or `<( … )`: known only by running it, but for `$(expr … )` of whole numbers.
-
-    Attributes:
-        sum: what `expr` is given, where that is all of the command.
-    """
+    """`$( … )` or a backquoted command, known only by running it; or a placeholder such as `<your_path>`."""
 
     quoted: bool
     source: str
-    sum: tuple[Text | Parameter, ...] = ()
 
 
 Part = Text | Parameter | Sum | Output
 Word = tuple[Part, ...]
+NOT_COMPUTED = "…"
 
 
 class Assignment(NamedTuple):
-    """`NAME=word`, `NAME+=word`, `NAME[place]=word`, `NAME=(words)`."""
+    """`NAME=word`, `NAME+=word`, `NAME=(words)`."""
 
     name: str
-    place: Word | None
     append: bool
-    value: Word | tuple[Word, ...]
+    words: tuple[Word, ...]
     array: bool
 
 
@@ -68,31 +63,37 @@ class Document:
 
     end: str
     expands: bool
-    tabs: bool
-    text: str = ""
+    word: Word = ()
 
 
 class Simple(NamedTuple):
-    """A command with the assignments before it; of `export` and its like the arguments may be assignments."""
+    """A command with the assignments before it; of `export` and `local` the arguments may be assignments.
+
+    Attributes:
+        may_fail: whether it is redirected to or from a file, without which bash does not start it.
+    """
 
     line: int
     assignments: tuple[Assignment, ...]
     words: tuple[Word | Assignment, ...]
     document: Document | None
+    may_fail: bool
 
 
 class Condition(NamedTuple):
-    """`[[ … ]]`, as its words, operators among them."""
+    """A part of `[[ … ]]`, or a pattern of `case`: `-z word`, `word == pattern`, `word`; the sign is empty where there is none."""
 
     line: int
+    negated: bool
+    sign: str
     words: tuple[Word, ...]
 
 
-class Computed(NamedTuple):
-    """`(( … ))`."""
+class Pipeline(NamedTuple):
+    """Commands joined by `|`."""
 
-    line: int
-    inside: Word
+    commands: tuple[Command, ...]
+    negated: bool
 
 
 class Chain(NamedTuple):
@@ -104,37 +105,20 @@ class Chain(NamedTuple):
     line: int
 
 
-class Pipeline(NamedTuple):
-    """Commands joined by `|`."""
-
-    commands: tuple[Command, ...]
-    negated: bool
-
-
 class Choice(NamedTuple):
-    """`if`, with the source of each condition; the last one's is None for `else`."""
+    """`if` or `case`: conditions, with their source, and commands; the condition of `else` is None."""
 
     line: int
     branches: tuple[tuple[Block | None, Block, str], ...]
 
 
-class Selection(NamedTuple):
-    """`case`: for each branch its patterns, its commands, and how it ends: `;;`, `;&` or `;;&`."""
-
-    line: int
-    word: Word
-    branches: tuple[tuple[tuple[Word, ...], Block, str], ...]
-    source: str
-
-
 class Repetition(NamedTuple):
-    """`for` (a name and words; None: the script's own arguments), `while` or `until` (a condition)."""
+    """`for` (a name and words; None: the script's own arguments), or `while` and `until` (a condition)."""
 
     line: int
     name: str
     words: tuple[Word, ...] | None
-    condition: Block | None
-    until: bool
+    condition: Block
     body: Block
     source: str
 
@@ -149,9 +133,10 @@ class Grouping(NamedTuple):
 class Function(NamedTuple):
     """A function of the script."""
 
+    line: int
     name: str
     body: Command
 
 
-Command = Simple | Condition | Computed | Choice | Selection | Repetition | Grouping | Function
+Command = Simple | Condition | Choice | Repetition | Grouping | Function
 Block = tuple[Chain, ...]

@@ -1,0 +1,220 @@
+"""Words of a shell script: quotes, continuations and expansions, character by character."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NoReturn
+
+from isobatch.errors import InputError
+from isobatch.tools.shells.tree import NOT_COMPUTED, Output, Parameter, Part, Sum, Text, Word
+
+META = " \t\n;&|()<>"
+"""What ends a word."""
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+MAX_DEPTH = 60
+PLACEHOLDER = re.compile(r"<[A-Za-z_](?:[\w ./-]*[\w./-])?>(?=[ \t\n]|$)")
+"""`<your_path>`, as people write what is to be filled in; to bash two redirections."""
+_PLAIN = re.compile(r"[^\\'\"$`;&|()<>{}\[\] \t\n]+")
+_QUOTED = re.compile(r"[^\\'\"$`}\]()\n]+")
+_SINGLE, _BACKQUOTES = re.compile(r"'[^']*'"), re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
+_NAMED = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.ASCII)
+_PREFIX = re.compile(r"#(?=[A-Za-z_@*\d])|!(?=[A-Za-z_])")
+_DEFAULT = re.compile(r":?[-+?]")
+_CHANGE = re.compile(r"%%?|##?|/[/#%]?|\^\^?|,,?|:(?![=+?-])|@(?=[A-Za-z]\})")
+"""Signs behind which a value is cut or changed."""
+SETS = re.compile(r"\+\+|--|(?<![=<>!])=(?!=)")
+"""Signs of a computation that sets a variable."""
+_EXPR = re.compile(r"\(\s*expr((?:\s+(?:\d+|\"?\$\{?\w+\}?\"?|[-+/%]|\\\*|'\*'|\"\*\"))+)\s*\)")
+
+
+class WordReader:
+    """Reads words at a place in a text.
+
+    Args:
+        line: the first one's number.
+        commands: goes over those of `$( … )`, and its bracket.
+    """
+
+    def __init__(self, text: str, line: int, commands: Callable[[WordReader], None], depth: int = 0) -> None:
+        self.text, self.first, self.commands, self.depth = text, line, commands, depth
+        self.at = 0
+
+    @property
+    def line(self) -> int:
+        """Of the place, from 1."""
+        return self.first + self.text.count("\n", 0, self.at)
+
+    def fail(self, what: str) -> NoReturn:
+        """Refuses the script."""
+        raise InputError(f"line {self.line}: {what}")
+
+    def char(self, ahead: int = 0) -> str:
+        """The character at the place; empty behind the last."""
+        return self.text[self.at + ahead : self.at + ahead + 1]
+
+    def match(self, pattern: re.Pattern[str]) -> str:
+        """Takes what matches here; empty for nothing."""
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found[0] if found else ""
+
+    def deeper(self, by: int) -> None:
+        """Counts what stands in each other."""
+        self.depth += by
+        if self.depth > MAX_DEPTH:
+            self.fail(f"commands and expansions stand more than {MAX_DEPTH} deep in each other")
+
+    def word(self) -> Word:
+        """Reads a word; empty where none begins here."""
+        return self.parts(META)
+
+    def parts(self, stop: str, quoted: bool = False, document: bool = False) -> Word:
+        """Reads up to one of the characters in `stop`, without it.
+
+        Args:
+            quoted: inside double quotes, where only `$`, a backquote and a backslash have a meaning.
+            document: of a here-document, in which a double quote has none either.
+        """
+        self.deeper(1)
+        out: list[Part] = []
+        while char := self.char():
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif stop == META and (found := self.match(PLACEHOLDER)):
+                out.append(Output(False, found))
+            elif stop == META and self.text.startswith(("<(", ">("), self.at):
+                first = self.at
+                self.at += 2
+                self.commands(self)
+                out.append(Output(False, self.text[first : self.at]))
+            elif char in stop:
+                break
+            elif char == "\\":
+                out.append(self._escape(quoted, document))
+            elif char == "'" and not quoted:
+                found = self.match(_SINGLE) or self.fail("a quote ' is not closed")
+                out.append(Text(found[1:-1], True))
+            elif char == '"' and not document:
+                out += self._double_quotes()
+            elif char == "$":
+                out.append(self._dollar(quoted))
+            elif char == "`":
+                out.append(self._backquotes(quoted))
+            else:
+                out.append(Text(self.match(_QUOTED if quoted else _PLAIN) or self._one(), quoted))
+        self.deeper(-1)
+        return _joined(out)
+
+    def _one(self) -> str:
+        self.at += 1
+        return self.text[self.at - 1]
+
+    def _escape(self, quoted: bool, document: bool) -> Text:
+        following = self.char(1)
+        if not following or (quoted and following == "}"):
+            self.fail("a backslash before the end or before a bracket in quotes is not read")
+        if quoted and following not in ("$`\\" if document else '$`"\\'):
+            self.at += 1
+            return Text("\\", True)
+        self.at += 2
+        return Text(following, True)
+
+    def _double_quotes(self) -> Word:
+        self.at += 1
+        inside = self.parts('"', quoted=True)
+        if not self.char():
+            self.fail('a quote " is not closed')
+        self.at += 1
+        return inside or (Text("", True),)
+
+    def _backquotes(self, quoted: bool) -> Output:
+        return Output(quoted, self.match(_BACKQUOTES) or self.fail("a backquote is not closed"))
+
+    def _dollar(self, quoted: bool) -> Part:
+        first = self.at
+        self.at += 1
+        char = self.char()
+        if char == "(":
+            if self.char(1) == "(":
+                return self.computation(quoted)
+            if found := _EXPR.match(self.text, self.at):
+                inside = WordReader(found[1].replace('"', ""), self.line, self.commands, self.depth)
+                self.at = found.end()
+                return Sum(inside.parts(""), quoted, self.text[first : self.at])
+            self.at += 1
+            self.commands(self)
+            return Output(quoted, self.text[first : self.at])
+        if char == "{":
+            self.at += 1
+            return self._braces(first, quoted)
+        name = self.match(NAME)
+        if not name and char and char in "@*#?-$!0123456789":
+            name = self._one()
+        if name:
+            if name.isidentifier() and re.match(r"\\\n[\w\\]", self.text[self.at : self.at + 3]):
+                self.fail("a name that goes on in the next line is not read")
+            return Parameter(name, None, "", (), quoted, f"${name}")
+        if not quoted or char in ("\\", "["):
+            self.fail("a bare $, $'…' or $[…] is not read")
+        return Text("$", quoted)
+
+    def _braces(self, first: int, quoted: bool) -> Parameter:
+        """`${ … }` behind its bracket."""
+        changed = bool(self.match(_PREFIX))
+        name, place, argument = self.match(_NAMED), None, Word()
+        if self.char() == "[" and name.isidentifier():
+            self.at += 1
+            place = self.parts("]\n\"'`", quoted=True)
+            self.at += self.char() == "]"
+        if operator := self.match(_DEFAULT):
+            argument = self.parts("}", quoted=quoted)
+        elif sign := self.match(_CHANGE):
+            changed = True
+            argument = self.parts("}")
+            if sign == ":" and SETS.search(self.text[first : self.at]):
+                self.fail("a variable that is set in ${…} is not read")
+        closed = self.char() == "}"
+        self.at += closed
+        source = self.text[first : self.at]
+        plain = name.isidentifier() or name.isdigit() or name in ("@", "*")
+        if (
+            not (closed and name)
+            or ((operator or changed) and not plain)
+            or place == ()
+            or (operator and changed)
+        ):
+            self.fail(f"{source if closed else self.text[first : self.at + 2]} is not read")
+        if place is not None and SETS.search(source.partition("[")[2].partition("]")[0]):
+            self.fail("a variable that is set in an index is not read")
+        return Parameter(name, place, NOT_COMPUTED if changed else operator, argument, quoted, source)
+
+    def computation(self, quoted: bool) -> Sum:
+        """Reads `(( … ))` of a computation, from its first bracket."""
+        first, depth, inside = self.at, 0, list[Part]()
+        self.at += 2
+        while True:
+            inside += self.parts("()'", quoted=True)
+            char = self.char()
+            if char not in ("(", ")") or (char == ")" and not depth and self.char(1) != ")"):
+                self.fail("a computation (( … )) with a quote in it, or without its end, is not read")
+            if char == ")" and not depth:
+                break
+            depth += 1 if char == "(" else -1
+            inside.append(Text(self._one(), True))
+        self.at += 2
+        if SETS.search("".join(part.text for part in inside if isinstance(part, Text))):
+            self.fail("a variable that is set in a computation is not read: write NAME=$(( … ))")
+        return Sum(_joined(inside), quoted, f"${self.text[first : self.at]}")
+
+
+def _joined(parts: list[Part]) -> Word:
+    """Characters that follow each other, quoted alike, as one text."""
+    out: list[Part] = []
+    for part in parts:
+        last = out[-1] if out else None
+        if isinstance(part, Text) and isinstance(last, Text) and part.quoted == last.quoted:
+            out[-1] = Text(last.text + part.text, part.quoted)
+        else:
+            out.append(part)
+    return tuple(out)
