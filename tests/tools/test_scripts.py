@@ -176,6 +176,7 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
         ("for rate in rates: args.learning_rate = rate", "learning_rate depends on rates"),
         ("args.learning_rate = rate()", "learning_rate is computed, and nothing here is executed: give lr"),
         ("setattr(args, 'learning_rate', rate())", r"learning_rate is rate\(\)"),
+        ("setattr(find(), 'learning_rate', 3)", "learning_rate may be set by setattr"),
         ("setattr(args, name, 3)", r"learning_rate may be set by setattr \(line 5\)"),
         ("if debug: setattr(args, 'learning_rate', 3)", r"learning_rate depends on debug \(line 5\)"),
         (

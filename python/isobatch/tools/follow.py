@@ -311,8 +311,11 @@ class Script(Scope):
     def _set_attribute(self, node: ast.Call) -> None:
         """`setattr(args, "max_steps", 100)`; a name that is not known may be any."""
         settings, name, value = self.value(node.args[0]), self.value(node.args[1]), self._said(node.args[2])
-        if isinstance(settings, dict):
-            lost = Unknown(why=f"may be set by setattr (line {node.lineno}), of a name that is not known")
+        why = f"may be set by setattr (line {node.lineno}), of a name that is not known"
+        if not isinstance(settings, dict):
+            self._may_be_set([name] if isinstance(name, str) else _OPEN, why)
+        else:
+            lost = Unknown(why=why)
             settings.update(
                 {name: value} if isinstance(name, str) else dict.fromkeys({*_OPEN, *settings}, lost)
             )
@@ -332,6 +335,12 @@ class Script(Scope):
             of[key] = given.get(name, lost if is_open else default)
         return of
 
+    def _may_be_set(self, names: Iterable[str], why: str) -> None:
+        """Of each configuration before it."""
+        for made in self.made.values():
+            if made.name in (*TRAINER, *TRL):
+                made.settings.update({name: Unknown(why=why) for name in names if name in _OPEN})
+
     def assign(self, target: ast.expr, value: Any) -> None:
         """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
         if (
@@ -339,10 +348,7 @@ class Script(Scope):
             and target.attr in _OPEN
             and not isinstance(self.value(target.value), dict)
         ):
-            lost = Unknown(why=f"may be set by {ast.unparse(target)} (line {target.lineno})")
-            for made in self.made.values():
-                if made.name in (*TRAINER, *TRL):
-                    made.settings[target.attr] = lost
+            self._may_be_set([target.attr], f"may be set by {ast.unparse(target)} (line {target.lineno})")
         if (
             isinstance(target, ast.Tuple | ast.List)
             and isinstance(value, list)
