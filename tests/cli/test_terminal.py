@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,12 @@ def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(["plan", *RECIPE, "--gpu", "8"]) == 2
     assert capsys.readouterr().err.startswith("\x1b[1;31misobatch plan:\x1b[0m cluster is missing")
+
+    def lacking(args):
+        raise ModuleNotFoundError(name="pyarrow")
+
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "pyarrow", None)  # an extra that is not installed
+        patch.setattr(import_module("isobatch.cli.fleet"), "run", lacking)
         assert main(["fleet", "jobs.csv", "--gpus", "8"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("\x1b[1;31misobatch fleet:\x1b[0m") and "pip install 'isobatch[fleet]'" in error
