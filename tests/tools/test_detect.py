@@ -57,38 +57,6 @@ def test_other_scripts_settings(tmp_path, settings):
     assert "effective_batch=N" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "lines"),
-    [
-        (
-            "train_sft --train_batch_size 128 --micro_train_batch_size 2 --learning_rate 5e-6 --max_epochs 2",
-            ["effective_batch=128", "micro_batch=2", "lr=5e-6", "duration=2ep"],
-        ),
-        (
-            "train_ppo_ray --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --train.batch_size 1024 --train.micro_batch_size 4 "
-            "--critic.adam.lr 9e-6 --actor.adam.lr 5e-7 --train.max_epochs 1",
-            ["effective_batch=1024", "micro_batch=4", "lr=5e-7", "duration=Nst"],
-        ),
-        (
-            "train_ppo_ray --train_batch_size 128 --use_dynamic_batch --rollout_batch_size 1024 --actor_learning_rate 5e-7",
-            ["effective_batch=128", "lr=5e-7", "duration=Nst"],
-        ),
-        (
-            "train_ppo_ray --train.batch_size 128 --train.dynamic_batch_enable --rollout.batch_size 1024 --actor.adam.lr 5e-7",
-            ["effective_batch=128", "lr=5e-7", "duration=Nst"],
-        ),
-    ],
-)
-def test_openrlhf_is_refused_with_its_batch_of_all_gpus(tmp_path, flags, lines):
-    """Its train_batch_size is not per GPU; an epoch of RL is a pass over a rollout."""
-    file = tmp_path / "train.sh"
-    file.write_text(f"deepspeed --module openrlhf.cli.{flags}\n")
-    with pytest.raises(ib.InputError, match="OpenRLHF's settings are not read") as caught:
-        ib.Recipe.read(file, gpus=8)
-    said = [line.split()[1] for line in str(caught.value).splitlines() if line.startswith("  --set")]
-    assert said == lines
-
-
 def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, capsys):
     file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
     given = ["--set", "gpus=1", "--set", "dataset_size=3000"]

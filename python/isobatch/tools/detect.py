@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, unknown
-from isobatch.tools.guess import as_recipe, openrlhf_batch
+from isobatch.tools.guess import as_recipe
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Tool
 
@@ -106,6 +106,11 @@ TOOLS = {
         "actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu actor_rollout_ref.rollout.n "
         "actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path algorithm.adv_estimator",
         common="trainer.nnodes trainer.n_gpus_per_node trainer.total_epochs data.train_batch_size",
+    ),
+    "openrlhf": Keys(
+        "micro_train_batch_size micro_rollout_batch_size rollout_batch_size n_samples_per_prompt actor_num_gpus_per_node actor_learning_rate "
+        "rollout.n_samples_per_prompt rollout.batch_size rollout.micro_batch_size actor.num_gpus_per_node actor.adam.lr ds.zero_stage",
+        common="train.batch_size train.micro_batch_size train_batch_size ds.packing_samples adam.lr data.prompt_dataset pretrain",
     ),
     "hyperpod": Keys("scale_config", common="instance_types elastic_policy display_name"),
     "torchrun": Keys(module="launchers"),
@@ -253,14 +258,6 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
     lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
-    if batch := openrlhf_batch(settings):
-        return InputError(
-            f"OpenRLHF's settings are not read. Its {batch} counts the samples of a step over all GPUs; in RL these are completions, and "
-            "GPUs that only generate are none of --gpus. Give the run as a recipe, in a file or by isobatch plan --gpus N and, where right "
-            f"(in Python: ib.Recipe(...)):\n{lines}",
-            file=file,
-            field="tool",
-        )
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"

@@ -1,11 +1,10 @@
-"""Guesses a recipe in the settings of nobody's tool, and of OpenRLHF, which counts the batch of all GPUs."""
+"""Guesses a recipe in the settings of nobody's tool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.tools.page import value_at
 from isobatch.tools.unread import guess_field
 
 _DEEPEST = 4
@@ -37,46 +36,13 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
         kind = guess_field(key)
         if kind is not None and kind not in found:
             found[kind] = (key, value)
-    if batch := openrlhf_batch(settings):
-        found["effective_batch"] = batch, value_at(settings, batch)
-        for key in ("actor_learning_rate", "actor.adam.lr"):  # the critic has its own
-            if (lr := value_at(settings, key)) is not None:
-                found["lr"] = key, lr
-        if _is_rl(settings):
-            found.pop("duration", None)
     pairs = [_batch(found)]
-    micro = {key: value_at(settings, key) for key in ("micro_train_batch_size", "train.micro_batch_size")}
-    pairs += [(f"micro_batch={value}", key) for key, value in micro.items() if batch and value is not None]
     for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
         if field in found:
             key, value = found[field]
             pairs.append((f"{field}={_value(field, key, value)}", key))
-    if batch and _is_rl(settings):
-        pairs.append(
-            ("duration=Nst", f"rollouts × their prompts × n_samples_per_prompt × max_epochs / {batch}")
-        )
     width = max(len(left) for left, _ in pairs)
     return [f"{left:<{width}}   {right}" for left, right in pairs]
-
-
-def openrlhf_batch(settings: Mapping[str, Any]) -> str:
-    """Returns the place of a step's samples in OpenRLHF's arguments (before and from 0.10.2); an empty text where they are not OpenRLHF's.
-
-    >>> openrlhf_batch({"train_batch_size": 128, "micro_train_batch_size": 2}), openrlhf_batch({"train_batch_size": 128})
-    ('train_batch_size', '')
-    """
-    if _has(settings, "train_batch_size") and _has(settings, "micro_train_batch_size", "rollout_batch_size"):
-        return "train_batch_size"
-    own = ("rollout.n_samples_per_prompt", "rollout.batch_size", "ds.zero_stage", "actor.num_gpus_per_node")
-    return "train.batch_size" if _has(settings, "train.batch_size") and _has(settings, *own) else ""
-
-
-def _is_rl(settings: Mapping[str, Any]) -> bool:
-    return _has(settings, "rollout_batch_size", "n_samples_per_prompt", "rollout.batch_size")
-
-
-def _has(settings: Mapping[str, Any], *keys: str) -> bool:
-    return any(value_at(settings, key) is not None for key in keys)
 
 
 def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
