@@ -26,6 +26,14 @@ def recipe(tmp_path):
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
+        (
+            ["plan", "job.json", "--gpus", "8", "--to", "hyperpod"],
+            "isobatch counts --to hyperpod, without -o, prints it",
+        ),
+        (
+            ["counts", "--set", "effective_batch=8", "--set", "lr=1", "--to", "torchft", "-o", "page.html"],
+            "isobatch counts --to torchft, without -o",
+        ),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
         (
             ["plan", "--batch", "8"],

@@ -165,6 +165,12 @@ def writer(name: str) -> Tool:
         return tool
     if tool is not None and tool.written_as:
         raise InputError(f"{name} is read, not written: use {tool.written_as}", field="tool")
+    from isobatch.tools.platforms import PLATFORMS
+
+    if plain in PLATFORMS:
+        raise InputError(
+            f"{name} has a table of many counts: isobatch counts --to {name}, without -o, prints it"
+        )
     known = [it.name for it in map(tool_of, TOOLS) if it.writer is not None]
     if tool is not None:
         raise InputError(
