@@ -104,6 +104,13 @@ def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
         next(crews(store))
 
 
+def test_a_connection_that_torch_lets_wait_is_made_anew(store):
+    """Every 25th of a process, with torch 2.15."""
+    first = Store(store, 2.0)
+    others = [first.another() for _ in range(60)]
+    assert [other.number("count") for other in others] == list(range(1, 61))
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

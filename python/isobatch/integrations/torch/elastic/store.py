@@ -44,7 +44,7 @@ class Store:
 
     def _connect(self, host: str, port: int, seconds: float) -> None:
         self.seconds = seconds
-        self._store: Any = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
+        self._store: Any = _connected(host, port, seconds)
         _limit_waits(port, seconds)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -60,8 +60,7 @@ class Store:
         """Returns a connection of its own, for another thread or for a process group."""
         made = object.__new__(Store)
         made.address, made.seconds = self.address, self.seconds
-        made._store = self._ask(self._store.clone)
-        _limit_waits(host_and_port(self.address)[1], self.seconds)
+        self._ask(lambda: made._connect(*host_and_port(self.address), self.seconds))
         return made
 
     @property
@@ -112,6 +111,25 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"store must be 'host:port', got {shown(address)}", field="store")
     return host, int(port)
+
+
+def _connected(host: str, port: int, seconds: float) -> Any:
+    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait for the whole time-out, though
+    the store answers; the next one is there at once.
+
+    Raises:
+        RuntimeError: no store answers in that time.
+    """
+
+    def attempt(patience: float) -> Any:
+        store = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+        store.set_timeout(timedelta(seconds=seconds))
+        return store
+
+    for patience in (min(1.0, seconds / 4), seconds / 4):
+        with suppress(RuntimeError):
+            return attempt(patience)
+    return attempt(seconds / 2)
 
 
 def _limit_waits(port: int, seconds: float) -> None:
