@@ -67,6 +67,10 @@ def test_the_words_are_those_of_bash(name, tmp_path):
 
 
 REFUSED = {
+    "a shift too many": (
+        "g() { shift 2; torchrun t.py $#; }\ng 1",
+        "line 1: shift of more arguments than there are",
+    ),
     "a quote": ("torchrun t.py --lr '1", "line 1: a quote ' is not closed"),
     "fi": ("if true; then\n  torchrun t.py --lr 1\n", "line 3: fi is missing"),
     "an operator": ("A=1\n&& torchrun t.py --lr 1", "line 2: a command is missing"),

@@ -83,7 +83,9 @@ def _shift(_: Expansion, shell: Shell, words: list[str]) -> bool | None:
         shell.arguments = None
         return None
     if int(by) > len(shell.arguments):
-        return False
+        raise InputError(
+            "shift of more arguments than there are is not read: under set -e it ends the script"
+        )
     shell.arguments = shell.arguments[int(by) :]
     return True
 
