@@ -131,7 +131,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
     assert main([*asked[:-1], "page.svg", "--profile", "profile.json"]) == 0
     assert (tmp_path / "page.svg").read_bytes().startswith(b"<svg")
     for words, message in (
-        (["--to", "hyperpod"], "hyperpod is a tool whose files are read, not written"),
+        (["--to", "hyperpod"], "isobatch counts --to hyperpod, without -o, prints it"),
         (["-o", "page.pdf"], "cannot tell the format"),
         (["-o", "page.svg"], "there is nothing to draw"),
     ):
