@@ -21,7 +21,7 @@ from isobatch.tools.read import read_file
 
 
 def ours(recipe: ib.Recipe, row: ScaleRow, each: int, limit: int) -> bool:
-    """Tells whether counts gives this row on nodes of so many GPUs."""
+    """Returns whether counts gives this row on nodes with `each` GPUs."""
     gpus = row.nodes * each
     made = ib.counts(
         recipe, [gpus], cluster=ib.Cluster(gpus_per_node=each), split="ragged", max_micro_batch=limit

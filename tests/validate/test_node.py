@@ -21,6 +21,7 @@ from isobatch.validate import Verdict, node
 from isobatch.validate.host.node_report import NodeOptions, NodeReport, list_unfit
 from isobatch.validate.report import judge_claim, pass_claim
 
+NODE = [sys.executable, "-m", "isobatch", "node"]
 MODEL = "NVIDIA H100 80GB HBM3"
 
 
@@ -255,10 +256,7 @@ def test_a_node_is_listed_by_its_schedulers_name_until_it_is_fit(tmp_path, monke
 
 def test_products_and_the_all_reduce_of_a_nodes_gpus(tmp_path):
     command = [
-        sys.executable,
-        "-m",
-        "isobatch",
-        "node",
+        *NODE,
         "--only",
         "gpu,matmul,all_reduce",
         "--seconds",
@@ -287,10 +285,7 @@ def test_a_gpu_that_hangs_in_its_driver_ends_with_the_budget(tmp_path):
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [
-        sys.executable,
-        "-m",
-        "isobatch",
-        "node",
+        *NODE,
         "--only",
         "gpu,gpu_errors",
         "--seconds",

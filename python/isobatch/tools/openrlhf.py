@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, length, value_at
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.tools.trainer import read_schedule
 from isobatch.words import count, number_of, share
@@ -93,8 +93,9 @@ def _optimizer(page: SettingsPage) -> None:
     beta = page.number(key, default=0.992)
     if page.flag(page.first("train.enable_ema", "enable_ema")):
         page.give("ema_decay", beta, key)
-    if (page.number(page.first("ds.lora.rank", "lora_rank"), default=0) or 0) > 0:
-        page.give("adapter", "lora", "ds.lora.rank")
+    key = page.first("ds.lora.rank", "lora_rank")
+    if (page.number(key, default=0) or 0) > 0:
+        page.give("adapter", "lora", key)
 
 
 def _lengths(page: SettingsPage, is_rl: bool) -> None:
@@ -135,7 +136,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _number(case: Case, keys: tuple[str, ...]) -> float:
-    values = (case.at(*key.split(".")) for key in keys)
+    values = (value_at(case.reading.settings, key) for key in keys)
     return number_of(str(next((value for value in values if value is not None), 0))) or 0
 
 

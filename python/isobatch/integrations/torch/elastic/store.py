@@ -59,7 +59,7 @@ class Store:
     def another(self) -> Any:
         """Returns a connection of its own, for another thread or for a process group."""
         made = object.__new__(Store)
-        made.address, made.seconds = self.address, self.seconds
+        made.address = self.address
         self._ask(lambda: made._connect(*host_and_port(self.address), self.seconds))
         return made
 
