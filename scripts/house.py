@@ -47,7 +47,7 @@ recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=1e-3, optimizer="adamw
 ib.plan(recipe, 64)
 """
 CONVERT = """
-from isobatch.__main__ import command
+from isobatch.cli import command
 sys.argv[1:] = ["plan", "--from", "examples/training_args.json", "--set", "gpus=4", "--set", "dataset_size=52002",
     "--gpus", "32", "--to", "transformers"]
 command()

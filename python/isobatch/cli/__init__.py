@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 from isobatch.cli.parser import Parser, coloured, completion
-from isobatch.cli.terminal import prepare, say
+from isobatch.cli.terminal import leave, prepare, say
 from isobatch.errors import InputError, unknown
 from isobatch.words import printable
 
@@ -81,6 +82,11 @@ def parser_of(command: str) -> Parser:
     )
     module.add(parser)
     return parser
+
+
+def command() -> NoReturn:
+    """Runs one command, and ends the process with its exit code."""
+    leave(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

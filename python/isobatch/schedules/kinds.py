@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from isobatch.errors import InputError, missing, must_be
-from isobatch.schedules.arguments import choice, factor, length, multiplied, number, rate, rising, span
 from isobatch.schedules.form import (
     Cosine,
     Cycle,
@@ -28,7 +27,19 @@ from isobatch.schedules.form import (
     level,
     line,
 )
-from isobatch.schedules.schedule import Schedule, lone, warmup
+from isobatch.schedules.schedule import (
+    Schedule,
+    choice,
+    factor,
+    length,
+    lone,
+    multiplied,
+    number,
+    rate,
+    rising,
+    span,
+    warmup,
+)
 from isobatch.schedules.text import (
     LENGTH,
     NUMBER,

@@ -20,9 +20,8 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, together, unknown
-from isobatch.schedules.arguments import choice, factor, number, rate
 from isobatch.schedules.form import Inner, Segment, Shape, level, line
-from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.schedule import Schedule, choice, factor, lone, number, rate
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\)\s*)?", re.DOTALL)
 

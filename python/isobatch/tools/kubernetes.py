@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from isobatch.errors import missing, must_be
 from isobatch.tools.page import Unknown, value_at
 
-_KINDS = ("TrainJob", "PyTorchJob", "Job")
 _TORCHRUN = re.compile(r"torchrun|torch\.distributed\.(run|launch)")
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 """In a command `$(NAME)` is a variable of the container, where it has one of that name, and `$$` is `$`."""
@@ -34,15 +33,6 @@ class Pods(NamedTuple):
     resources: Any
     place: str
     ranked: bool = False
-
-
-def is_job(data: Any) -> bool:
-    """Tells whether this is one of the jobs whose command is read.
-
-    >>> is_job({"kind": "TrainJob", "apiVersion": "trainer.kubeflow.org/v1alpha1"}), is_job({"kind": "TrainJob"})
-    (True, False)
-    """
-    return isinstance(data, Mapping) and data.get("kind") in _KINDS and "apiVersion" in data
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:

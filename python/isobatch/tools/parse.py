@@ -16,7 +16,6 @@ from typing import Any
 from isobatch.errors import InputError, must_be, unreadable
 from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
 from isobatch.files.whole import read_whole
-from isobatch.tools import kubernetes
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
@@ -33,6 +32,8 @@ _FLAG = re.compile(r"(?:^|\s)(?:--[A-Za-z][\w-]*|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=\
 _STRING = r'"(?:\\.|[^"\\\n])*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+_JOBS = ("TrainJob", "PyTorchJob", "Job")
+"""Kinds of Kubernetes whose command is read."""
 _DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 
 
@@ -86,7 +87,9 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
                 return settings
         return python_literals(text, file, None if bases is None else bases.settings)
     data = _parsed(text, file, suffix, bases, name)
-    if kubernetes.is_job(data):
+    if isinstance(data, Mapping) and data.get("kind") in _JOBS and "apiVersion" in data:
+        from isobatch.tools import kubernetes
+
         try:
             line, started = kubernetes.command(data, [] if bases is None else bases.notes)
         except InputError as error:

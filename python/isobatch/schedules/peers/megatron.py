@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from isobatch.errors import InputError, missing, must_be
-from isobatch.schedules.arguments import choice, length, rate, span
 from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape, level, line
-from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.schedule import Schedule, choice, length, lone, rate, span
 
 
 def OptimizerParamScheduler(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from isobatch.schedules.arguments import choice, length, number, rate, rising
 from isobatch.schedules.form import Cosine, Exponential, Power, Segment, Shape, level
-from isobatch.schedules.schedule import Schedule, join, lone
+from isobatch.schedules.schedule import Schedule, choice, join, length, lone, number, rate, rising
 
 
 def constant_schedule(value: float) -> Schedule:

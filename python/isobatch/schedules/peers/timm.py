@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from isobatch.errors import must_be
 from isobatch.schedules import kinds
-from isobatch.schedules.arguments import choice, length, number, rate, span
 from isobatch.schedules.form import (
     Cosine,
     Cycle,
@@ -27,7 +26,7 @@ from isobatch.schedules.form import (
     level,
     line,
 )
-from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.schedule import Schedule, choice, length, lone, number, rate, span
 
 
 def _warmed(body: Schedule, warmup_t: float, init: float, peak: float, prefix: bool) -> Schedule:

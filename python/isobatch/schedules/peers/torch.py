@@ -13,7 +13,6 @@ import msgspec
 
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules import kinds
-from isobatch.schedules.arguments import length, number, rate, span
 from isobatch.schedules.form import (
     Cosine,
     Cycle,
@@ -26,7 +25,7 @@ from isobatch.schedules.form import (
     level,
     line,
 )
-from isobatch.schedules.schedule import Schedule, join, lone, product
+from isobatch.schedules.schedule import Schedule, join, length, lone, number, product, rate, span
 
 
 def _share(field: str, value: float) -> float:

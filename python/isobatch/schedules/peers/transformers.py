@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from isobatch.errors import InputError, missing, must_be, unknown
-from isobatch.schedules.arguments import choice, length, number, rate, span
 from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape, level, line
-from isobatch.schedules.schedule import Schedule, lone
+from isobatch.schedules.schedule import Schedule, choice, length, lone, number, rate, span
 
 
 def get_scheduler(
