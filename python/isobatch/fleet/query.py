@@ -12,16 +12,8 @@ import numpy as np
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.fleet import results
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
-from isobatch.fleet.results import (
-    ECHOED,
-    MAX_NAMED_CLUSTERS,
-    ON_REQUEST,
-    RESULTS,
-    USUAL,
-    Provenance,
-    to_metadata,
-)
 from isobatch.fleet.rows import Fleet, Pairs, read_pairs
 from isobatch.fleet.table import InputTable, field_names, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
@@ -79,11 +71,11 @@ class Query:
         Raises:
             InputError: naming the nearest.
         """
-        asked = (*every, *ON_REQUEST, *ECHOED)
+        asked = (*every, *results.ON_REQUEST, *results.ECHOED)
         for name in self.columns or ():
             if name not in asked:
                 raise unknown("column", name, asked, file=file, field="columns")
-            if name in ECHOED and name in every:
+            if name in results.ECHOED and name in every:
                 raise InputError(
                     f"{name} is a column of the tables and, asked for by name, of the result: rename it",
                     file=file,
@@ -94,7 +86,7 @@ class Query:
     def metadata(self) -> dict[str, str]:
         """The provenance of plans, for their files."""
         types = {} if self.clusters is None else _gpu_types(self.clusters)
-        return to_metadata(Provenance(self.settings, self.select, self.top, types))
+        return results.to_metadata(results.Provenance(self.settings, self.select, self.top, types))
 
     def fleet(
         self,
@@ -128,7 +120,7 @@ class Query:
         every = (
             *_result_names(jobs, numbered=crossed and numbered),
             *_result_names(clusters, numbered=crossed),
-            *USUAL,
+            *results.USUAL,
         )
         self.refuse_unknown_names(every, file)
         jobs, clusters = (table.with_defaults(self.settings) for table in (jobs, clusters))
@@ -252,7 +244,7 @@ def own_clusters(rows: InputTable, decimal: str | None = None) -> tuple[InputTab
 def _gpu_types(clusters: InputTable) -> dict[str, str]:
     """Returns the known GPU types by their clusters' ids; of very many clusters none."""
     data = dict(clusters.fields).get("gpu")
-    if not isinstance(data, tuple) or clusters.rows > MAX_NAMED_CLUSTERS:
+    if not isinstance(data, tuple) or clusters.rows > results.MAX_NAMED_CLUSTERS:
         return {}
     at, types = data
     ids = zip(clusters.id_list, at.tolist(), strict=True)
@@ -266,7 +258,7 @@ def _result_names(table: InputTable, *, numbered: bool) -> tuple[str, ...]:
 
 def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
     """Refuses a column of the result with two meanings, and a setting with two columns."""
-    taken = {**dict.fromkeys((*RESULTS, "job", "cluster"), "the result")}
+    taken = {**dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")}
     for table in (jobs, clusters):
         settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
         for name in (*table.extra, *settings):

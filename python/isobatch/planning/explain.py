@@ -7,16 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from isobatch import _core
+from isobatch.planning import refusal
 from isobatch.planning.record import Handover, PlanRecord
-from isobatch.planning.refusal import (
-    CAPS,
-    LINK_UNKNOWN,
-    error_share,
-    menu,
-    refusal,
-    spent_of,
-    time_of,
-)
 from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
 from isobatch.reason import Reason
 from isobatch.words import cited, count, counted, duration, exact, figure, percent
@@ -56,7 +48,7 @@ def explain(
         stages: those of its ramp that are left.
     """
     if plan.status == "infeasible":
-        lines = [*refusal(plan, options), *menu(plan, options)]
+        lines = [*refusal.refusal(plan, options), *refusal.menu(plan, options)]
     else:
         lines = [
             *_verdicts(plan),
@@ -95,13 +87,13 @@ def _verdicts(plan: PlanRecord) -> Iterator[str]:
     """Says of the deadline and the budget how surely they are met."""
     deadline, budget = plan.settings.deadline_hours, plan.settings.budget
     if deadline is not None and plan.hours is not None:
-        yield f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes {time_of(plan)}."
+        yield f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes {refusal.time_of(plan)}."
     if budget is not None and plan.cost is not None:
-        yield f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs {spent_of(plan, plan.cost)}."
+        yield f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs {refusal.spent_of(plan, plan.cost)}."
 
 
 def _kept(plan: PlanRecord, value: float, limit: float) -> str:
-    share = error_share(plan)
+    share = refusal.error_share(plan)
     found = _core.verdict(value, math.nan if share is None else value * share, limit)
     return (
         "likely met, not surely"
@@ -118,8 +110,8 @@ def _split(plan: PlanRecord) -> Iterator[str]:
         f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation {exact(accumulation)} × "
         f"{counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
     )
-    if plan.cap_source in CAPS:
-        yield f"The micro-batch is capped at {exact(plan.micro_batch_cap)} ({CAPS[plan.cap_source]})."
+    if plan.cap_source in refusal.CAPS:
+        yield f"The micro-batch is capped at {exact(plan.micro_batch_cap)} ({refusal.CAPS[plan.cap_source]})."
     else:
         yield "The micro-batch is not capped: neither max_micro_batch nor a tuned micro-batch is known."
 
@@ -280,10 +272,10 @@ def _outlook(plan: PlanRecord) -> Iterator[str]:
         f"efficiency {figure(plan.efficiency)}."
     )
     if plan.hours is not None:
-        cost = "" if plan.cost is None else f", cost {spent_of(plan, plan.cost)}"
-        share = error_share(plan)
+        cost = "" if plan.cost is None else f", cost {refusal.spent_of(plan, plan.cost)}"
+        share = refusal.error_share(plan)
         sure = "no range known: the profile has no errors" if share is None else f"± {percent(share)}"
-        yield f"The run takes {time_of(plan)}, {spent_of(plan, plan.gpu_hours)} GPU-hours{cost}; {sure}."
+        yield f"The run takes {refusal.time_of(plan)}, {refusal.spent_of(plan, plan.gpu_hours)} GPU-hours{cost}; {sure}."
     if plan.memory_gib is not None:
         yield f"Memory: {figure(plan.memory_gib)} GiB per GPU."
 
@@ -296,7 +288,7 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
         if plan.memory_gib is None:
             yield "Memory is not known: the profile has none."
     elif plan.memory_gib is not None:
-        yield f"Time and cost are not known: {LINK_UNKNOWN}."
+        yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:
         yield "Cost is not known: beside the price it needs a profile of these GPUs and links (isobatch estimate, isobatch calibrate)."
 

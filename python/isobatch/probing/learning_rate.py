@@ -15,17 +15,7 @@ from functools import partial
 import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.probing.estimate import (
-    Doubt,
-    Floats,
-    Interval,
-    LrFinding,
-    Rates,
-    TrialResult,
-    exponent,
-    interval,
-    learned,
-)
+from isobatch.probing import estimate
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
 from isobatch.probing.options import Publish
 from isobatch.probing.training import PARTS
@@ -57,7 +47,7 @@ class _Search:
 
     def __init__(self, lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
         self.lab, self._say, self._publish = lab, say, publish
-        self._trials: dict[tuple[int, int, int, int], TrialResult] = {}
+        self._trials: dict[tuple[int, int, int, int], estimate.TrialResult] = {}
         self._whole = 0
 
     def run(self) -> None:
@@ -107,7 +97,7 @@ class _Search:
         """Returns the learning rate at a place of a batch's grid."""
         return self.lab.plan_of(batch).require().lr * STEP**place
 
-    def _train(self, batch: int, places: list[int], seed: int, samples: int) -> list[TrialResult]:
+    def _train(self, batch: int, places: list[int], seed: int, samples: int) -> list[estimate.TrialResult]:
         """Makes the missing trials."""
         lab, made = self.lab, []
         for place in places:
@@ -122,13 +112,13 @@ class _Search:
             made.append(self._trials[key])
         return made
 
-    def _rates(self, batch: int, places: list[int], samples: int, seeds: int) -> Rates:
+    def _rates(self, batch: int, places: list[int], samples: int, seeds: int) -> estimate.Rates:
         """Collects the losses at some places, infinite where a trial diverged."""
         rows = [
             [self._trials[batch, place, seed, samples].losses or (math.inf,) * PARTS for seed in range(seeds)]
             for place in places
         ]
-        return Rates([self.lr(batch, place) for place in places], np.array(rows, np.float64))
+        return estimate.Rates([self.lr(batch, place) for place in places], np.array(rows, np.float64))
 
     def _best(self, batch: int, places: list[int], samples: int, most: int) -> list[int]:
         """Returns the places of the lowest losses, ascending."""
@@ -145,7 +135,7 @@ class _Search:
             best = places[int(np.argmin(rates.means))]
             needed = {best - 1, best + 1}
             if wide:
-                ends = interval(rates.resampled(resamples=500)[0])
+                ends = estimate.interval(rates.resampled(resamples=500)[0])
                 needed |= {places[0] - 1} if ends[0] <= rates.logs[0] else set()
                 needed |= {places[-1] + 1} if ends[1] >= rates.logs[-1] else set()
             more = sorted(needed - set(places))
@@ -157,11 +147,11 @@ class _Search:
             if wide:
                 self._complete(samples, seeds, grids)
 
-    def _check_moving(self, trials: list[TrialResult]) -> None:
+    def _check_moving(self, trials: list[estimate.TrialResult]) -> None:
         """Refuses a loss without any fall: it says nothing of learning rates."""
         before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
         tried = f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples each"
-        if not best.diverged and not learned(before, np.array(best.losses)):
+        if not best.diverged and not estimate.learned(before, np.array(best.losses)):
             raise InputError(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, on samples that are "
                 "not trained on. Is there something to learn in it, and does the optimizer have the parameters? If a trial is too "
@@ -184,7 +174,9 @@ class _Search:
                 )
         self._publish(partial(self._finding, samples, seeds, rates, done))
 
-    def _finding(self, samples: int, seeds: int, rates: dict[int, Rates], done: bool) -> LrFinding:
+    def _finding(
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], done: bool
+    ) -> estimate.LrFinding:
         """Concludes from a round, by the losses at each batch."""
         lab = self.lab
         drawn = {batch: one.resampled() for batch, one in rates.items()}
@@ -195,8 +187,8 @@ class _Search:
         slope, span = None, None
         if len(lab.batches) > 1:
             best = [math.log(rates[batch].best) for batch in lab.batches]
-            slope, span = exponent(lab.batches, best, [logs[batch] for batch in lab.batches])
-        return LrFinding(
+            slope, span = estimate.exponent(lab.batches, best, [logs[batch] for batch in lab.batches])
+        return estimate.LrFinding(
             samples=samples,
             seeds=seeds,
             batches=tuple(
@@ -217,14 +209,14 @@ class _Search:
         )
 
     def _to_take(
-        self, rates: dict[int, Rates], logs: dict[int, Floats], *, whole_run: bool
-    ) -> tuple[float, Interval]:
+        self, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats], *, whole_run: bool
+    ) -> tuple[float, estimate.Interval]:
         """Returns the learning rate at the planned batch, and its interval."""
         first, planned = self.lab.tuned_batch, self.lab.planned_batch
         if whole_run or first == planned:
-            return rates[planned].best, interval(np.exp(logs[planned]))
+            return rates[planned].best, estimate.interval(np.exp(logs[planned]))
         tuned_lr = self.lab.start_lr
-        low, high = interval(np.exp(logs[planned] - logs[first]))
+        low, high = estimate.interval(np.exp(logs[planned] - logs[first]))
         return tuned_lr * rates[planned].best / rates[first].best, (low * tuned_lr, high * tuned_lr)
 
     def _is_whole_run(self, samples: int) -> bool:
@@ -235,8 +227,8 @@ class _Search:
         return samples + 4 * max(lab.batches) > lab.run_samples
 
     def _doubt(
-        self, samples: int, seeds: int, rates: dict[int, Rates], logs: dict[int, Floats]
-    ) -> Doubt | None:
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats]
+    ) -> estimate.Doubt | None:
         """Returns why nothing should be done by these trials."""
         lab = self.lab
         if samples < self._whole or seeds == 1 < lab.options.seeds:
@@ -245,5 +237,5 @@ class _Search:
             return "edge"
         if lab.tuned_batch == lab.planned_batch or self._is_whole_run(samples):
             return None
-        low, high = interval(np.exp(logs[lab.tuned_batch]))
+        low, high = estimate.interval(np.exp(logs[lab.tuned_batch]))
         return None if low / FAR <= lab.start_lr <= high * FAR else "untuned"

@@ -14,21 +14,11 @@ from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
+from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import ROWS, explained
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.report.times import (
-    at_most,
-    best_in_time,
-    cost_of,
-    duration_of,
-    end_at,
-    how_sure,
-    knee_of,
-    time_section,
-    times_known,
-)
 from isobatch.words import counted
 
 MAX_CHOICES = 4_096
@@ -77,19 +67,19 @@ def counts_page(
     status = found.columns["status"]
     plans = plans_of({**found.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
     headlines = list[Headline]()
-    if times_known(plans) and deadline is not None:
+    if times.times_known(plans) and deadline is not None:
         headlines.append(_within(plans, deadline, currency))
-    if times_known(plans):
-        headlines += [*_best(plans, currency), *knee_of(plans)]
+    if times.times_known(plans):
+        headlines += [*_best(plans, currency), *times.knee_of(plans)]
     if found.critical_batch is not None:
         headlines.append(Headline("critical batch", words.figure(found.critical_batch), found.definition))
-    lead = how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
+    lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
     listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
     every = rows_of(listed, "GPU count")
     at = list(every.columns).index("status")
     works_first = sorted(every.rows, key=lambda row: row[at] == "infeasible")
     sections = [
-        *(time_section(plans, deadline, currency) or _split_section(plans)),
+        *(times.time_section(plans, deadline, currency) or _split_section(plans)),
         Section("All counts", tables=[every._replace(rows=works_first)]),
     ]
     return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
@@ -98,7 +88,7 @@ def counts_page(
 def _split_section(plans: Plans) -> list[Section]:
     """Draws batch and learning rate over the GPU counts that work, where no times are known; nothing of what is the same at all."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
-    rows = works[at_most(list(range(len(works))))].tolist() if len(works) else []
+    rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []
     for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
@@ -187,8 +177,10 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         if np.isnan(values).all():
             continue
         row = int(np.nanargmin(values))
-        end = end_at(plans, row)
-        took = duration_of(plans, row) + cost_of(plans, row, currency) + (f"; {end}" if end else "")
+        end = times.end_at(plans, row)
+        took = (
+            times.duration_of(plans, row) + times.cost_of(plans, row, currency) + (f"; {end}" if end else "")
+        )
         found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
 
@@ -196,11 +188,11 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
 def _within(plans: Plans, deadline: float, currency: str) -> Headline:
     """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
     work = plans.spent("gpu_hours")
-    row, note = best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
+    row, note = times.best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
     label = f"deadline {words.duration(deadline * 3600)}"
     if row is None:
         return Headline(label, "missed", "at all counts with known hours")
-    took = duration_of(plans, row) + cost_of(plans, row, currency)
+    took = times.duration_of(plans, row) + times.cost_of(plans, row, currency)
     return Headline(
         label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
     )

@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 from isobatch import words
 from isobatch.fleet.results import STATUS
 from isobatch.reason import Reason
+from isobatch.report import times
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.report.times import (
-    how_sure,
-    in_time,
-    knee_of,
-    time_section,
-    times_known,
-)
 from isobatch.words import count, counted, percent
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
@@ -49,13 +43,13 @@ def fleet_page(
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline
     sections = [
-        *time_section(plans, deadline, currency),
+        *times.time_section(plans, deadline, currency),
         *_map(plans),
         *_reasons(plans),
         *_by_cluster(plans),
         Section("All rows", tables=[rows_of(plans, "row", file)]),
     ]
-    lead = _lead(plans) + how_sure(plans) + _already_chosen(plans)
+    lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans)
     headlines = _headlines(plans, currency, deadline)
     return HtmlPage(title or _answer(plans, headlines), lead, headlines, sections)
 
@@ -107,7 +101,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
         Headline("jobs", count(jobs), f"on {counted(clusters, 'cluster')}" if clusters else ""),
         Headline("feasible rows", count(good), f"of {count(plans.rows)}"),
     ]
-    if not times_known(plans):
+    if not times.times_known(plans):
         return [*found, Headline("GPU-hours", "unknown", _why_unknown(plans))]
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
@@ -118,9 +112,9 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
             Headline("cost", _spent(plans, "cost", lambda cost: words.price(cost, currency)), cheapest)
         )
     if plans.compares:
-        found += knee_of(plans)
+        found += times.knee_of(plans)
     if deadline is not None:
-        met, likely = in_time(plans, deadline)
+        met, likely = times.in_time(plans, deadline)
         within = f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"
         more = f"; likely, not surely, by {count(likely)} more" if likely else ""
         found.append(Headline("deadline met", count(met), within + more))

@@ -1,4 +1,4 @@
-"""The kinds of schedule: each is a constructor in steps under `@kind(...)`, and beside it how its text is built for a plan.
+"""The kinds of schedule: each is a constructor in steps under `@text.kind(...)`, and beside it how its text is built for a plan.
 
 x is the optimizer step, 0 for the first update; lengths are numbers of steps. Lengths in epochs, samples, tokens or
 percent belong to a recipe's schedule text ("multistep(30ep, 60ep)"), which a plan resolves. Each kind has its oracle in
@@ -12,21 +12,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from isobatch.errors import InputError, missing, must_be
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Exponential,
-    Inner,
-    Power,
-    Reciprocal,
-    Rex,
-    Segment,
-    Shape,
-    Table,
-    Tanh,
-    level,
-    line,
-)
+from isobatch.schedules import form, text
 from isobatch.schedules.schedule import (
     Schedule,
     choice,
@@ -40,49 +26,37 @@ from isobatch.schedules.schedule import (
     span,
     warmup,
 )
-from isobatch.schedules.text import (
-    LENGTH,
-    NUMBER,
-    SIGNED,
-    UNTIL,
-    WORD,
-    Argument,
-    Length,
-    PlanRun,
-    kind,
-    tails,
-)
 
 # ---- smooth decays ----
 
 
-@kind(lambda run: [level(run.warmup, run.peak)])
+@text.kind(lambda run: [form.level(run.warmup, run.peak)])
 def constant(lr: float) -> Schedule:
     """lr at every step.
 
     >>> constant(0.1).at(1000)
     0.1
     """
-    return lone(level(0.0, rate("lr", lr)))
+    return lone(form.level(0.0, rate("lr", lr)))
 
 
-def _falling(lr: float, steps: float, end: float, shape: Shape) -> Schedule:
+def _falling(lr: float, steps: float, end: float, shape: form.Shape) -> Schedule:
     """Falls from lr to end over `steps`, then stays there."""
     a, b, over = rate("lr", lr), rate("end", end), length("steps", steps)
-    return lone(Segment(length=over, a=a, b=b, shape=shape))
+    return lone(form.Segment(length=over, a=a, b=b, shape=shape))
 
 
-@kind(lambda run: run.fall(Power()), tail=Power(), until=UNTIL)
+@text.kind(lambda run: run.fall(form.Power()), tail=form.Power(), until=text.UNTIL)
 def linear(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps), then end.
 
     >>> linear(1.0, 4).values(range(6)).tolist()
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
-    return _falling(lr, steps, end, Power())
+    return _falling(lr, steps, end, form.Power())
 
 
-@kind(lambda run: run.fall(Power(), b=0.0), until=UNTIL)
+@text.kind(lambda run: run.fall(form.Power(), b=0.0), until=text.UNTIL)
 def linear_to_zero(lr: float, steps: float) -> Schedule:
     """lr·(1 − x/steps), then 0: decay to zero (Bergsma et al. 2025, arXiv:2502.15938).
 
@@ -92,51 +66,55 @@ def linear_to_zero(lr: float, steps: float) -> Schedule:
     return linear(lr, steps)
 
 
-@kind(lambda run: run.fall(Power(exponent=run.number("power", 1.0))), power=Argument(NUMBER), until=UNTIL)
+@text.kind(
+    lambda run: run.fall(form.Power(exponent=run.number("power", 1.0))),
+    power=text.Argument(text.NUMBER),
+    until=text.UNTIL,
+)
 def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps)^power, then end.
 
     >>> polynomial(1.0, 4, power=2).at(2)
     0.25
     """
-    return _falling(lr, steps, end, Power(exponent=factor("power", power)))
+    return _falling(lr, steps, end, form.Power(exponent=factor("power", power)))
 
 
-@kind(lambda run: run.fall(Cosine()), tail=Cosine(), until=UNTIL)
+@text.kind(lambda run: run.fall(form.Cosine()), tail=form.Cosine(), until=text.UNTIL)
 def cosine(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 + cos(π·x/steps))/2, then end (Loshchilov, Hutter 2017, arXiv:1608.03983).
 
     >>> cosine(1.0, 100).at(50)
     0.5
     """
-    return _falling(lr, steps, end, Cosine())
+    return _falling(lr, steps, end, form.Cosine())
 
 
-@kind(lambda run: run.fall(Power(stretch=0.5)), tail=Power(stretch=0.5), until=UNTIL)
+@text.kind(lambda run: run.fall(form.Power(stretch=0.5)), tail=form.Power(stretch=0.5), until=text.UNTIL)
 def one_minus_sqrt(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − √(x/steps)), then end: the cooldown of Hägele et al. 2024 (arXiv:2405.18392).
 
     >>> one_minus_sqrt(1.0, 100).at(25)
     0.5
     """
-    return _falling(lr, steps, end, Power(stretch=0.5))
+    return _falling(lr, steps, end, form.Power(stretch=0.5))
 
 
-@kind(lambda run: run.fall(Rex()), tail=Rex(), until=UNTIL)
+@text.kind(lambda run: run.fall(form.Rex()), tail=form.Rex(), until=text.UNTIL)
 def rex(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − u)/(1 − u/2) with u = x/steps, then end (Chen et al. 2021, arXiv:2107.04197).
 
     >>> rex(3.0, 100).at(50)
     2.0
     """
-    return _falling(lr, steps, end, Rex())
+    return _falling(lr, steps, end, form.Rex())
 
 
-def _build_tanh(run: PlanRun) -> list[Segment]:
-    return run.fall(Tanh(lower=run.number("lower", -6.0), upper=run.number("upper", 3.0)))
+def _build_tanh(run: text.PlanRun) -> list[form.Segment]:
+    return run.fall(form.Tanh(lower=run.number("lower", -6.0), upper=run.number("upper", 3.0)))
 
 
-@kind(_build_tanh, lower=Argument(SIGNED), upper=Argument(SIGNED), until=UNTIL)
+@text.kind(_build_tanh, lower=text.Argument(text.SIGNED), upper=text.Argument(text.SIGNED), until=text.UNTIL)
 def tanh(lr: float, steps: float, lower: float = -6.0, upper: float = 3.0, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − tanh(lower·(1 − u) + upper·u))/2 with u = x/steps (Hsueh et al. 2019, arXiv:1806.01593).
 
@@ -145,36 +123,38 @@ def tanh(lr: float, steps: float, lower: float = -6.0, upper: float = 3.0, end: 
     >>> tanh(1.0, 100, lower=-1, upper=1).at(50)
     0.5
     """
-    return _falling(lr, steps, end, Tanh(lower=number("lower", lower), upper=number("upper", upper)))
+    return _falling(lr, steps, end, form.Tanh(lower=number("lower", lower), upper=number("upper", upper)))
 
 
-def _build_exponential(run: PlanRun) -> list[Segment]:
+def _build_exponential(run: text.PlanRun) -> list[form.Segment]:
     if "gamma" in run.spec.arguments:
-        shape = Exponential(rate=run.number("gamma", 1.0))
+        shape = form.Exponential(rate=run.number("gamma", 1.0))
         return run.floored(run.tail(shape, run.steps("every", 1), 0.0, beyond=True))
     if not 0 < run.min_lr < run.peak:
         raise missing("gamma", "give exponential its gamma, or the recipe a min_lr above 0 to end at")
-    return run.fall(Exponential(rate=run.min_lr / run.peak), b=0.0)
+    return run.fall(form.Exponential(rate=run.min_lr / run.peak), b=0.0)
 
 
-@kind(_build_exponential, gamma=Argument(NUMBER), every=Argument(LENGTH), until=UNTIL)
+@text.kind(
+    _build_exponential, gamma=text.Argument(text.NUMBER), every=text.Argument(text.LENGTH), until=text.UNTIL
+)
 def exponential(lr: float, gamma: float, every: float = 1.0) -> Schedule:
     """lr·gamma^(x/every), without an end.
 
     >>> exponential(1.0, 0.25, every=10).at(5)
     0.5
     """
-    shape = Exponential(rate=factor("gamma", gamma))
-    return lone(Segment(length=length("every", every), a=rate("lr", lr), shape=shape, beyond=True))
+    shape = form.Exponential(rate=factor("gamma", gamma))
+    return lone(form.Segment(length=length("every", every), a=rate("lr", lr), shape=shape, beyond=True))
 
 
-def _build_inverse_sqrt(run: PlanRun) -> list[Segment]:
+def _build_inverse_sqrt(run: text.PlanRun) -> list[form.Segment]:
     """From the peak where the warmup ends, with its length as the timescale."""
     timescale = run.steps("timescale", run.warmup or 10_000)
-    return run.floored(run.tail(Reciprocal(), timescale, 0.0, beyond=True))
+    return run.floored(run.tail(form.Reciprocal(), timescale, 0.0, beyond=True))
 
 
-@kind(_build_inverse_sqrt, timescale=Argument(LENGTH))
+@text.kind(_build_inverse_sqrt, timescale=text.Argument(text.LENGTH))
 def inverse_sqrt(lr: float, timescale: float) -> Schedule:
     """lr/√(1 + x/timescale), without an end. After a warmup of `timescale` steps this is lr·√(W/step).
 
@@ -182,16 +162,16 @@ def inverse_sqrt(lr: float, timescale: float) -> Schedule:
     0.5
     """
     over = length("timescale", timescale)
-    return lone(Segment(length=over, a=rate("lr", lr), shape=Reciprocal(), beyond=True))
+    return lone(form.Segment(length=over, a=rate("lr", lr), shape=form.Reciprocal(), beyond=True))
 
 
-def _build_vaswani(run: PlanRun) -> list[Segment]:
+def _build_vaswani(run: text.PlanRun) -> list[form.Segment]:
     if run.warmup == 0:
         raise missing("warmup", "vaswani is defined by its warmup, so the recipe must have one")
     return _build_inverse_sqrt(run)
 
 
-@kind(_build_vaswani)
+@text.kind(_build_vaswani)
 def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedule:
     """factor·d^−½·min(n^−½, n·W^−3/2) with n = x + 1, the paper's step number (Vaswani et al. 2017, arXiv:1706.03762).
 
@@ -201,38 +181,44 @@ def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedul
     up = length("warmup_steps", warmup_steps)
     top = number("factor", factor) * length("model_dim", model_dim) ** -0.5 / math.sqrt(up)
     return lone(
-        Segment(origin=-1.0, length=up, a=0.0, b=top, shape=Power()),
-        Segment(start=up - 1, origin=up - 1, length=up, a=top, shape=Reciprocal(), beyond=True),
+        form.Segment(origin=-1.0, length=up, a=0.0, b=top, shape=form.Power()),
+        form.Segment(start=up - 1, origin=up - 1, length=up, a=top, shape=form.Reciprocal(), beyond=True),
     )
 
 
 # ---- drops ----
 
 
-def _build_step(run: PlanRun) -> list[Segment]:
-    shape = Exponential(rate=run.number("gamma", 0.1), stairs=True)
+def _build_step(run: text.PlanRun) -> list[form.Segment]:
+    shape = form.Exponential(rate=run.number("gamma", 0.1), stairs=True)
     # Stairs are counted from the start of the run, the warmup included, as published recipes count them.
-    stairs = Segment(start=run.warmup, length=run.steps("every", 1), a=run.peak, shape=shape, beyond=True)
+    stairs = form.Segment(
+        start=run.warmup, length=run.steps("every", 1), a=run.peak, shape=shape, beyond=True
+    )
     return run.floored(stairs)
 
 
-@kind(_build_step, every=Argument(LENGTH, required=True), gamma=Argument(NUMBER))
+@text.kind(_build_step, every=text.Argument(text.LENGTH, required=True), gamma=text.Argument(text.NUMBER))
 def step(lr: float, every: float, gamma: float = 0.1) -> Schedule:
     """lr·gamma^⌊x/every⌋.
 
     >>> step(1.0, 30, gamma=0.5).values([29, 30, 60]).tolist()
     [1.0, 0.5, 0.25]
     """
-    shape = Exponential(rate=factor("gamma", gamma), stairs=True)
-    return lone(Segment(length=length("every", every), a=rate("lr", lr), shape=shape, beyond=True))
+    shape = form.Exponential(rate=factor("gamma", gamma), stairs=True)
+    return lone(form.Segment(length=length("every", every), a=rate("lr", lr), shape=shape, beyond=True))
 
 
-def _build_multistep(run: PlanRun) -> list[Segment]:
+def _build_multistep(run: text.PlanRun) -> list[form.Segment]:
     milestones = [milestone.steps(run.units, run.total) for milestone in run.spec.arguments["milestones"]]
     return run.drops(milestones, run.number("gamma", 0.1))
 
 
-@kind(_build_multistep, milestones=Argument(LENGTH, required=True, many=True), gamma=Argument(NUMBER))
+@text.kind(
+    _build_multistep,
+    milestones=text.Argument(text.LENGTH, required=True, many=True),
+    gamma=text.Argument(text.NUMBER),
+)
 def multistep(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Schedule:
     """lr·gamma^(milestones reached); a milestone listed twice counts twice.
 
@@ -244,15 +230,15 @@ def multistep(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Sch
     levels = {0.0: base}
     for count, at in enumerate(points, start=1):
         levels[at] = multiplied(base, factor, count)
-    return lone(*(level(at, value) for at, value in levels.items()))
+    return lone(*(form.level(at, value) for at, value in levels.items()))
 
 
-def _build_goyal(run: PlanRun) -> list[Segment]:
-    milestones = [Length(Fraction(epoch), "ep").steps(run.units, run.total) for epoch in (30, 60, 80)]
+def _build_goyal(run: text.PlanRun) -> list[form.Segment]:
+    milestones = [text.Length(Fraction(epoch), "ep").steps(run.units, run.total) for epoch in (30, 60, 80)]
     return run.drops(milestones, 0.1)
 
 
-@kind(_build_goyal)
+@text.kind(_build_goyal)
 def goyal(
     lr: float,
     steps_per_epoch: float,
@@ -272,15 +258,17 @@ def goyal(
     up = span("warmup_epochs", warmup_epochs) * per_epoch
     points = [epoch * per_epoch for epoch in rising("milestones", milestones, repeats=True)]
     base, factor = rate("lr", lr), rate("gamma", gamma)
-    drops = [level(max(at, up), multiplied(base, factor, count)) for count, at in enumerate(points, start=1)]
-    rise = [line(0.0, up, rate("start", start), base)] if up else []
-    return lone(*rise, level(up, base), *drops)
+    drops = [
+        form.level(max(at, up), multiplied(base, factor, count)) for count, at in enumerate(points, start=1)
+    ]
+    rise = [form.line(0.0, up, rate("start", start), base)] if up else []
+    return lone(*rise, form.level(up, base), *drops)
 
 
 # ---- pieces and cycles ----
 
 
-def _build_wsd(run: PlanRun) -> list[Segment]:
+def _build_wsd(run: text.PlanRun) -> list[form.Segment]:
     """Builds a level until the decay, by default over the last fifth of the run."""
     over = run.steps("decay", max(1, run.total // 5))
     left = run.total - run.warmup
@@ -289,12 +277,12 @@ def _build_wsd(run: PlanRun) -> list[Segment]:
             f"decay must be at most the {left:,g} steps after the warmup, got {over:,g}", field="schedule"
         )
     at = run.total - over
-    shape = tails()[run.word("shape", "linear")]
-    fall = Segment(start=at, origin=at, length=over, a=run.peak, b=run.min_lr, shape=shape)
-    return [level(run.warmup, run.peak), fall]
+    shape = text.tails()[run.word("shape", "linear")]
+    fall = form.Segment(start=at, origin=at, length=over, a=run.peak, b=run.min_lr, shape=shape)
+    return [form.level(run.warmup, run.peak), fall]
 
 
-@kind(_build_wsd, decay=Argument(LENGTH), shape=Argument(WORD))
+@text.kind(_build_wsd, decay=text.Argument(text.LENGTH), shape=text.Argument(text.WORD))
 def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end: float = 0.0) -> Schedule:
     """Stable, then decay: lr until steps − decay_steps, then down to end at `steps` (Hu et al. 2024, arXiv:2404.06395).
 
@@ -307,12 +295,12 @@ def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end:
     total, over = length("steps", steps), length("decay_steps", decay_steps)
     if over > total:
         raise must_be(f"at most the {total:g} steps of the run", decay_steps, field="decay_steps")
-    at, curve = total - over, tails()[choice("shape", shape, tails())]
-    decay = Segment(start=at, origin=at, length=over, a=peak, b=bottom, shape=curve)
-    return lone(decay) if at == 0 else lone(level(0.0, peak), decay)
+    at, curve = total - over, text.tails()[choice("shape", shape, text.tails())]
+    decay = form.Segment(start=at, origin=at, length=over, a=peak, b=bottom, shape=curve)
+    return lone(decay) if at == 0 else lone(form.level(0.0, peak), decay)
 
 
-@kind(_build_wsd, decay=Argument(LENGTH))
+@text.kind(_build_wsd, decay=text.Argument(text.LENGTH))
 def trapezoid(lr: float, steps: float, warmup_steps: float, decay_steps: float, end: float = 0.0) -> Schedule:
     """0 up to lr over warmup_steps, level, down to end over the last decay_steps, all straight.
 
@@ -325,21 +313,23 @@ def trapezoid(lr: float, steps: float, warmup_steps: float, decay_steps: float, 
     return warmup(wsd(lr, total - up, decay_steps, end=end), up)
 
 
-def _build_one_cycle(run: PlanRun) -> list[Segment]:
+def _build_one_cycle(run: text.PlanRun) -> list[form.Segment]:
     if run.warmup:
-        return [run.tail(Cosine(), run.total - run.warmup, run.min_lr)]
+        return [run.tail(form.Cosine(), run.total - run.warmup, run.min_lr)]
     up = run.steps("rise", max(1, run.total * 3 // 10))
     if up >= run.total:
         raise InputError(
             f"rise must be shorter than the {run.total:,g} steps of the run, got {up:,g}", field="schedule"
         )
     return [
-        Segment(length=up, a=run.peak / 25, b=run.peak, shape=Cosine()),
-        Segment(start=up, origin=up, length=run.total - up, a=run.peak, b=run.min_lr, shape=Cosine()),
+        form.Segment(length=up, a=run.peak / 25, b=run.peak, shape=form.Cosine()),
+        form.Segment(
+            start=up, origin=up, length=run.total - up, a=run.peak, b=run.min_lr, shape=form.Cosine()
+        ),
     ]
 
 
-@kind(_build_one_cycle, rise=Argument(LENGTH))
+@text.kind(_build_one_cycle, rise=text.Argument(text.LENGTH))
 def one_cycle(
     lr: float, steps: float, rise_steps: float, start: float | None = None, end: float | None = None
 ) -> Schedule:
@@ -357,26 +347,26 @@ def one_cycle(
     first = top / 25 if start is None else rate("start", start)
     last = first / 1e4 if end is None else rate("end", end)
     return lone(
-        Segment(length=up, a=first, b=top, shape=Cosine()),
-        Segment(start=up, origin=up, length=total - up, a=top, b=last, shape=Cosine()),
+        form.Segment(length=up, a=first, b=top, shape=form.Cosine()),
+        form.Segment(start=up, origin=up, length=total - up, a=top, b=last, shape=form.Cosine()),
     )
 
 
-def _build_cosine_restarts(run: PlanRun) -> list[Segment]:
+def _build_cosine_restarts(run: text.PlanRun) -> list[form.Segment]:
     period = run.steps("period", 1)
-    cycle = Cycle(
+    cycle = form.Cycle(
         period=period, multiplier=run.number("multiplier", 1.0), peak_decay=run.number("decay", 1.0)
     )
-    wave = Segment(length=period, a=run.peak, b=run.min_lr, shape=Cosine())
-    inner = Inner(form=lone(wave, cycle=cycle).form)
-    return [Segment(start=run.warmup, origin=run.warmup, shape=inner, beyond=True)]
+    wave = form.Segment(length=period, a=run.peak, b=run.min_lr, shape=form.Cosine())
+    inner = form.Inner(form=lone(wave, cycle=cycle).form)
+    return [form.Segment(start=run.warmup, origin=run.warmup, shape=inner, beyond=True)]
 
 
-@kind(
+@text.kind(
     _build_cosine_restarts,
-    period=Argument(LENGTH, required=True),
-    multiplier=Argument(NUMBER),
-    decay=Argument(NUMBER),
+    period=text.Argument(text.LENGTH, required=True),
+    multiplier=text.Argument(text.NUMBER),
+    decay=text.Argument(text.NUMBER),
 )
 def cosine_restarts(
     lr: float, period: float, multiplier: float = 1.0, decay: float = 1.0, end: float = 0.0
@@ -387,11 +377,15 @@ def cosine_restarts(
     [1.0, 0.5, 1.0, 0.5, 1.0]
     """
     over = length("period", period)
-    cycle = Cycle(period=over, multiplier=number("multiplier", multiplier), peak_decay=rate("decay", decay))
-    return lone(Segment(length=over, a=rate("lr", lr), b=rate("end", end), shape=Cosine()), cycle=cycle)
+    cycle = form.Cycle(
+        period=over, multiplier=number("multiplier", multiplier), peak_decay=rate("decay", decay)
+    )
+    return lone(
+        form.Segment(length=over, a=rate("lr", lr), b=rate("end", end), shape=form.Cosine()), cycle=cycle
+    )
 
 
-@kind()
+@text.kind()
 def table(values: Sequence[float]) -> Schedule:
     """values[x], straight lines between whole steps, the last value held: what any scheduler printed.
 
@@ -399,4 +393,4 @@ def table(values: Sequence[float]) -> Schedule:
     [0.2, 0.30000000000000004, 0.4]
     """
     read = tuple(rate("values", value) for value in values)
-    return lone(Segment(shape=Table(values=read), beyond=True))
+    return lone(form.Segment(shape=form.Table(values=read), beyond=True))
