@@ -3,7 +3,7 @@
 `python bench/allocate.py PATH` takes a clone of petuum/adaptdl (branch osdi21-artifact) or of siasosp23/artifacts, neither of which is
 part of this project, and plays their workloads. Rates, restart delays, intervals and what a policy may know are theirs. `ours` divides
 by their objective and knowledge; `ours, hours` also knows how much of each job is left, as a plan does. `--log FILE` keeps a line a
-run, and those that it has are not run again; `--table` only prints.
+run, and those that it has are not run again; `--table` only prints; `--day FILE` logs who had what in the last run.
 
 Their simulators want an old NumPy and pandas, and autograd; here four lines stand for what is gone, and the fit's gradient is written
 out (equal to autograd's to rounding, and thirty times as fast). That Tiresias' published mean comes out to the digit shows that the rest
@@ -364,6 +364,19 @@ def figures(cluster, rounds, asked):
     }
 
 
+def day(cluster, path):
+    """Logs who had what, a line a minute, as `isobatch allocate --json` prints it."""
+    with path.open("w") as file:
+        for record in cluster.logs:
+            has = {}
+            for job in record["submitted_jobs"]:
+                if job["completion_time"] is None:
+                    nodes = [f"n{node}" for node in job["allocation"]]
+                    has[job["name"]] = {node: nodes.count(node) for node in dict.fromkeys(nodes)}
+            jobs = [{"job": name, "nodes": nodes} for name, nodes in has.items()]
+            file.write(json.dumps({"seconds": record["timestamp"], "jobs": jobs}) + "\n")
+
+
 def published(path, load):
     """Pollux's own summary of its runs: of each workload the mean, the 99th percentile, and the makespan."""
     found = []
@@ -404,6 +417,7 @@ def main():
     parser.add_argument("--policies", nargs="+", default=["ours", "ours, hours"])
     parser.add_argument("--log", type=Path, default=Path("build/simulated.jsonl"))
     parser.add_argument("--table", action="store_true", help="print what the log has")
+    parser.add_argument("--day", type=Path, help="log who had what in the last run")
     args = parser.parse_args()
     kind = "pollux" if (args.path / "simulator").exists() else "sia"
     path = (args.path / ("simulator" if kind == "pollux" else "sia-simulator")).resolve()
@@ -430,6 +444,8 @@ def main():
             with args.log.open("a") as file:
                 file.write(json.dumps(runs[-1]) + "\n")
             print(runs[-1], flush=True)
+            if args.day:
+                day(cluster, args.day)
     print("| load | policy | workloads | mean, s | p99, s | makespan, s | restarts | ms a round |")
     print("|---|---|---|---|---|---|---|---|")
     print(*rows(path, kind, sorted(runs, key=lambda run: str(run["load"]))), sep="\n")

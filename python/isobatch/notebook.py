@@ -6,8 +6,13 @@ from typing import Any
 
 TYPES = (
     "isobatch.fleet.counts.Counts",
+    "isobatch.forecast.laws.Laws",
+    "isobatch.planning.elastic.Elastic",
     "isobatch.planning.plan.Plan",
+    "isobatch.planning.settings.Rules",
+    "isobatch.recipes.recipe.Recipe",
     "isobatch.schedules.schedule.Schedule",
+    "isobatch.validate.report.Report",
 )
 """The types that have a cell, where they are defined: naming them loads none."""
 

@@ -32,7 +32,7 @@ def add(command: Parser) -> None:
         metavar="FILE",
         type=path,
         help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
-        "report.json; -: stdin",
+        "report.json, or a log of divisions (.jsonl); -: stdin",
     )
     option(
         command,

@@ -1,22 +1,31 @@
-"""A plan, counts or a schedule in a notebook's cell: a heading, a few lines, a small table."""
+"""A value in a notebook's cell: a heading, a few lines, a small table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from isobatch import words
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
+from isobatch.forecast.laws import Laws
+from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
+from isobatch.planning.settings import Rules, ScalingRule
+from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
 from isobatch.report.plan_page import explained, ways
 from isobatch.schedules import Schedule
+from isobatch.validate.report import Report
 from isobatch.words import count, counted
 
 _MAX_ROWS = 20
 _MAX_LINES = 4
+_KINDS = {"status": "status", "verdict": "status"}
+_KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text", "rule", "holds"), "text")
 
 
 class Cell(NamedTuple):
@@ -29,7 +38,7 @@ class Cell(NamedTuple):
     table: HtmlTable | None = None
 
 
-def html_of(value: Plan | Counts | Schedule) -> str:
+def html_of(value: Any) -> str:
     """Renders a value's cell as HTML, escaped as the pages are; a schedule's as its SVG.
 
     Raises:
@@ -39,9 +48,12 @@ def html_of(value: Plan | Counts | Schedule) -> str:
         import vl_convert  # noqa: F401 - to fail as the other cells do
 
         return plot(value)._repr_svg_()
-    cell = _plan(value) if isinstance(value, Plan) else _counts(value)
+    cell = next(make for kind, make in _CELLS.items() if isinstance(value, kind))(value)
     rendered: str = environment().get_template("cell.html").render(cell=cell, table=cell.table)
     return rendered
+
+
+# ---- the cell of each type ----
 
 
 def _plan(plan: Plan) -> Cell:
@@ -58,6 +70,17 @@ def _plan(plan: Plan) -> Cell:
     return Cell(title, plan.status, shown[:_MAX_LINES], warnings)
 
 
+def _recipe(recipe: Recipe) -> Cell:
+    changed = [
+        (field.name, str(value))
+        for field in msgspec.structs.fields(recipe)
+        if (value := getattr(recipe, field.name)) is not None and value != field.default
+    ]
+    batch = f"{count(recipe.effective_batch)} samples per step"
+    table = HtmlTable("Fields that are not at their defaults", {"field": "text", "value": "number"}, changed)
+    return Cell(f"Recipe: {batch}, learning rate {words.real(recipe.lr)}, {recipe.optimizer}", table=table)
+
+
 def _counts(found: Counts) -> Cell:
     ends = {name: getattr(found, name) for name in ("fastest", "cheapest", "knee")}
     lines = [f"{name}: {counted(gpus, 'GPU')}" for name, gpus in ends.items() if gpus is not None]
@@ -67,17 +90,57 @@ def _counts(found: Counts) -> Cell:
         columns["status"] = STATUS[found.columns["status"]].tolist()
     good = sum(status != "infeasible" for status in columns["status"])
     title = f"Counts: {count(good)} of {counted(len(columns['gpus']), 'GPU count')} have a plan"
-    return Cell(title, lines=lines, table=_head(columns))
+    return Cell(title, lines=lines, table=_head(columns, "GPU counts"))
 
 
-def _head(columns: dict[str, list[Any]]) -> HtmlTable:
-    """Tables the first counts; a column without any known value is left out."""
+def _elastic(found: Elastic) -> Cell:
+    if found.effective_batch is None:
+        return Cell("No batch under the cap works at any of these GPU counts", "infeasible")
+    title = f"{count(found.effective_batch)} samples per step work at {counted(len(found.gpus), 'GPU count')}"
+    columns = {name: list(getattr(found, name)) for name in ("gpus", "micro_batch", "accumulation")}
+    return Cell(title, table=_head(columns, "GPU counts"))
+
+
+def _laws(found: Laws) -> Cell:
+    def ends(figures: tuple[float, float]) -> str:
+        return " to ".join(words.figure(figure) for figure in figures)
+
+    lines = [] if found.lr is None else [f"learning rate: {ends(found.lr)}"]
+    lines.append(f"best batch: {ends(found.batch_tokens)} tokens")
+    laws = {"lr": found.lr_laws, "batch_tokens": found.batch_laws, "critical_batch": found.critical_laws}
+    laws |= {"lr_factor": found.duration_laws, "batch_factor": found.batch_duration_laws}
+    rows = [(name, law) for name, each in laws.items() for law in each]
+    columns: dict[str, list[Any]] = {"quantity": [name for name, _ in rows]}
+    columns |= {
+        name: [getattr(law, name) for _, law in rows] for name in ("name", "value", "formula", "source")
+    }
+    return Cell("What the published laws say", lines=lines, table=_head(columns, "Laws"))
+
+
+def _rules(found: Rules) -> Cell:
+    columns: dict[str, list[Any]] = {
+        name: [getattr(each, name) for each in found] for name in ScalingRule._fields
+    }
+    return Cell("How a learning rate follows the batch, k times the tuned one", table=_head(columns, "Rules"))
+
+
+def _report(report: Report) -> Cell:
+    passed = sum(proof.verdict == "pass" for proof in report.proofs)
+    rehearsal = f", a rehearsal {report.rehearsal}" if report.rehearsal else ""
+    title = f"Validation: {count(passed)} of {counted(len(report.proofs), 'proof')} passed{rehearsal}"
+    columns = {"proof": [proof.name for proof in report.proofs]}
+    columns |= {name: [str(getattr(it, name)) for it in report.proofs] for name in ("verdict", "text")}
+    table = _head(columns, "Proofs", most=50)
+    return Cell(title, str(report.verdict), table=table)
+
+
+def _head(columns: dict[str, list[Any]], caption: str, most: int = _MAX_ROWS) -> HtmlTable:
+    """Tables the first rows of columns; one without any known value is left out."""
     texts = {name: [_text(name, value) for value in values] for name, values in columns.items()}
     texts = {name: values for name, values in texts.items() if any(values)}
     rows = list(zip(*texts.values(), strict=True))
-    more = f" (the first {_MAX_ROWS} of {count(len(rows))})" if len(rows) > _MAX_ROWS else ""
-    kinds = {name: "status" if name == "status" else "number" for name in texts}
-    return HtmlTable(f"GPU counts{more}", kinds, rows[:_MAX_ROWS])
+    more = f" (the first {most} of {count(len(rows))})" if len(rows) > most else ""
+    return HtmlTable(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in texts}, rows[:most])
 
 
 def _text(name: str, value: Any) -> str:
@@ -86,3 +149,14 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return words.real(value) if name == "lr" else words.figure(value)
     return count(value) if isinstance(value, int) else str(value)
+
+
+_CELLS: dict[type, Callable[[Any], Cell]] = {
+    Plan: _plan,
+    Recipe: _recipe,
+    Counts: _counts,
+    Elastic: _elastic,
+    Laws: _laws,
+    Rules: _rules,
+    Report: _report,
+}

@@ -91,6 +91,33 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
     return lines.mark_line(strokeWidth=2, **stairs).properties(width=WIDTH, height=180)
 
 
+def held(spans: Rows, *, legend: bool) -> Any:
+    """Draws who holds which GPUs over time.
+
+    Args:
+        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low` to `high`.
+        legend: whether the kinds have names.
+    """
+    import altair as alt
+
+    color = _color("kind", spans)
+    tall = max(span["high"] for span in spans)
+    y = (
+        alt.Y("low:Q")
+        .scale(domain=[tall, 0], nice=False)
+        .title("GPUs, node by node")
+        .axis(format="d", grid=False)
+    )
+    bands = _chart(spans).encode(
+        x=alt.X("start:Q").title("hours").scale(nice=False).axis(grid=False, tickCount=8, format="~g"),
+        x2="end:Q",
+        y=y,
+        y2="high:Q",
+        color=color if legend else color.legend(None),
+    )
+    return bands.mark_rect(stroke=PAPER, strokeWidth=0.4).properties(width=WIDTH, height=2 * HEIGHT)
+
+
 def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, knees: Rows) -> Any:
     """Draws a figure of jobs over GPUs, both axes logarithmic.
 
@@ -124,6 +151,17 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
         layers.append(limit.mark_rule(strokeDash=[6, 4], color=red))
         layers.append(text.encode(x=alt.value(0), text="text:N"))
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def rates(points: Rows) -> Any:
+    """Draws learning rates over the batch, both in times the tuned one and logarithmic: rows with `rule`, `k` and `factor`."""
+    import altair as alt
+
+    x = alt.X("k:Q").scale(type="log", base=2, nice=False).title("batch, times the tuned one")
+    y = alt.Y("factor:Q").scale(type="log", base=2).title("learning rate, times the tuned one")
+    lines = _chart(points).mark_line(strokeWidth=2)
+    lines = lines.encode(x=x.axis(format="~g"), y=y.axis(format="~g"), color=_color("rule", points))
+    return lines.properties(width=WIDTH, height=HEIGHT)
 
 
 def steps_over_gpus(points: Rows, value: str, label: str) -> Any:

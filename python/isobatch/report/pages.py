@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.fleet.counts import Counts
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, plan
+from isobatch.planning.settings import Rule, Rules
+from isobatch.recipes.recipe import Recipe
 from isobatch.report import charts
+from isobatch.report.allocation_page import allocation_page, log_in
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
@@ -39,7 +42,7 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), or the table of a fleet.
+    """Makes the page of a file: a plan or a validation (.json), a log of divisions (.jsonl), or the table of a fleet.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
@@ -50,6 +53,8 @@ def page_of_file(
     Raises:
         InputError: it cannot be read, or is none of these.
     """
+    if PurePath(path).suffix.lower() == ".jsonl" and (divisions := log_in(path)) is not None:
+        return allocation_page(divisions, title=title)
     if PurePath(path).suffix.lower() != ".json":
         from isobatch.files.read import read_table
 
@@ -136,7 +141,7 @@ class Plot(NamedTuple):
 
 
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws a plan, counts, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
+    """Draws a plan, counts, rules, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
 
     Args:
         value: what to draw: of a plan, counts, a report or a table the charts of its page.
@@ -146,6 +151,9 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
         InputError: the extra `report` is not installed, or there is nothing to draw.
     """
     require_extra()
+    if isinstance(value, Rules):
+        title = f"Learning rate by rule, at a noise scale of {_NOISE} times the tuned batch"
+        return Plot(charts.themed(charts.rates(_rates()), title))
     if not isinstance(value, Schedule):
         why = "it is infeasible, or has no length"
         if isinstance(value, Counts):
@@ -156,3 +164,18 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     points = [{"run": "schedule", "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
     title = f"Learning rate {real(max(lr for _, lr in sampled))} at most, {count(round(stop))} steps"
     return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))
+
+
+_NOISE = 8
+_DRAWN: tuple[Rule, ...] = ("linear", "sqrt", "saturating", "surge", "muon", "none")
+"""Rules whose curves differ, and that need no more than a noise scale."""
+
+
+def _rates() -> list[dict[str, Any]]:
+    """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule."""
+    tuned = Recipe(effective_batch=4096, lr=1.0, optimizer="adamw", noise_scale=4096.0 * _NOISE)
+    return [
+        {"rule": rule, "k": 2.0**power, "factor": plan(tuned, 1, policy=int(4096 * 2.0**power), rule=rule).lr}
+        for rule in _DRAWN
+        for power in range(-6, 7)
+    ]

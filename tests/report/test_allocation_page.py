@@ -1,0 +1,57 @@
+"""The page of a pool's log: bands that follow the log, and lines that are none."""
+
+import json
+import re
+
+import pytest
+
+from isobatch import InputError
+from isobatch.report.allocation_page import allocation_page, log_in
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages come with the extra 'report'")
+
+
+def line(seconds, **held):
+    return {"seconds": seconds, "jobs": [{"job": job, "nodes": nodes} for job, nodes in held.items()]}
+
+
+LOG = [
+    line(0, a={"n1": 4}, b={}),
+    line(3600, a={"n1": 2}, b={"n1": 2, "n10": 1}),
+    line(7200, a={"n1": 2}, b={"n2": 4}),
+    line(9000, b={"n2": 4}),
+]
+
+
+def test_each_band_is_what_the_log_says(tmp_path):
+    path = tmp_path / "pool.jsonl"
+    path.write_text("".join(json.dumps(it) + "\n" for it in LOG))
+    page = allocation_page(log_in(str(path)))
+    bands = page.drawings[0].chart.to_dict()["data"]["values"]
+    # n1 has the rows 0 to 3, n2 those from 4 to 7, and n10 the last one.
+    assert [tuple(band[it] for it in ("job", "start", "end", "low", "high")) for band in bands] == [
+        ("a", 0, 1, 2, 4),
+        ("a", 0, 2.5, 0, 2),
+        ("b", 1, 2, 2, 4),
+        ("b", 1, 2, 8, 9),
+        ("b", 2, 2.5, 4, 8),
+    ]
+    assert page.title == "2 jobs in 2.5 hours used 4.8 GPUs on average"
+    assert page.sections[0].tables[0].rows == [("a", "7", "0", "1"), ("b", "5", "1", "2")]
+
+
+@pytest.mark.parametrize("bad", [line(-1), {"seconds": 1}, line(1, a={"n": 0}), line(1, a=[]), [], "x"])
+def test_a_line_that_is_no_answer_is_named(tmp_path, bad):
+    path = tmp_path / "pool.jsonl"
+    path.write_text(f"{json.dumps(LOG[0])}\n{json.dumps(bad)}\n")
+    with pytest.raises(InputError, match=re.escape("seconds, which do not fall")) as refused:
+        log_in(str(path))
+    assert refused.value.row == 2
+
+
+def test_another_file_is_none(tmp_path):
+    path = tmp_path / "plans.jsonl"
+    path.write_text('{"job": "a"}\n')
+    assert log_in(str(path)) is None
+    assert log_in(str(tmp_path / "missing.jsonl")) is None
