@@ -1,4 +1,4 @@
-"""What TRL and verl say of GRPO files at 1 to 64 GPUs: of the plain file, of what is written without the groups, of what is written.
+"""What TRL and verl say of GRPO files: of plain files as `isobatch doctor`, of what is written, at 1 to 64 GPUs.
 
     VERL=CHECKOUT python bench/rl.py > bench/results/rl.md
 
@@ -14,11 +14,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import isobatch as ib
+from isobatch.doctor import examine
+from isobatch.tools.sheet import Job
 
 GRPO = {
     "per_device_train_batch_size": 8,
@@ -27,7 +30,22 @@ GRPO = {
     "learning_rate": 1e-6,
     "max_steps": 100,
 }
-FINDING = "Written with its groups, each count is taken; without them TRL refuses two of three, and verl refuses most counts of the plain file."
+FINDING = "TRL and `isobatch doctor` refuse the same files, and TRL takes all that is written; verl takes it once its rollout is set as its note says."
+ROLLOUTS = (
+    {},
+    {"steps_per_generation": 1},
+    {"steps_per_generation": 3},
+    {"steps_per_generation": 4},
+    {"generation_batch_size": 48},
+    {"generation_batch_size": 64},
+    {"generation_batch_size": 96, "steps_per_generation": 2},
+)
+EVALUATIONS = (
+    {},
+    {"eval_strategy": "epoch"},
+    {"eval_strategy": "epoch", "per_device_eval_batch_size": 3, "num_generations_eval": 2},
+)
+COUNTS = (1, 2, 3, 4, 6, 7, 8, 12, 16, 64)
 ACTOR = {"ppo_mini_batch_size": 64, "ppo_micro_batch_size_per_gpu": 8, "optim": {"lr": 1e-6}}
 VERL = {
     "algorithm": {"adv_estimator": "grpo"},
@@ -48,6 +66,44 @@ def of_trl(settings: dict[str, Any], gpus: int, folder: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def of_many(folder: str) -> None:
+    """Prints what TRL says of many files and of what is written from them, and where `isobatch doctor` says otherwise."""
+    asked, refused, differ, written, ours, theirs = 0, 0, 0, 0, 0, 0
+    sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
+    for numbers, rollout, evaluated in product(
+        product((1, 2, 3, 8), (1, 2, 3), (1, 4, 6, 8)), ROLLOUTS, EVALUATIONS
+    ):
+        own = {
+            "learning_rate": 1e-6,
+            "max_steps": 100,
+            **dict(zip(sizes, numbers, strict=True)),
+            **rollout,
+            **evaluated,
+        }
+        says = {gpus: of_trl(own, gpus, folder) for gpus in COUNTS}
+        asked, refused = asked + len(says), refused + sum(map(bool, says.values()))
+        differ += sum(bool(text) == examine(own, gpus, tool="trl").healthy for gpus, text in says.items())
+        if says[8]:
+            continue
+        recipe = ib.Recipe.read(own, tool="trl", gpus=8)
+        for plan in (ib.plan(recipe, gpus, batch_tolerance=0.2) for gpus in COUNTS):
+            if plan.status == "infeasible":
+                continue
+            try:
+                made = plan.to("trl", job=Job(own=own)).settings
+            except ib.InputError:
+                ours += 1
+                continue
+            written += 1
+            theirs += bool(of_trl({**own, **made}, plan.world_size, folder))
+    print(
+        f"\n{asked:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses {refused:,}; `isobatch doctor` says otherwise of {differ}."
+    )
+    print(
+        f"{written + ours:,} plans of those that TRL takes on 8 GPUs: {ours:,} refused by `--to trl`, {written:,} written, {theirs} of these refused by TRL."
+    )
 
 
 def of_verl(settings: dict[str, Any], gpus: int, checks: Callable[..., None]) -> str:
@@ -133,6 +189,8 @@ def main() -> None:
             "train_batch_size": 4 * settings["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
         }
     row("verl: written, `data.train_batch_size` a multiple as its note says", planned, theirs)
+    with tempfile.TemporaryDirectory() as folder:
+        of_many(folder)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.read import read_file
+from isobatch.tools.sheet import Job
 
 VERL = """
 B=1024
@@ -86,6 +87,17 @@ def test_doctor_says_at_which_count_verl_stops(script):
         ({"steps_per_generation": 1, "per_device_train_batch_size": 4}, 7, "28 completions on 7 GPUs"),
         ({"generation_batch_size": 128}, 8, None),
         ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is no multiple of 8 × 7 GPUs"),
+        ({"generation_batch_size": 112, "num_generations": None}, 7, None),
+        ({"generation_batch_size": 56, "num_generations": 16}, 7, "56 completions on 7 GPUs are no multiple"),
+        ({"generation_batch_size": 128, "steps_per_generation": 2}, 8, "are both given"),
+        ({"num_generations": 1}, 8, "num_generations is 1"),
+        ({"auto_find_batch_size": True}, 8, "auto_find_batch_size is on"),
+        (
+            {"eval_strategy": "epoch", "per_device_eval_batch_size": 3},
+            4,
+            "an evaluation of 3 × 4 completions",
+        ),
+        ({"per_device_eval_batch_size": 3}, 4, None),
     ],
 )
 def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus, says):
@@ -95,9 +107,33 @@ def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus,
     assert [bool(stops), says is None or says in stops[0]] == [says is not None, True], stops
 
 
+@pytest.mark.parametrize(
+    ("beside", "gpus", "options", "written"),
+    [
+        ({"steps_per_generation": 8}, 4, {}, {"gradient_accumulation_steps": 4, "steps_per_generation": 16}),
+        ({"steps_per_generation": 1}, 4, {}, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}),
+        ({"generation_batch_size": 256}, 7, {"batch_multiple": 8}, {"generation_batch_size": 224}),
+        ({"eval_strategy": "steps", "per_device_eval_batch_size": 3}, 4, {}, {"per_device_eval_batch_size": 2}),
+        ({"steps_per_generation": 1}, 16, {}, "has 0.5 at gradient_accumulation_steps 1: plan with --accumulation-multiple 2"),
+        ({}, 7, {}, "126 completions on 7 GPUs are no multiple of num_generations 8"),
+    ],
+)  # fmt: skip
+def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus, options, written):
+    own = {**GRPO, **beside}
+    plan = ib.plan(ib.Recipe.read(own, gpus=8), gpus, batch_tolerance=0.2, **options)
+    if isinstance(written, str):
+        with pytest.raises(ib.InputError, match=written):
+            plan.to("trl", job=Job(own=own))
+    else:
+        assert {key: plan.to("trl", job=Job(own=own)).settings.get(key) for key in written} == written
+
+
 def test_a_rollout_of_several_steps_follows_the_accumulation():
-    notes = read_file({**GRPO, "steps_per_generation": 8}).notes
-    assert "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written" in notes
+    found = read_file({**GRPO, "steps_per_generation": 8})
+    assert (
+        "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written" in found.notes
+    )
+    assert found.multiple == 2, "4 steps make a rollout, and 8 completions a group"
 
 
 def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):

@@ -140,13 +140,14 @@ def test_a_script_is_what_the_real_class_has(tmp_path):
 
 
 def test_trl_is_read_as_trl(tmp_path, capsys):
-    text = "args = GRPOConfig(output_dir='o', per_device_train_batch_size=8, num_generations=4, learning_rate=1e-6, max_steps=9)"
-    values = {"per_device_train_batch_size": 8, "num_generations": 4, "learning_rate": 1e-6, "max_steps": 9}
+    text = "args = RLOOConfig(output_dir='o', per_device_train_batch_size=8, learning_rate=1e-6, max_steps=9)"
+    values = {"per_device_train_batch_size": 8, "num_generations": 2, "learning_rate": 1e-6, "max_steps": 9}
     file, beside = script(tmp_path, text), tmp_path / "grpo.json"
     beside.write_text(json.dumps(values))
     assert ib.Recipe.read(file, gpus=2) == ib.Recipe.read(beside, tool="trl", gpus=2)
     assert main(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]) == 0
-    assert "read as TRL" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "read as TRL" in said and "num_generations 2: a batch must be" in said, "RLOO's own default"
 
 
 def test_what_is_computed_is_asked_for_in_one_message(tmp_path):

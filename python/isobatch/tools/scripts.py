@@ -13,6 +13,9 @@ from isobatch.tools.follow import OPTIMIZERS, TRAINER, TRL, Made, Script
 from isobatch.tools.page import Unknown
 from isobatch.words import few
 
+_GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
+"""TRL's own num_generations."""
+
 
 def is_script(text: str) -> bool:
     """Whether a Python file may make what is looked for; a configuration of mmengine does not."""
@@ -58,7 +61,8 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
         notes.append(f"line {one.line}: {one.name} is made only if {one.when}")
     if tool == "lightning":
         return _lightning(one, made), tool
-    return _explained(one.settings), "trl" if one.name in TRL else tool
+    own = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
+    return {**own, **_explained(one.settings)}, "trl" if one.name in TRL else tool
 
 
 def _chosen(found: list[Made], file: str, name: str) -> Made:

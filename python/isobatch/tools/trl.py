@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
 
-from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
+from isobatch.errors import InputError
+from isobatch.tools.page import Reading, SettingsPage
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
 from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES
 from isobatch.tools.trainer import check as check_trainer
 from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import read as read_trainer
+from isobatch.tools.transformers import write as write_trainer
 
 _HARMLESS = f"""{HARMLESS}
     activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
@@ -26,6 +31,16 @@ _HARMLESS = f"""{HARMLESS}
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
 
+_OF_GROUPS = (
+    "generation_batch_size",
+    "steps_per_generation",
+    "num_iterations",
+    "num_generations_eval",
+    "reward_funcs",
+)
+"""Settings of GRPO and RLOO alone."""
+
+
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; where a prompt has several completions, these are the samples."""
     read_trainer(page)
@@ -33,57 +48,168 @@ def read(page: SettingsPage) -> None:
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
         page.note("packing: dataset_size is the number of packed sequences")
-    each = page.whole("num_generations")
+    each = _group(page)
     if each is None:
         return
-    page.reading.multiple = each
-    page.note(f"num_generations {each}: a batch must be a multiple of it (--batch-multiple {each})")
+    steps, parts = page.whole("steps_per_generation"), page.reading.fields.get("accumulation") or 1
+    page.reading.multiple = _batch_multiple(each, Fraction(steps or parts, parts))
+    batch = (
+        f"a batch must be a multiple of {page.reading.multiple} (--batch-multiple {page.reading.multiple})"
+    )
+    page.note(f"num_generations {each}: {batch}")
     repeats = page.whole("num_iterations", default=1) or 1
     if str(page.reading.fields.get("duration")).endswith("ep"):
         page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
     if page.flag("use_vllm") and page.word("vllm_mode", "server") == "server":
         page.note("vllm_mode server: its GPUs do not train, and are none of gpus")
-    _rollouts(page)
-
-
-def _rollouts(page: SettingsPage) -> None:
-    """Notes what follows the accumulation or the batch: TRL generates completions of several steps at once, or of a part of one."""
-    steps, fields = page.whole("steps_per_generation"), page.reading.fields
-    if steps and (parts := fields.get("accumulation")) and steps != parts:
+    if steps and steps != parts:
         page.note(
             f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps that is written"
         )
-    if page.whole("generation_batch_size"):
+    if rollout := page.whole("generation_batch_size"):
         page.note(
-            "generation_batch_size stays: it must be a multiple of per_device_train_batch_size × GPUs; check it by isobatch doctor"
+            f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a multiple of "
+            "per_device_train_batch_size × GPUs"
         )
 
 
+def _group(page: SettingsPage) -> int | None:
+    """Completions of a prompt; None of a configuration without such groups."""
+    each = page.whole("num_generations")
+    if each is None and (page.word("rlhf_type") == "grpo" or any(map(page.has, _OF_GROUPS))):
+        page.note("num_generations is not in the file: 8, the default of GRPO (of RLOO: 2)")
+        return 8
+    return each
+
+
+def _batch_multiple(each: int, steps: Fraction) -> int:
+    """What a batch must be a multiple of, for whole groups in a rollout of these optimizer steps."""
+    return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
+
+
+def write(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many optimizer steps as it was.
+
+    Raises:
+        InputError: TRL would refuse the file on these GPUs.
+    """
+    sheet, own = write_trainer(plan, job), _page(job.own)
+    each = _group(own)
+    if each is None:
+        return sheet
+    parts = own.whole("gradient_accumulation_steps", default=1) or 1
+    steps, rollout = own.whole("steps_per_generation"), own.whole("generation_batch_size")
+    ratio = Fraction(rollout, plan.recipe.effective_batch) if rollout else Fraction(steps or parts, parts)
+    if (ratio * plan.accumulation).denominator > 1:
+        raise InputError(
+            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps has {float(ratio * plan.accumulation):g} "
+            f"at gradient_accumulation_steps {plan.accumulation}: plan with --accumulation-multiple {ratio.denominator}"
+        )
+    if steps:
+        sheet.settings["steps_per_generation"] = int(ratio * plan.accumulation)
+    if rollout:
+        sheet.settings["generation_batch_size"] = int(ratio * plan.effective_batch)
+    _write_evaluation(own, each, plan.world_size, sheet)
+    for issue in _refusals(_page({**job.own, **sheet.settings}), each, plan.world_size):
+        raise InputError(
+            f"TRL would refuse this: {issue.what.partition(': ')[2]} ({issue.cause}). Change: {issue.change}"
+        )
+    return sheet
+
+
+def _write_evaluation(own: SettingsPage, each: int, gpus: int, sheet: SettingsSheet) -> None:
+    """Writes the batch of an evaluation anew where its groups would not divide."""
+    evaluated, groups = own.whole("per_device_eval_batch_size", default=8) or 8, _groups_evaluated(own, each)
+    if evaluated * gpus % groups:
+        unit = groups // math.gcd(groups, gpus)
+        sheet.settings["per_device_eval_batch_size"] = max(1, evaluated // unit) * unit
+
+
+def _groups_evaluated(page: SettingsPage, each: int) -> int:
+    """Completions of a prompt in an evaluation; 1 where nothing is evaluated."""
+    key = page.first("eval_strategy", "evaluation_strategy")
+    return (page.whole("num_generations_eval") or each) if page.word(key, "no") != "no" else 1
+
+
+def _page(settings: Mapping[str, Any]) -> SettingsPage:
+    return SettingsPage(settings, Reading("trl", "TRL", "", dict(settings)))
+
+
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the Trainer's silent behaviour, and a batch that TRL refuses."""
+    """Finds the Trainer's silent behaviour, and what TRL refuses."""
     yield from check_trainer(case)
-    if case.at("generation_batch_size") is not None and case.at("steps_per_generation") is not None:
+    names = {"batch_per_gpu": "per_device_train_batch_size", "accumulation": "gradient_accumulation_steps"}
+    given = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
+    page = _page({**case.reading.settings, **given})
+    each = _group(page)
+    if each and case.tool.name == "ms_swift":
+        yield from _rollout_refusals(page, each, case.replicas)
+    elif each:
+        yield from _refusals(page, each, case.gpus)
+
+
+def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
+    """What GRPOConfig and RLOOConfig raise on a number of processes."""
+    if page.flag("auto_find_batch_size"):
+        yield _stops(
+            "auto_find_batch_size is on", "a smaller batch cuts groups apart", "auto_find_batch_size: false"
+        )
+    for key in ("cp_size", "sp_size"):
+        if (page.table("parallelism_config").whole(key) or 1) > 1:
+            yield _stops(
+                f"{key} splits sequences",
+                "they are generated inside of the trainer",
+                f"parallelism_config.{key}: 1",
+            )
+    if each < 2:
+        yield _stops(
+            f"num_generations is {each}",
+            "a completion is compared with others of its prompt",
+            "num_generations: 2",
+        )
+        return
+    yield from _rollout_refusals(page, each, processes)
+    groups = _groups_evaluated(page, each)
+    evaluated = page.whole("per_device_eval_batch_size", default=8) or 8
+    if evaluated * processes % groups:
+        yield _stops(
+            f"an evaluation of {evaluated} × {processes} completions is no multiple of {groups}",
+            "what is evaluated at once has all completions of each of its prompts",
+            f"per_device_eval_batch_size: a multiple of {groups // math.gcd(groups, processes)}",
+        )
+
+
+def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
+    rollout, steps = page.whole("generation_batch_size"), page.whole("steps_per_generation")
+    if rollout is not None and steps is not None:
         yield _stops(
             "generation_batch_size and steps_per_generation are both given",
             "each follows from the other",
             "remove steps_per_generation",
         )
-    each, micro = case.reading.multiple, number(case.fields.get("batch_per_gpu"))
-    pass_of_all = int(micro) * case.replicas
-    rollout = case.at("generation_batch_size") or pass_of_all * int(
-        number(case.at("steps_per_generation")) or number(case.fields.get("accumulation")) or 1
-    )
-    if pass_of_all and type(rollout) is int and rollout % pass_of_all:
+        return
+    micro = page.whole("per_device_train_batch_size", default=8) or 0
+    if not micro * processes:
+        return
+    key = "steps_per_generation" if steps else "gradient_accumulation_steps"
+    made = rollout or micro * processes * (steps or page.whole(key, default=1) or 1)
+    whole = math.lcm(micro * processes, each)
+    if made % (micro * processes):
         yield _stops(
-            f"generation_batch_size {rollout} is no multiple of {int(micro)} × {case.replicas} GPUs",
+            f"generation_batch_size {made} is no multiple of {micro} × {processes} GPUs",
             "completions are dealt out in passes over all GPUs",
-            f"generation_batch_size: {-(-rollout // math.lcm(pass_of_all, each)) * math.lcm(pass_of_all, each)}",
+            f"generation_batch_size: {-(-made // whole) * whole}",
         )
-    if each > 1 and pass_of_all and type(rollout) is int and rollout % each:
+    elif made % each:
+        least = whole // micro // processes
+        parts = page.whole("gradient_accumulation_steps", default=1) or 1
+        multiple = _batch_multiple(each, Fraction(steps or parts, parts))
         yield _stops(
-            f"{rollout} completions on {case.gpus} GPUs are no multiple of num_generations {each}",
+            f"{made} completions on {processes} GPUs are no multiple of num_generations {each}",
             "what is generated at once has all completions of each of its prompts",
-            f"isobatch plan --from ... --batch-multiple {each}",
+            f"generation_batch_size: {-(-made // whole) * whole}"
+            if rollout
+            else f"{key}: a multiple of {least}, or isobatch plan --from ... --batch-multiple {multiple}",
         )
 
 
@@ -101,6 +227,6 @@ TRL = Tool(
         versions="0.15 to 1.16", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=MATTERS
     ),
     writer=dataclasses.replace(
-        TRANSFORMERS.writer, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",)
+        TRANSFORMERS.writer, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write
     ),
 )
