@@ -3,8 +3,8 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-disk (where checkpoints are written), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
-kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
+disk (where checkpoints are written), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
+kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming" or "healing"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     def formed(group, members, number, *args, **settings):
         at(number, "forming")
         form(group, members, number, *args, **settings)
+        at(number, "healing")
 
     CrewGroup.form = formed
     new_group = torch.distributed.new_group
@@ -189,6 +190,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                 crew.scheduler.step()
                 at(step.number, "scheduled")
                 optimizer.zero_grad()
+                if options.get("own"):
+                    torch.distributed.broadcast(torch.ones(options["own"]), 0)
                 averages.move()
                 if not crew.void:
                     say(done=step.number, crew=crew.number, of=crew.size)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -9,56 +10,81 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
+from isobatch.integrations.torch.elastic.collectives import BACKEND, CuttableGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
 
 
 class Endless:
     """A collective that never ends, as gloo's where it forgot a send."""
 
-    def __init__(self):
-        self.future = torch.futures.Future()
-
-    def allreduce(self, tensors):
-        return self
-
-    def size(self):
-        return 2
-
     def get_future(self):
-        return self.future
+        return torch.futures.Future()
 
     def is_completed(self):
         return False
 
     def wait(self, timeout):
-        time.sleep(timeout.total_seconds())
+        time.sleep(timeout.total_seconds() or 60)
         raise RuntimeError("Operation timed out!")
 
 
-@pytest.fixture
-def group():
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+class Forgetful:
+    """A group of gloo that forgets everything."""
+
+    def __getattr__(self, name):
+        return lambda *_, **__: Endless()
+
+
+WAITS = {
+    "backward": lambda model: model(torch.ones(2, 3)).sum().backward(),
+    "all_reduce": lambda _: dist.all_reduce(torch.ones(1)),
+    "objects": lambda _: dist.all_gather_object([None], {}),
+    "barrier": lambda _: dist.barrier(),
+    "send": lambda _: dist.isend(torch.ones(1), 0).wait(),
+    "group": lambda _: dist.all_reduce(torch.ones(1), group=forgetful(dist.new_group())),
+    "connecting": lambda _: CuttableGroup.cord.apart(lambda: time.sleep(60)),
+}
+
+
+def forgetful(group):
+    group._inner = Forgetful()
+    return group
+
+
+@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
+def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(waits):
     made = CrewGroup()
-    model = made.wrap(nn.Linear(3, 1))
+    made.begin()
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.Linear(3, 1))
+    forgetful(dist.group.WORLD)
     cut = threading.Timer(0.2, made.cut)
     cut.start()
-    yield made, model
-    cut.join()
-    made.free()
-
-
-@pytest.mark.parametrize("waited_for", ["backward", "agreement"])
-def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(group, waited_for):
-    made, model = group
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="was cut") as caught:
-        patch.setattr(dist.distributed_c10d, "_get_default_group", Endless)
-        model(torch.ones(2, 3)).sum().backward() if waited_for == "backward" else made.wait(Endless())
+    begun = time.monotonic()
+    try:
+        with pytest.raises(RuntimeError, match="was cut") as caught:
+            waits(model)
+    finally:
+        cut.join()
+        made.free()
     assert is_loss(caught.value)
+    assert time.monotonic() - begun < 2.0
+
+
+def test_a_wait_ends_at_its_own_limit():
+    CrewGroup().begin()
+    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    forgetful(dist.group.WORLD)
+    try:
+        with pytest.raises(RuntimeError, match="longer than 0.3 s"):
+            dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=0.3))
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow

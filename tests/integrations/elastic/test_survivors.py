@@ -111,9 +111,10 @@ def test_a_paused_rank_is_out_and_comes_in_again(tmp_path, alone):
 
 
 @pytest.mark.slow
-def test_the_last_rank_with_the_state_goes_on_at_once_when_it_wakes(tmp_path):
+@pytest.mark.parametrize("own", [0, 1 << 20])
+def test_the_last_rank_with_the_state_goes_on_at_once_when_it_wakes(tmp_path, own):
     """The others cut it off while it was paused, and gloo forgets what it then sends."""
-    options = {"ranks": 2, "lease": 2.0, "steps": 100000, "pause": 0.02}
+    options = {"ranks": 2, "lease": 2.0, "steps": 100000, "pause": 0.02, "own": own, "inside": True}
     with Ranks(tmp_path, {**OPTIONS, **options}) as ranks:
         ranks.start("r0")
         for turn in range(4):
@@ -126,6 +127,27 @@ def test_the_last_rank_with_the_state_goes_on_at_once_when_it_wakes(tmp_path):
             crew, killed = max(line["crew"] for line in lines(tmp_path) if "at" in line), time.time()
             ranks.wait_for(lambda line, crew=crew: line.get("crew", 0) > crew and "done" in line, 20)
             assert time.time() - killed < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["forming", "healing"])
+def test_a_rank_that_is_paused_in_forming_holds_nobody_up(tmp_path, alone, place):
+    """Neither the others, who go on after the lease, nor itself when it wakes."""
+    kills = {0: [[1, place]], 1: [[5, "between"]]}
+    with Ranks(tmp_path, {**OPTIONS, "lease": 2.0, "pause": 0.2}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", kills=kills.get(rank, []), signal="SIGKILL" if rank == 1 else "SIGSTOP")
+        ranks.wait_for(lambda line: line.get("kill") == place)
+        paused = time.time()
+        ranks.wait_for(lambda line: line.get("of") == 1 and "done" in line, 20)
+        assert time.time() - paused < 8
+        ranks.signal("r0", signal.SIGCONT)
+        woken = time.time()
+        ranks.wait_for(lambda line: line.get("of") == 2 and line.get("crew", 0) > 1 and "done" in line, 20)
+        assert time.time() - woken < 8
+        codes = ranks.wait(120)
+    assert codes == {"r0": 0, "r1": DEAD, "r2": 0}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] == []
 
 
 @pytest.mark.slow
@@ -163,7 +185,9 @@ def ended(folder, options, names, each=None, seconds=90):
 @pytest.mark.slow
 def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
     said = ended(tmp_path, {"ranks": 2}, ["r0", "r1"], {"r1": {"recipe": {"warmup": "6st"}}})
-    assert sorted("must be" in one and "recipe's warmup" in one for one in said) == [True, True]
+    assert sorted(
+        "one of the two was started wrongly" in one and "recipe's warmup" in one for one in said
+    ) == [True, True]
 
 
 @pytest.mark.slow

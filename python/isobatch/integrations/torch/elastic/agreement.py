@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
@@ -37,9 +37,7 @@ class Vote:
         micros: int,
         joining: bool,
         group: Any,
-        wait: Callable[[Any], Any] | None,
     ) -> None:
-        self._wait = wait
         self._agreement = Agreement(stopping, count, micros, joining)
         self._work = None
         if group is not None:
@@ -51,7 +49,7 @@ class Vote:
     def result(self) -> Agreement:
         """Waits for the ranks, once."""
         if self._work is not None:
-            self._work.wait() if self._wait is None else self._wait(self._work)
+            self._work.wait()
             self._work = None
             stopping, count, micros, joining = self._values.tolist()
             self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
@@ -64,7 +62,7 @@ class RankGroup:
     Args:
         timeout: of its agreements; None: torch's.
         connecting: until the ranks have found each other; None: as `timeout`.
-        wait: waits for an agreement; None: the agreement does.
+        backend: torch's name of its backend.
     """
 
     def __init__(
@@ -73,11 +71,11 @@ class RankGroup:
         size: int,
         timeout: timedelta | None = None,
         connecting: timedelta | None = None,
-        wait: Callable[[Any], Any] | None = None,
+        backend: str = "gloo",
     ) -> None:
         self.rank, self.size = rank, size
         self._group: Any = None
-        self._wait = wait
+        self._backend = backend
         self._timeout, self._connecting = timeout, connecting
 
     @property
@@ -91,7 +89,7 @@ class RankGroup:
                 raise InputError(
                     f"the run has {self.size} processes and no process group: call torch.distributed.init_process_group first"
                 )
-            self._group = dist.new_group(backend="gloo", timeout=self._connecting or self._timeout)
+            self._group = dist.new_group(backend=self._backend, timeout=self._connecting or self._timeout)
             if self._connecting is not None and self._timeout is not None:
                 set_timeout(self._timeout, self._group)
         return self._group
@@ -122,7 +120,7 @@ class RankGroup:
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
-        return Vote(stopping, count, micros, joining, self._own(), self._wait)
+        return Vote(stopping, count, micros, joining, self._own())
 
     def free(self) -> None:
         """Lets the group go."""

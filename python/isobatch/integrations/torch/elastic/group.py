@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
@@ -42,27 +42,19 @@ class CrewGroup:
     the group is ready these are all sockets that were opened since it was begun, with the rendezvous's own connection to the store;
     from then on those, and what a listener of theirs accepts. So a connection that the training opens, as for an upload, is left alone.
 
-    gloo waits for a rank to connect in a condition that no socket ends, five times as long as the group's time-out. So ranks meet in the
-    store first, and form with a time-out of a fifth of the lease.
-
-    gloo also forgets the sends that are under way when a connection ends (`Pair::signalException` in gloo/transport/tcp/pair.cc passes
-    over the unbound buffers of `tx_`), so that who waits for one waits for the group's whole time-out: a rank that was paused while the
-    others cut it off, above all. So no rank waits in gloo itself. What DDP and `wait` wait for ends when the group is cut, and a thread
-    of its own lets the group go.
+    Nothing waits in gloo itself: see `Cord`.
     """
 
     def __init__(self) -> None:
         self._before: set[str] | None = None
         self._own: set[str] | None = None
         self._wrapped: list[Any] = []
-        self._is_cut = False
-        self._answers: list[Future[Any]] = []
-        self._lock = threading.Lock()
+        self._cord = Cord()
 
     def begin(self) -> None:
         """Notes what is there before the group."""
         self._before, self._own = {*sockets().values()}, None
-        self._is_cut = False
+        self._cord = CuttableGroup.cord = Cord()
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""
@@ -81,8 +73,9 @@ class CrewGroup:
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
         prefix = dist.distributed_c10d.PrefixStore(f"{number}/group", store.another().raw)
+        CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if cuda else "gloo",
+            BACKEND,
             store=prefix,
             rank=rank,
             world_size=size,
@@ -96,47 +89,12 @@ class CrewGroup:
         if dist.get_world_size() == 1:
             return net
         model = DistributedDataParallel(net, init_sync=False, **options)
-        if next(net.parameters()).device.type == "cpu":
-            model.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         self._wrapped.append(model)
         return model
 
-    def _reduce(self, bucket: Any) -> Future[torch.Tensor]:
-        """Takes the mean of a bucket's gradients, as DDP does; the future ends in an error when the group is cut."""
-        buffer = bucket.buffer().div_(dist.get_world_size())
-        reduced = dist.distributed_c10d._get_default_group().allreduce([buffer]).get_future()
-        answer: Future[Any] = Future()
-        with self._lock:
-            self._answers = [other for other in self._answers if not other.done()]
-            self._answers.append(answer)
-        reduced.add_done_callback(lambda done: self._answer(answer, done))
-        if self._is_cut:
-            self._answer(answer, None)
-        return answer.then(_first)
-
-    def _answer(self, answer: Future[Any], reduced: Future[Any] | None) -> None:
-        with self._lock:
-            if not answer.done():
-                answer.set_result(reduced)
-
-    def wait(self, work: Any) -> None:
-        """Waits for a collective, or until the group is cut.
-
-        Raises:
-            RuntimeError: it failed, or was cut.
-        """
-        while not work.is_completed():
-            if self._is_cut:
-                raise RuntimeError(_CUT)
-            with suppress(RuntimeError):  # torch's, that it is not complete yet; what failed is complete.
-                work.wait(timedelta(seconds=0.2))
-        work.wait()
-
     def cut(self) -> None:
         """Ends what this rank waits for in the group, from another thread."""
-        self._is_cut = True
-        for answer in [*self._answers]:
-            self._answer(answer, None)
+        self._cord.cut()
         for group in _groups():
             with suppress(RuntimeError, AttributeError):
                 group._get_backend(torch.device("cuda")).abort()
@@ -177,18 +135,6 @@ class CrewGroup:
             release = threading.Thread(target=groups.clear, name="isobatch release", daemon=True)
             release.start()
             release.join(1.0)
-
-
-_CUT = "gloo: the group was cut, as a rank of the crew was lost"
-
-
-def _first(answer: Future[Any]) -> torch.Tensor:
-    """Returns the tensor that was reduced."""
-    reduced = answer.value()
-    if reduced is None:
-        raise RuntimeError(_CUT)
-    tensor: torch.Tensor = reduced.value()[0]
-    return tensor
 
 
 def _groups() -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -76,7 +76,7 @@ class ElasticRun:
     _watch: Watch = ALL_THERE
     _timeout: timedelta | None = None
     _connecting: timedelta | None = None
-    _wait: Callable[[Any], Any] | None = None
+    _backend = "gloo"
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world = find_world()
-        self._ranks = RankGroup(self.world.rank, self.world.size, self._timeout, self._connecting, self._wait)
+        self._ranks = RankGroup(
+            self.world.rank, self.world.size, self._timeout, self._connecting, self._backend
+        )
         self.seed, self.shuffle = seed, shuffle
         self._loop: Loop | TrainerLoop | None = None
         self._agreed = False
