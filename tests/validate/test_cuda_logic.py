@@ -240,6 +240,22 @@ def test_gpus_are_held_to_closer_gates():
     assert judged == ["pass", "caution"]
 
 
+def test_a_slow_rail_is_named_by_its_gpu():
+    from isobatch.validate.figures import PairSpeed
+    from isobatch.validate.proofs.machine import judge_links
+
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    found = [
+        PairSpeed(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
+        for a, b in pairs
+        for rail in range(8)
+    ]
+    roster = [SimpleNamespace(node=node, host=f"host{node}") for node in range(3)]
+    for backend, verdict in ("nccl", "caution"), ("gloo", "fail"):
+        proof = judge_links(SimpleNamespace(nodes=3, roster=roster, backend=backend), found)
+        assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == (verdict, "host2 GPU 3)")
+
+
 def test_sizes_on_gpus():
     from isobatch.validate import Options
     from isobatch.validate.proofs import all_reduce

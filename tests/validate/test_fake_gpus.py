@@ -127,9 +127,16 @@ def test_two_gpus_over_nccl(validate):
 
 @pytest.mark.slow
 def test_two_nodes_of_two_gpus(validate):
+    """Over NCCL nodes are compared GPU by GPU, in a group of its own."""
     found, report = validate(2, "--noise-steps", "0", nodes=2)
     assert failed(found) == {}
     assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 4)
+    assert sorted(
+        (pair["node"], pair["peer"], pair["local_rank"]) for pair in report["machine"]["links"]
+    ) == [
+        (0, 1, 0),
+        (0, 1, 1),
+    ]
     assert (
         found["local_step"]["verdict"] == "unchecked" and "not judged on GPUs" in found["local_step"]["text"]
     )

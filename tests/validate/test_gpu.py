@@ -100,8 +100,9 @@ def test_mixed_precision(validate, workload, precision, name):
     assert 0 < proof["values"]["relative_l2"] < proof["gate"]
 
 
-def test_a_compiled_model(validate):
-    _, report = validate(2, "--workload", "ddp.workloads:images", "--phase-seconds", "120", "--compile")
+@pytest.mark.parametrize("options", [["--compile"], ["--channels-last"], ["--compile", "--channels-last"]])
+def test_options_of_the_model(validate, options):
+    _, report = validate(2, "--workload", "ddp.workloads:images", "--phase-seconds", "120", *options)
     assert failed(report) == {}
 
 

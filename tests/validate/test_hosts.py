@@ -81,6 +81,15 @@ def test_bandwidth_is_that_of_the_link(plan, tmp_path, count, rate, mb_s):
     assert set(codes) <= {0, 1}
 
 
+def test_a_slow_link_is_named(plan, tmp_path):
+    with Hosts(3, "1gbit") as hosts:
+        hosts.limit(3, "100mbit")
+        hosts.run([*COMMAND, plan(4), "--quick", "--output", "report.json", "--noise-steps", "0"], tmp_path)
+    proof = proofs(tmp_path)["links"]
+    assert (proof["verdict"], proof["diagnosis"]["causes"]) == ("fail", [Cause.SLOW_LINK])
+    assert "host3" in proof["diagnosis"]["text"]
+
+
 def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
     with Hosts(2, "200mbit") as hosts:
         processes = hosts.start(

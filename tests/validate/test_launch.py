@@ -230,7 +230,8 @@ def test_the_ranks_of_one_host_meet_on_its_loopback():
     [
         ["--full", "--parameters", "1e5"],
         ["--quick", "--compile"],
-        ["--quick", "--compile", "--workload", "ddp.workloads:images"],
+        ["--quick", "--channels-last", "--workload", "ddp.workloads:images"],
+        ["--quick", "--channels-last", "--compile", "--workload", "ddp.workloads:images"],
     ],
     ids=" ".join,
 )

@@ -65,8 +65,9 @@ def test_every_claim_was_looked_at(found):
     report = found[512][0]
     # What hosts say of themselves comes before NCCL makes its connections, all else behind.
     assert [*report.phase_seconds][:2] == ["host", "connect"]
-    names = {"gradient", "noise_scale", "all_reduce", "local_step", "epoch", "micro_batch"}
-    assert names <= {proof.name for proof in report.proofs}
+    assert {"gradient", "noise_scale", "all_reduce", "local_step", "epoch", "links", "micro_batch"} <= {
+        proof.name for proof in report.proofs
+    }
     assert "to one process" in report.proof("gradient").text
 
 

@@ -39,6 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     wire = "compress gradients on the wire"
     option("--hook", choices=("none", "fp16", "bf16"), default="none", help=wire)
     option("--compile", action="store_true", help="torch.compile around DDP")
+    option("--channels-last", action="store_true", help="the convolutions' memory format")
     steps = "steps to measure the noise scale over (default 8; 0: not at all)"
     option("--noise-steps", type=int, default=8, metavar="N", help=steps)
     bits = "repeat the plan's step for so long: does it give the same bits?"

@@ -20,6 +20,16 @@ class Rank(ReportPart, frozen=True, kw_only=True):
     device_memory_bytes: int | None
 
 
+class PairSpeed(ReportPart, frozen=True, kw_only=True):
+    """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
+    sends to the same one of the other node, all at once: each has a rail of its own."""
+
+    node: int
+    peer: int
+    local_rank: int = 0
+    bw_gb_s: float
+
+
 class Machine(ReportPart, frozen=True, kw_only=True):
     """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
 
@@ -29,6 +39,7 @@ class Machine(ReportPart, frozen=True, kw_only=True):
     emulated: bool
     versions: dict[str, str]
     environment: dict[str, str]
+    links: list[PairSpeed] = []
 
 
 class AllReduceRow(ReportPart, frozen=True, kw_only=True):

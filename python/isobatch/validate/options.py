@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         workload: "mlp", the built-in perceptron, or "package.module:factory".
         parameters: about how many the built-in workload has.
         device: "auto", "cpu" or "cuda".
-        compile: torch.compile around the DDP model.
+        compile, channels_last: torch.compile around the DDP model; the convolutions' memory format.
         hook: "none", "fp16" or "bf16": compresses gradients on the wire.
         noise_steps: steps over which the gradient noise scale is measured; 0 measures none.
         bus_gb_s: the all-reduce bus bandwidth to be expected, GB/s.
@@ -43,6 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     parameters: int = 1_000_000
     device: Device = "auto"
     compile: bool = False
+    channels_last: bool = False
     hook: Hook = "none"
     noise_steps: int = 8
     bus_gb_s: float | None = None

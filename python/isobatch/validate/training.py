@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.tensors import AUTOCAST, dense
+from isobatch.diagnosis.tensors import AUTOCAST, dense, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group, copy_from_first
@@ -78,6 +78,8 @@ class Training:
         self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(group.world_size)]
         self.batch = sum(map(sum, self.sizes))
         self.model = workload.model.to(group.device)
+        if options.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)
         self._wrapper = _Wrapper()
         self.rewrap(self.hook)
 
@@ -141,7 +143,16 @@ class Training:
     def samples(self, n: int, seed: int, rank: int, index: int) -> Any:
         """Makes a micro-batch: the same for the same seed, rank and index, on whatever rank it is made."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
-        return self.workload.batch(n, generator, self.group.device)
+        batch = self.workload.batch(n, generator, self.group.device)
+
+        def formatted(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            if self.options.channels_last and one.dim() == 4:
+                one = one.contiguous(memory_format=torch.channels_last)
+            return one
+
+        return mapped(batch, formatted)
 
     def micro_batches(self, seed: int, rank: int | None = None) -> Iterator[Any]:
         """Yields the micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
