@@ -137,7 +137,6 @@ def survive(_: str) -> Figures:
     if gpus == 1 and torch.cuda.nccl.version() < (2, 30):
         return {"says": "not asked: this NCCL has one rank on a GPU at most, from 2.30 on it can have more"}
     os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"} if gpus == 1 else {}
-    os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
     options = {"ranks": 2, "min_ranks": 1, "steps": 40, "gpus": gpus, "inside": True, "timeout": 30.0}
     with tempfile.TemporaryDirectory() as at, Ranks(Path(at), options) as ranks:
         ranks.start("0")

@@ -1,6 +1,8 @@
-"""What `survivors` adds to a step that nobody disturbs, beside ElasticRun: CPU time of the whole process, by turns, as wall time is noise.
+"""What `survivors` adds to a step that nobody disturbs, beside ElasticRun: CPU time of all threads, in blocks by turns of one pair of processes.
 
-python bench/survive_overhead.py --rounds 7 --width 384
+python bench/survive_overhead.py --pairs 60 --width 64
+
+What it adds does not depend on the width, and is seen best beside a small step.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, survivors
 
-MICRO, SAMPLES, WARM = 64, 50_000, 100
+MICRO, SAMPLES, WARM = 64, 50_000, 40
 
 
 def crews(
@@ -76,62 +77,54 @@ def now() -> tuple[float, float, float]:
     return time.process_time(), time.thread_time(), time.perf_counter()
 
 
-@contextmanager
-def store() -> Iterator[str]:
-    served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{served.port}"
-    del served
+def blocks(rank: int, kinds: list[str], stores: list[str], width: int, steps: int, pipe: Any) -> None:
+    """Trains one block after the other."""
+    for kind, store in zip(kinds, stores, strict=True):
+        train(kind, width, steps, store, rank, pipe)
 
 
-def measured(context: Any, kind: str, width: int, steps: int) -> list[float]:
-    """ms a step, the mean of the ranks: CPU of the process, of its main thread, and wall."""
-    with store() as address:
-        pipes = [context.Pipe() for _ in range(2)]
-        processes = [
-            context.Process(target=train, args=(kind, width, steps, address, rank, pipes[rank][1]))
-            for rank in range(2)
-        ]
-        for process in processes:
-            process.start()
-        found = [ours.recv() for ours, _ in pipes]
-        for process in processes:
-            process.join()
-    return [statistics.mean(column) for column in zip(*found, strict=True)]
+def measured(kinds: list[str], width: int, steps: int) -> Iterator[list[float]]:
+    """Yields each block's ms a step, the mean of the ranks: CPU of the process, of its main thread, and wall."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "isobatch.integrations.torch"])
+    hosts = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in kinds]
+    stores = [f"127.0.0.1:{host.port}" for host in hosts]
+    pipes = [context.Pipe() for _ in range(2)]
+    for rank in range(2):
+        context.Process(
+            target=blocks, args=(rank, kinds, stores, width, steps, pipes[rank][1]), daemon=True
+        ).start()
+    for _ in kinds:
+        yield [statistics.mean(column) for column in zip(*(ours.recv() for ours, _ in pipes), strict=True)]
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Returns the median and its 95 % confidence interval, by order statistics: of no distribution."""
+    ordered, count = sorted(values), len(values)
+    below = max(0, int(count / 2 - 0.98 * count**0.5))
+    return statistics.median(ordered), ordered[below], ordered[count - 1 - below]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--pairs", type=int, default=60, help="of blocks")
+    parser.add_argument("--steps", type=int, default=400, help=f"of a block, of which {WARM} are not counted")
+    parser.add_argument("--width", type=int, default=64)
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "isobatch.integrations.torch"])
-    rows: dict[str, list[list[float]]] = {"elastic": [], "survivors": []}
-    for turn in range(args.rounds):
-        for kind in ("elastic", "survivors") if turn % 2 else ("survivors", "elastic"):
-            rows[kind].append(measured(context, kind, args.width, args.steps))
-            print(
-                kind,
-                "  ".join(f"{value:.3f}" for value in rows[kind][-1]),
-                f"load {os.getloadavg()[0]:.0f}",
-                flush=True,
-            )
-    print("| ms a step | CPU, process | CPU, main thread | wall |\n|---|---|---|---|")
-    for name, pick in ("median", statistics.median), ("least", min):
-        for kind, found in rows.items():
-            print(
-                f"| {kind}, {name} | " + " | ".join(f"{pick(c):.3f}" for c in zip(*found, strict=True)) + " |"
-            )
-    ratios = [
-        [s / e - 1 for s, e in zip(a, b, strict=True)]
-        for a, b in zip(rows["survivors"], rows["elastic"], strict=True)
-    ]
-    print(
-        "pair by pair, median: "
-        + ", ".join(f"{statistics.median(c):+.2%}" for c in zip(*ratios, strict=True))
-    )
+    order = ["survivors", "elastic", "elastic", "survivors"]
+    kinds = (order * args.pairs)[: 2 * args.pairs]
+    found = [*measured(kinds, args.width, args.steps)]
+    print("| ms a step, median of blocks | CPU, process | CPU, main thread | wall |\n|---|---|---|---|")
+    rows = {kind: [row for row, name in zip(found, kinds, strict=True) if name == kind] for kind in order}
+    for kind, of_kind in rows.items():
+        cells = (f"{statistics.median(column):.3f}" for column in zip(*of_kind, strict=True))
+        print(f"| {kind} | {' | '.join(cells)} |")
+    pairs = zip(rows["survivors"], rows["elastic"], strict=True)
+    added = zip(*([1e3 * (a - b) for a, b in zip(*pair, strict=True)] for pair in pairs), strict=True)
+    cells = ("{:+.1f} ({:+.1f} to {:+.1f})".format(*interval([*column])) for column in added)
+    print(f"| added, µs: median of {args.pairs} pairs, 95 % interval | {' | '.join(cells)} |")
+    print(f"load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, Python {sys.version.split()[0]}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-disk (where checkpoints are written), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
+disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
 kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming" or "healing"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
@@ -174,6 +174,10 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
                 ids: list[int] = []
                 at(step.number, "forward")
+                if step.number == options.get("fails"):
+                    raise RuntimeError(
+                        "ProcessGroupNCCL: CUDA error: an illegal memory access was encountered"
+                    )
                 for micro in step:
                     index, x, y = micro.batch
                     ids += [] if micro.stand_in else index.tolist()

@@ -408,7 +408,23 @@ def _backend(group):
     return _BACKENDS.get((group or dist.group.WORLD).group_name, "gloo")
 
 
+class Nccl(dist.ProcessGroupGloo):
+    """NCCL's backend in a group: what it is made with and its abort are said. It carries nothing, as the tensors are the CPU's."""
+
+    made = []
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.made.append(self)  # torch itself holds only the C++ of it.
+        names = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS"
+        print("NCCL is made with", *(f"{name}={os.environ.get(name)}" for name in names), flush=True)
+
+    def abort(self):
+        print("NCCL is aborted", flush=True)
+
+
 def _install_nccl():
+    dist.distributed_c10d.ProcessGroupNCCL = Nccl
     init, new, config, pairs = (
         dist.init_process_group,
         dist.new_group,

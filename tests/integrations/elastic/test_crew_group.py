@@ -76,6 +76,11 @@ def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(waits):
     assert time.monotonic() - begun < 2.0
 
 
+def test_an_error_of_its_own_gpu_is_no_loss_of_another_rank():
+    assert is_loss(RuntimeError("NCCL error: remote process exited"))
+    assert not is_loss(RuntimeError("ProcessGroupNCCL's watchdog: CUDA error: an illegal memory access"))
+
+
 def test_a_wait_ends_at_its_own_limit():
     CrewGroup().begin()
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch.futures import Future
 
 _C10D: Any = dist.distributed_c10d
-BACKEND = "isobatch"
-"""torch's name of the backend, so that the groups that a training makes for itself are cut too."""
+BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
+"""torch's names of the crew's backend, so that groups that a training makes for itself are cut too, and of its part for the CPU."""
 
 _PATIENCE = timedelta(seconds=0.1)
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
@@ -132,13 +132,16 @@ class CuttableGroup(dist.ProcessGroup):
     cord = Cord()
     devices: tuple[str, ...] = ("cpu",)
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, devices: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(store, rank, size)
+        devices = devices or self.devices
         self.cord = cord = type(self).cord
         self._inner: Any = dist.ProcessGroup(store, rank, size)
-        self._cpu_only = self.devices == ("cpu",)
+        self._cpu_only = devices == ("cpu",)
         kinds: Any = dist.ProcessGroup.BackendType
-        for device in self.devices:
+        for device in devices:
             kind, make = (
                 (kinds.GLOO, _C10D.ProcessGroupGloo)
                 if device == "cpu"
@@ -183,6 +186,8 @@ def _install() -> None:
     for name in ("is_completed", "is_success", "exception", "result", "_source_rank"):
         setattr(CuttableWork, name, lambda self, *args, name=name: getattr(self._work, name)(*args))
     dist.Backend.register_backend(BACKEND, CuttableGroup, devices=["cpu", "cuda"])
+    on_cpu = partial(CuttableGroup, devices=("cpu",))
+    dist.Backend.register_backend(CPU_BACKEND, on_cpu, devices=["cpu"])
 
 
 _install()

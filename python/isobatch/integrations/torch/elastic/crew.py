@@ -13,7 +13,7 @@ from torch import nn
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.collectives import BACKEND
+from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.loop import Loop
@@ -146,7 +146,7 @@ class Crew(Watch):
 class CrewRun(ElasticRun):
     """An ElasticRun among ranks that may be lost."""
 
-    _asked, _backend = False, BACKEND
+    _asked, _backend = False, CPU_BACKEND
 
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._watch = self._crew = crew

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import sys
@@ -30,6 +31,8 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 def is_loss(error: BaseException) -> bool:
     """Returns whether an error says that ranks cannot reach each other: torch has no type of its own for gloo's."""
+    if "CUDA error" in str(error):
+        return False  # This process's own GPU, whatever torch's watchdog says of NCCL with it: nothing can be done on it any more.
     return isinstance(error, (LeftOut, dist.DistError)) or (
         isinstance(error, RuntimeError) and any(mark in str(error) for mark in _MARKS)
     )
@@ -74,6 +77,10 @@ class CrewGroup:
         hook = sys.excepthook  # torch wraps it once more for each group.
         prefix = dist.distributed_c10d.PrefixStore(f"{number}/group", store.another().raw)
         CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
+        if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2"):
+            # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that are left.
+            os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
+        os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
         dist.init_process_group(
             BACKEND,
             store=prefix,
@@ -132,6 +139,11 @@ class CrewGroup:
             with warnings.catch_warnings(), suppress(RuntimeError):
                 warnings.simplefilter("ignore")
                 dist.destroy_process_group()
+            if (
+                sys.is_finalizing()
+            ):  # A script that ends by an error of its own: no thread begins any more, and none has to.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(groups))
+                return
             release = threading.Thread(target=groups.clear, name="isobatch release", daemon=True)
             release.start()
             release.join(1.0)
