@@ -393,7 +393,7 @@ def _count(name: str, value: Any) -> int:
 def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Refuses a plan or another tool's configuration in the place of a recipe."""
     from isobatch.tools.detect import looks_like
-    from isobatch.tools.guess import as_recipe
+    from isobatch.tools.unread import as_recipe
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
         raise InputError(

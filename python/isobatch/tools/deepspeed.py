@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from isobatch.tools.page import SettingsPage
+from isobatch.tools.page import SettingsPage, leaves
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
@@ -183,10 +182,10 @@ def _rate(line: Curve, step: int) -> float:
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     yield from _schedules(case)
-    autos = [key for key in _strings(case.reading.settings) if key[1] == "auto"]
+    autos = [key for key, value in leaves(case.reading.settings).items() if value == "auto"]
     if autos:
         yield Issue(
-            f'{", ".join(key for key, _ in autos)}: "auto"',
+            f'{", ".join(autos)}: "auto"',
             "another program fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
             "write the numbers down: isobatch plan --to deepspeed",
@@ -277,15 +276,6 @@ def _schedules(case: Case) -> Iterator[Issue]:
             "deepspeed, runtime/lr_schedules.py: WarmupDecayLR",
             f'"total_num_steps": {run[:-2]}',
         )
-
-
-def _strings(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        at = f"{path}.{name}" if path else str(name)
-        if isinstance(value, Mapping):
-            yield from _strings(value, at)
-        elif isinstance(value, str):
-            yield at, value
 
 
 DEEPSPEED = Tool(

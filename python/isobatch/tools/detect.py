@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, unknown
-from isobatch.tools.guess import as_recipe
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Tool
+from isobatch.tools.unread import as_recipe
 
 
 class Keys(NamedTuple):

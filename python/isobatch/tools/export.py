@@ -12,7 +12,8 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, leaves
+from isobatch.tools.page import leaves
+from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 

@@ -52,6 +52,19 @@ def value_at(settings: Any, key: str) -> Any:
     return settings
 
 
+def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Returns every value by its place.
+
+    >>> leaves({"optimizer": {"lr": 0.1}, "steps": 3})
+    {'optimizer.lr': 0.1, 'steps': 3}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        at = f"{path}.{name}" if path else str(name)
+        found.update(leaves(value, at) if isinstance(value, Mapping) and value else {at: value})
+    return found
+
+
 @dataclass
 class Reading:
     """The contents of a tool's file.

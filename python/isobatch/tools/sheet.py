@@ -229,19 +229,6 @@ def differs(plan: Plan, theirs: Callable[[int], float]) -> str | None:
     return f"differs from the plan by up to {percent(worst / max(ours))} of the peak (at step {step:,})"
 
 
-def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Every value by its path.
-
-    >>> leaves({"optimizer": {"lr": 0.1}, "steps": 3})
-    {'optimizer.lr': 0.1, 'steps': 3}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        at = f"{path}.{name}" if path else str(name)
-        found.update(leaves(value, at) if isinstance(value, Mapping) and value else {at: value})
-    return found
-
-
 def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list[str]]:
     """Each setting as the words of a command line: True is a flag alone, False none at all.
 

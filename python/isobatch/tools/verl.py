@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from isobatch.files.texts import scalar_text
-from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, leaves, remark_lines, shell
+from isobatch.tools.page import SettingsPage, leaves, length
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, remark_lines, shell
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import count, share
 
