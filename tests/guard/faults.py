@@ -186,7 +186,7 @@ TITAN = [
 FAULTS = [
     *rows("plain", PLAIN),
     *rows("nanogpt", NANOGPT, LOADER),
-    *rows("kinds", KINDS),
+    *rows("loop", KINDS),
     *rows("hf_trainer", TRAINER),
     *rows("accelerated", ACCELERATE),
     *rows("lit", LIGHTNING),

@@ -144,7 +144,7 @@ SCRIPTS = [
     Healthy(*STREAM, VALUE, unchecked=(NO_IDS,), notes=RATHER),
     *(Healthy("other loops", "loops", *row) for row in LOOPS),
     *(
-        Healthy("other kinds of loops", "kinds", {"kind": kind}, fields, unchecked, notes)
+        Healthy("other kinds of loops", "loop", {"kind": kind}, fields, unchecked, notes)
         for kind, fields, unchecked, notes in KINDS
     ),
     Healthy(*PLAIN),

@@ -71,6 +71,28 @@ def run(script, plan_json, options=None, fault=None):
     return Outcome(error, made[0].unchecked if made else [], made[0].notes if made else [])
 
 
+def unequal_steps(plan_json):
+    """Rank 1 is a step ahead at a check where all ranks meet."""
+    from isobatch.guard import GuardError
+    from isobatch.guard.run import Run
+
+    run = Run(ib.Plan.from_json(plan_json), [], [], None)
+    run.since += dist.get_rank()
+    try:
+        run.exchange("weights", 0)
+    except GuardError as error:
+        return error
+    return None
+
+
+def witnesses(plan_json, seeing):
+    """The ranks that see a fault, on those that do."""
+    from isobatch.guard.run import Run
+
+    run = Run(ib.Plan.from_json(plan_json), [], [], None)
+    return run.witnesses("learning rate") if dist.get_rank() in seeing else None
+
+
 def _clean():
     """What libraries keep for a process."""
     gc.collect()  # iterators, with their workers
@@ -99,7 +121,7 @@ RECIPES = {
         "schedule": "step(1ep, gamma=0.1)",
         "warmup": None,
     },
-    "kinds": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 96, "duration": "3ep"},
+    "loop": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 96, "duration": "3ep"},
     "loops": {"lr": 0.1, "optimizer": "sgd", "duration": "36st", "clip_norm": None},
     "titan": {"lr": 1e-3, "duration": "9st"},
 }

@@ -21,7 +21,8 @@ from torch.nn.functional import l1_loss, mse_loss
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from ddp.scripts import train, unequal_steps, without_a_loader, witnesses
+from guard.runs import run as rank
+from guard.runs import unequal_steps, witnesses
 from isobatch.diagnosis import tensors
 from isobatch.guard import Cause, GuardError, gradient, guard, run
 from isobatch.guard import optimizer as guard_optimizer
@@ -53,25 +54,33 @@ RAGGED = plan(effective_batch=45, dataset_size=450, split="ragged", micro_batch=
 UNEVEN = plan(effective_batch=40, dataset_size=400, split="uneven")
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"dropout": 0.5, "norm": True}, {"loss_given": False}, {"compiled": True}]
-)
-def test_a_script_that_follows_the_plan_goes_through(two, how):
-    found = two(train, PLAIN, **how)
-    assert [error for error, _ in found] == [None, None]
-    assert (found[0][1] == []) == how.get("loss_given", True)
+@pytest.fixture
+def train(two):
+    """What two ranks see in a loop of `scripts/loop.py`, with a fault injected or none."""
+
+    def outcomes(plan, fault=None, **how):
+        return two(rank, "loop", plan, how, fault)
+
+    return outcomes
+
+
+@pytest.mark.parametrize("how", [{}, {"dropout": 0.5, "norm": True}, {"loss": False}, {"compiled": True}])
+def test_a_script_that_follows_the_plan_goes_through(train, how):
+    found = train(PLAIN, **how)
+    assert [one.error for one in found] == [None, None]
+    assert (found[0].unchecked == []) == how.get("loss", True)
 
 
 @pytest.mark.parametrize("made", [RAGGED, UNEVEN])
-def test_weighted_losses_of_unequal_ranks_go_through(two, made):
-    assert [error for error, _ in two(train, made, epochs=1)] == [None, None]
+def test_weighted_losses_of_unequal_ranks_go_through(train, made):
+    assert [one.error for one in train(made, kind="unequal")] == [None, None]
 
 
 MISTAKES = {
     "summed loss": (Cause.SUMMED_LOSS, "8×"),
     "no division": (Cause.NOT_DIVIDED, "3×"),
     "scheduler per process": (Cause.SCHEDULER_PER_PROCESS, "2× too fast"),
-    "scheduler per micro-batch": (Cause.SCHEDULER_PER_MICRO_BATCH, "3× too fast"),
+    "scheduler per micro batch": (Cause.SCHEDULER_PER_MICRO_BATCH, "3× too fast"),
 }
 """Those that something healthy might hide; `faults.py` has them all."""
 
@@ -84,32 +93,31 @@ def named(error, cause, detail=""):
     return True
 
 
-@pytest.mark.parametrize("made", [RAGGED])
-def test_unequal_ranks_with_a_mean_loss_are_named(two, made):
-    for error, _ in two(train, made, "uneven mean"):
+def test_unequal_ranks_with_a_mean_loss_are_named(train):
+    for error, *_ in train(RAGGED, kind="unequal", mistake="uneven mean"):
         assert error.cause is Cause.UNEVEN_MEAN
         assert "plan.loss_weights(rank)" in error.advice
 
 
-def test_another_world_size_is_named(two):
-    for error, _ in two(train, plan(effective_batch=96, ranks=4)):
+def test_another_world_size_is_named(train):
+    for error, *_ in train(plan(effective_batch=96, ranks=4)):
         assert (error.cause, error.step) == (Cause.ANOTHER_WORLD_SIZE, 0)
 
 
 @pytest.mark.parametrize("mistake", [None, "summed loss", "no division"])
-def test_a_clipped_gradient_hides_nothing(two, mistake):
-    for error, _ in two(train, plan(clip_norm=0.01), mistake, clip=0.01):
+def test_a_clipped_gradient_hides_nothing(train, mistake):
+    for error, *_ in train(plan(clip_norm=0.01), mistake):
         assert (error is None) == (mistake is None)
         assert error is None or named(error, *MISTAKES[mistake])
 
 
 @pytest.mark.parametrize("layers", [(1, 1), (0.25, 1), (1, 10), (0, 1)])
-def test_parameter_groups_may_have_a_factor_of_their_own(two, layers):
-    assert [error for error, _ in two(train, PLAIN, layers=layers)] == [None, None]
+def test_parameter_groups_may_have_a_factor_of_their_own(train, layers):
+    assert [one.error for one in train(PLAIN, layers=layers)] == [None, None]
 
 
-def test_groups_that_are_all_off_alike_are_named_as_one_would_be(two):
-    for error, _ in two(train, PLAIN, "another lr", layers=(1, 1)):
+def test_groups_that_are_all_off_alike_are_named_as_one_would_be(train):
+    for error, *_ in train(PLAIN, "lr times ranks", layers=(1, 1)):
         assert named(error, Cause.ANOTHER_LR, "2× the plan's")
         assert error.ranks == ()
 
@@ -118,13 +126,13 @@ def test_groups_that_are_all_off_alike_are_named_as_one_would_be(two):
 @pytest.mark.parametrize(
     ("mistake", "cause"),
     [
-        ("another lr", (Cause.ANOTHER_LR, "no parameter group has the plan's")),
+        ("lr times ranks", (Cause.ANOTHER_LR, "no parameter group has the plan's")),
         ("scheduler per process", MISTAKES["scheduler per process"]),
-        ("scheduler per micro-batch", MISTAKES["scheduler per micro-batch"]),
+        ("scheduler per micro batch", MISTAKES["scheduler per micro batch"]),
     ],
 )
-def test_factors_of_groups_hide_no_mistake(two, mistake, cause, layers):
-    for error, _ in two(train, PLAIN, mistake, layers=layers):
+def test_factors_of_groups_hide_no_mistake(train, mistake, cause, layers):
+    for error, *_ in train(PLAIN, mistake, layers=layers):
         assert named(error, *cause)
         assert error.step <= 1
 
@@ -421,8 +429,8 @@ def test_steps_that_a_scaler_may_have_skipped_are_named():
     assert Cause.SKIPPED_STEPS.text in caught.value.diagnosis
 
 
-def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(two):
-    assert [error for error, _ in two(train, PLAIN, evaluated=True)] == [None, None]
+def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(train):
+    assert [one.error for one in train(PLAIN, evaluated=True)] == [None, None]
 
 
 @pytest.mark.parametrize("batch_size", [4, None])
@@ -457,15 +465,15 @@ def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
 
 @pytest.mark.parametrize("mistake", [None, "summed loss"])
 @pytest.mark.parametrize("bound", [1e-3, 0.02, 1e-7])
-def test_clipping_by_value_is_healthy_and_hides_nothing(two, mistake, bound):
-    for error, unchecked in two(train, PLAIN, mistake, clip_value=bound):
+def test_clipping_by_value_is_healthy_and_hides_nothing(train, mistake, bound):
+    for error, unchecked, _ in train(PLAIN, mistake, clip_value=bound):
         assert unchecked == []
         assert error is None if mistake is None else named(error, *MISTAKES[mistake])
 
 
-@pytest.mark.parametrize("changed", [True, "mixed"])
-def test_batches_that_are_changed_on_the_way_have_no_reference(two, changed):
-    for error, unchecked in two(train, PLAIN, changed=changed):
+@pytest.mark.parametrize("kind", ["noisy", "mixed"])
+def test_batches_that_are_changed_on_the_way_have_no_reference(train, kind):
+    for error, unchecked, _ in train(PLAIN, kind=kind):
         assert error is None
         assert unchecked == ["the gradient's size: the script changes the batches between loader and model"]
 
@@ -479,13 +487,13 @@ def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
 UNLOADED = plan(dataset_size=None, duration="8st")
 
 
-def test_a_run_that_ends_early_is_noted(two):
-    for error, notes in two(without_a_loader, UNLOADED, short=True):
+def test_a_run_that_ends_early_is_noted(train):
+    for error, _, notes in train(UNLOADED, kind="drawn", loss=False, steps=6):
         assert (error, notes) == (None, ["the run ends after 6 of 8 planned optimizer steps"])
 
 
-def test_a_loss_without_a_loader_is_noted_once(two):
-    for error, notes in two(without_a_loader, UNLOADED, loss_given=True):
+def test_a_loss_without_a_loader_is_noted_once(train):
+    for error, _, notes in train(UNLOADED, kind="drawn"):
         assert error is None
         (note,) = notes
         assert note.startswith("a loss was given and no loader")

@@ -8,7 +8,7 @@ from isobatch.guard import Cause
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
-from ddp.resumed import by_hand, planned, stateful
+from guard.runs import run
 
 RUN = ib.plan(
     ib.Recipe(
@@ -32,21 +32,36 @@ MOVES = {
 }
 
 
+@pytest.fixture
+def going_on(two):
+    """What two ranks see in a loop that goes on at a step: with PlanLR and PlanSampler, or otherwise."""
+
+    def outcomes(plan, at, resumed="plan", mistake=""):
+        return two(run, "loop", plan.to_json(), {"resumed": resumed, "at": at, "mistake": mistake})
+
+    return outcomes
+
+
+def healthy(found):
+    assert [(one.error, one.unchecked) for one in found] == [(None, [])] * 2
+    return True
+
+
 @pytest.mark.parametrize("move", MOVES)
-def test_a_moved_run_goes_through(two, move):
+def test_a_moved_run_goes_through(going_on, move):
     plan = MOVES[move]
     assert plan.status != "infeasible" and plan.moves[-1].offset is not None
-    assert two(planned, plan.to_json(), plan.moves[-1].step) == [(None, [])] * 2
+    assert healthy(going_on(plan, plan.moves[-1].step))
 
 
 @pytest.mark.parametrize("at", [0, 3, 5, 7, 9])
-def test_a_run_goes_on_from_a_checkpoint(two, at):
-    assert two(planned, RUN.to_json(), at) == [(None, [])] * 2
+def test_a_run_goes_on_from_a_checkpoint(going_on, at):
+    assert healthy(going_on(RUN, at))
 
 
-def test_a_moved_run_goes_on_from_a_later_checkpoint(two):
+def test_a_moved_run_goes_on_from_a_later_checkpoint(going_on):
     plan = MOVES["a larger batch"]
-    assert two(planned, plan.to_json(), plan.moves[-1].step + 2) == [(None, [])] * 2
+    assert healthy(going_on(plan, plan.moves[-1].step + 2))
 
 
 @pytest.mark.parametrize(
@@ -58,16 +73,15 @@ def test_a_moved_run_goes_on_from_a_later_checkpoint(two):
         ("state anew", Cause.NEW_STATE),
     ],
 )
-def test_a_mistake_at_a_move_is_named(two, mistake, cause):
-    plan = MOVES["a larger batch"]
-    for error, _ in two(planned, plan.to_json(), 7, mistake):
+def test_a_mistake_at_a_move_is_named(going_on, mistake, cause):
+    for error, *_ in going_on(MOVES["a larger batch"], 7, mistake=mistake):
         assert error.cause is cause
         assert error.step in (0, 7)
 
 
 @pytest.mark.parametrize("at", [3, 5, 7, 9])
-def test_a_loop_may_pass_over_what_it_has_seen(two, at):
-    for error, unchecked in two(by_hand, RUN.to_json(), at):
+def test_a_loop_may_pass_over_what_it_has_seen(going_on, at):
+    for error, unchecked, _ in going_on(RUN, at, "by hand"):
         assert error is None
         assert unchecked == ([] if at % RUN.steps_per_epoch == 0 else [UNSEEN])
 
@@ -75,24 +89,24 @@ def test_a_loop_may_pass_over_what_it_has_seen(two, at):
 UNSEEN = "the epoch under way at the start: its sampler does not say where it resumes"
 
 
-def test_a_start_that_was_not_told_is_guessed(two):
-    for error, _ in two(by_hand, RUN.to_json(), 7, "start not told"):
+def test_a_start_that_was_not_given_is_guessed(going_on):
+    for error, *_ in going_on(RUN, 7, "by hand", "no start"):
         assert f"{Cause.RESUMED.text} (it is the plan's at step 7)" in error.diagnosis
         assert Cause.RESUMED.advice in error.advice
 
 
 @pytest.mark.parametrize("at", [2, 7])
-def test_a_loader_may_know_where_it_was(two, at):
+def test_a_loader_may_know_where_it_was(going_on, at):
     pytest.importorskip("torchdata", reason="the loader is torchdata's")
     plan = ib.plan(msgspec.structs.replace(RUN.recipe, dataset_size=192, duration="16st"), 2)
-    assert two(stateful, plan.to_json(), at) == [(None, [])] * 2
+    assert healthy(going_on(plan, at, "stateful"))
 
 
-def test_a_ramp_is_left_out_and_said_to_be(two):
+def test_a_ramp_is_left_out_and_said_to_be(going_on):
     plan = ib.plan(
         msgspec.structs.replace(RUN.recipe, ramp="16 16 160", duration="40st", dataset_size=4000), 2
     )
-    for error, unchecked in two(planned, plan.to_json(), 0):
+    for error, unchecked, _ in going_on(plan, 0):
         assert error is None
         assert [text.split(":")[0] for text in unchecked] == [
             "accumulation and micro-batches",

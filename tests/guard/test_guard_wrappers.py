@@ -8,9 +8,7 @@ from isobatch.guard import Cause
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
-from ddp.scaled import train as scaled
-from ddp.sharded import flat_sharded, fully_sharded, with_closure
-from guard.runs import NO_SHARDS, SHARDS_ON_A_CPU
+from guard.runs import NO_SHARDS, SHARDS_ON_A_CPU, run
 
 sharded = pytest.mark.skipif(not SHARDS_ON_A_CPU, reason=NO_SHARDS)
 RECIPE = ib.Recipe(
@@ -22,7 +20,6 @@ RECIPE = ib.Recipe(
     warmup="3st",
     micro_batch=8,
 )
-PLAN = ib.plan(RECIPE, 2).to_json()
 MISTAKES = {
     "summed loss": (Cause.SUMMED_LOSS, "8×"),
     "no division": (Cause.NOT_DIVIDED, "3×"),
@@ -31,86 +28,101 @@ MISTAKES = {
 }
 
 
-def test_a_closure_is_looked_at_when_it_has_made_the_gradients(two):
-    assert [error for error, _ in two(with_closure, PLAN)] == [None, None]
+@pytest.fixture
+def train(two):
+    """What two ranks see in a loop of `scripts/loop.py`, with a fault injected or none, by the recipe with other `fields`."""
+
+    def outcomes(fields=None, fault=None, **how):
+        plan = ib.plan(msgspec.structs.replace(RECIPE, **(fields or {})), 2)
+        return two(run, "loop", plan.to_json(), how, fault)
+
+    return outcomes
+
+
+def healthy(found):
+    assert [one.error for one in found] == [None, None]
+    return True
+
+
+def test_a_closure_is_looked_at_when_it_has_made_the_gradients(train):
+    assert healthy(train(kind="closure", dropout=0.3))
 
 
 @pytest.mark.parametrize("mistake", ["summed loss", "no division", "another lr"])
-def test_a_mistake_inside_a_closure_is_named(two, mistake):
-    for error, _ in two(with_closure, PLAN, mistake):
+def test_a_mistake_inside_a_closure_is_named(train, mistake):
+    for error, *_ in train(fault=mistake, kind="closure", dropout=0.3):
         cause, detail = MISTAKES[mistake]
         assert error.cause is cause and detail in error.diagnosis
 
 
-CLIPPED = ib.plan(msgspec.structs.replace(RECIPE, clip_norm=0.3), 2).to_json()
-WRAPPERS = pytest.mark.parametrize(
-    ("train", "how"), [(fully_sharded, {}), (flat_sharded, {}), (flat_sharded, {"use_orig_params": True})]
-)
+CLIPPED = {"clip_norm": 0.3}
+WRAPPERS = pytest.mark.parametrize("wrapper", ["fsdp2", "fsdp", "fsdp of parameters"])
 
 
 @sharded
 @WRAPPERS
-def test_sharded_gradients_go_through_and_it_is_said_what_nobody_saw(two, train, how):
-    for plan in PLAN, CLIPPED:
-        for error, unchecked in two(train, plan, **how):
+def test_sharded_gradients_go_through_and_it_is_said_what_nobody_saw(train, wrapper):
+    for fields in {}, CLIPPED:
+        for error, unchecked, _ in train(fields, wrapper=wrapper, dropout=0.3):
             assert error is None
             assert unchecked[0].startswith("equal weights and gradients on all ranks")
-            assert len(unchecked) == 1 + (plan == CLIPPED and "use_orig_params" in how)
+            assert len(unchecked) == 1 + (fields is CLIPPED and "of parameters" in wrapper)
 
 
 @sharded
 @WRAPPERS
 @pytest.mark.parametrize("mistake", ["summed loss", "another lr", "clipped by shard"])
-def test_a_sharded_mistake_is_named(two, train, how, mistake):
+def test_a_sharded_mistake_is_named(train, wrapper, mistake):
     cause, detail = MISTAKES[mistake]
-    for error, _ in two(train, CLIPPED if "clipped" in mistake else PLAN, mistake, **how):
+    how = ({}, mistake) if "clipped" not in mistake else (CLIPPED, None)
+    for error, *_ in train(*how, wrapper=wrapper, dropout=0.3, mistake=mistake):
         assert error.cause is cause and detail in error.diagnosis
         assert error.step <= 1
 
 
 @sharded
-def test_a_fully_sharded_nan_is_noticed(two):
-    for error, _ in two(fully_sharded, PLAN, "nan later"):
+def test_a_fully_sharded_nan_is_noticed(train):
+    for error, *_ in train({}, "nan later", wrapper="fsdp2"):
         assert (error.cause, error.step) == (Cause.NOT_FINITE, 4)  # of step 3
         assert "nobody saw on which rank" in error.text
 
 
-HALVES = ib.plan(msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep"), 2).to_json()
+HALVES = {"precision": "fp16", "duration": "20ep"}
+SCALED = {"steps": 9, "overflows": 0, "loss": False}
 
 
 @pytest.mark.parametrize(
     "how", [{}, {"overflows": 3}, {"overflows": 3, "every": False}, {"overflows": 3, "fused": True}]
 )
-def test_steps_that_a_loss_scaler_skips_are_none(two, how):
-    assert two(scaled, HALVES, **how) == [(None, 9)] * 2
+def test_steps_that_a_loss_scaler_skips_are_none(train, how):
+    assert healthy(train(HALVES, **SCALED | how))
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_nan_that_a_loss_scaler_skips_forever_is_named(two, fused):
-    for error, _ in two(scaled, HALVES, "nan", fused=fused):
+def test_a_nan_that_a_loss_scaler_skips_forever_is_named(train, fused):
+    for error, *_ in train(HALVES, **SCALED, fused=fused, mistake="nan"):
         assert (error.cause, error.ranks) == (Cause.NAN_ON_A_RANK, (1,))
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_scaled_gradient_is_looked_at(two, fused):
-    assert two(scaled, HALVES, fused=fused, loss_given=True, overflows=1) == [(None, 9)] * 2
-    for error, _ in two(scaled, HALVES, "summed loss", fused=fused, loss_given=True):
+def test_a_scaled_gradient_is_looked_at(train, fused):
+    scaled = {**SCALED, "loss": True, "fused": fused}
+    assert healthy(train(HALVES, **scaled | {"overflows": 1}))
+    for error, *_ in train(HALVES, "summed loss", **scaled):
         assert error.cause is Cause.SUMMED_LOSS
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_scaled_gradient_may_be_clipped(two, fused):
-    clipped = ib.plan(
-        msgspec.structs.replace(RECIPE, precision="fp16", duration="20ep", clip_norm=0.01), 2
-    ).to_json()
-    assert two(scaled, clipped, loss_given=True, fused=fused) == [(None, 9)] * 2
-    for error, _ in two(scaled, clipped, "no unscale", loss_given=True, fused=fused):
+def test_a_scaled_gradient_may_be_clipped(train, fused):
+    scaled, clipped = {**SCALED, "loss": True, "fused": fused}, {**HALVES, "clip_norm": 0.01}
+    assert healthy(train(clipped, **scaled))
+    for error, *_ in train(clipped, **scaled, mistake="no unscale"):
         assert error.cause is Cause.CLIPPED_OTHERWISE
         assert "before scaler.unscale_(optimizer)" in error.diagnosis
 
 
 @sharded
-def test_fully_sharded_that_never_synchronizes_is_named(two):
-    for error, _ in two(fully_sharded, PLAN, "never synchronized"):
+def test_fully_sharded_that_never_synchronizes_is_named(train):
+    for error, *_ in train(wrapper="fsdp2", dropout=0.3, mistake="never synchronized"):
         assert (error.cause, error.step) == (Cause.NEVER_AVERAGED, 0)
         assert "set_requires_gradient_sync" in error.advice

@@ -1,16 +1,29 @@
-"""Healthy loops of other kinds, in one file: several calls of the model for a batch, passes without training, gradients and losses that are
-changed on purpose, samplers of one's own."""
-
-import contextlib
-import copy
+"""Samplers, batches, optimizers and changes to gradients, as healthy loops have them."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import SWALR, update_bn
-from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
+from torch.utils.data import Sampler
+
+
+class Sized:
+    """A batch sampler that gives each rank its own sizes, as a script for unequal devices does."""
+
+    def __init__(self, plan, samples):
+        self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(plan.data_parallel)]
+        self.step, self.rounds = sum(map(sum, self.sizes)), samples // sum(map(sum, self.sizes))
+
+    def __iter__(self):
+        rank = dist.get_rank()
+        for turn in range(self.rounds):
+            at = turn * self.step + sum(map(sum, self.sizes[:rank]))
+            for n in self.sizes[rank]:
+                yield list(range(at, at + n))
+                at += n
+
+    def __len__(self):
+        return self.rounds * len(self.sizes[dist.get_rank()])
 
 
 class Own(Sampler):
@@ -117,10 +130,10 @@ def changed(kind, model):
         elif kind == "centralized" and p.grad.dim() > 1:
             p.grad -= p.grad.mean(1, keepdim=True)
         elif kind == "dp_sgd":
-            p.grad = dist_mean(p.per_sample.sum(0) / len(p.per_sample)) + 0.01 * torch.ones_like(p)
+            p.grad = mean(p.per_sample.sum(0) / len(p.per_sample)) + 0.01 * torch.ones_like(p)
 
 
-def dist_mean(grad):
+def mean(grad):
     dist.all_reduce(grad)
     return grad / dist.get_world_size()
 
@@ -145,88 +158,8 @@ def per_sample(model, batch):
         p.per_sample = g * (1 / norms).clamp(max=1).view(-1, *[1] * (g.dim() - 1))
 
 
-def main(plan, guard, folder, *, kind):
-    """Trains for the plan's epochs."""
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    size = plan.recipe.dataset_size or 96
-    data = TensorDataset(torch.randn(size, 6), torch.randn(size, 2))
-    own = kind in ("weighted", "curriculum", "repeated")
-    sampler = Own(kind, data) if own else DistributedSampler(data)
-    loader = DataLoader(data, plan.micro_batch, sampler=sampler)
-    if kind == "tokens":
-        sampler = ByTokens(data, plan.micro_batch)
-        loader = DataLoader(data, batch_sampler=sampler)
-    if kind == "objects":
-        loader = DataLoader(data, plan.micro_batch, sampler=sampler, collate_fn=Pair)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    teacher = nn.Sequential(nn.Dropout(0.5), copy.deepcopy(model))
-    wrapped = model if kind == "all_reduce" else DistributedDataParallel(model)
-    if kind == "quantized":
-        wrapped.register_comm_hook(None, quantized)
-    torch.manual_seed(rank)
-    optimizers = {"sam": SAM, "lookahead": Lookahead}
-    optimizer = optimizers.get(kind, torch.optim.SGD)(wrapped.parameters(), lr=plan.lr)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: plan.lr_at(step) / plan.lr)
-    if kind == "swa":
-        averaged = SWALR(optimizer, plan.lr / 3, anneal_epochs=2)
-
-    def loss_of(model, batch):
-        if kind == "teacher":
-            with torch.no_grad():
-                wanted = teacher(batch[0])
-            return mse_loss(model(batch[0]), wanted)
-        calls = 2 if kind == "views" else 1
-        return sum(mse_loss(model(batch[0]), batch[1]) for _ in range(calls)) / calls
-
-    def trained(batch):
-        loss = loss_of(wrapped, batch)
-        if kind == "l2":
-            loss = loss + 0.01 * sum(p.square().sum() for p in model.parameters())
-        return loss
-
-    watch = guard(plan, loss=loss_of).attach(wrapped, optimizer, loader)
-    if kind == "warmed_up":
-        wrapped(torch.randn(1, 6))
-    if kind == "evaluated_first":
-        with torch.no_grad():
-            [wrapped(x) for x, _ in loader]
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast")
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        for index, batch in enumerate(loader):
-
-            def closure(batch=batch):
-                optimizer.zero_grad()
-                loss = loss_of(wrapped, batch)
-                loss.backward()
-                return loss
-
-            last = (index + 1) % plan.accumulation == 0 or index + 1 == len(loader)
-            with contextlib.nullcontext() if last or kind == "all_reduce" else wrapped.no_sync(), autocast:
-                loss = trained(batch) / plan.accumulation
-            loss.backward()
-            if kind == "dp_sgd":
-                per_sample(model, batch)
-            if not last:
-                continue
-            if kind == "all_reduce":
-                for p in model.parameters():
-                    p.grad = dist_mean(p.grad)
-            if kind == "sam_by_hand":
-                own = [(p, 0.05 * p.grad.sign()) for p in model.parameters()]
-                with torch.no_grad():
-                    [p.add_(by) for p, by in own]
-                closure()
-                with torch.no_grad():
-                    [p.sub_(by) for p, by in own]
-            changed(kind, model)
-            if plan.recipe.clip_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), plan.recipe.clip_norm)
-            optimizer.step(*([closure] if kind == "sam" else []))
-            (averaged if kind == "swa" and epoch else scheduler).step()
-            optimizer.zero_grad()
-    if kind == "update_bn":
-        update_bn([x for x, _ in loader], model)
-        update_bn(loader, model)
-    watch.finish()
+def clip_by_shard(model, bound):
+    """Clips by the norm of each rank's part."""
+    grads = [getattr(p.grad, "_local_tensor", p.grad) for p in model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(grads)
+    [g.mul_((bound / norm).clamp(max=1)) for g in grads]
