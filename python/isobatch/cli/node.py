@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from isobatch.cli.parser import Parser, option
-from isobatch.errors import InputError, unknown
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
@@ -24,18 +24,11 @@ def add(command: Parser) -> None:
     """Adds the options."""
     option(command, "--only NAMES", "checks to make, such as gpu,gpu_errors (default all)", default="")
     option(command, "--seconds S", "time for all checks together (default 60)", type=float, default=60.0)
-    device = "cuda: a node without a GPU is unfit; cpu: leave the GPUs out"
-    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=device)
-    option(
-        command,
-        "--thresholds FILE",
-        "the least that figures may be, by GPU model (.toml, .yaml, .json)",
-        type=Path,
-    )
+    device = "cuda: a node without a GPU is unfit"
+    command.add_argument("--device", choices=("auto", "cuda"), default="auto", help=device)
+    least = "the least that figures may be, by GPU model (.toml, .yaml, .json)"
+    option(command, "--thresholds FILE", least, type=Path)
     option(command, "--baseline REPORT", "what -o wrote on a good node", type=Path)
-    for name, value in (("caution", 0.10), ("fail", 0.25)):
-        text = f"how far below the baseline is a {'failure' if name == 'fail' else name} (default {value:g})"
-        option(command, f"--{name} F", text, type=float, default=value)
     unfit = "a file with the unfit nodes, one a line: adds this one, or takes it out"
     option(command, "--failing-nodes FILE", unfit, type=Path)
     option(command, "-o/--output FILE", "write the report as JSON", type=Path)
@@ -47,27 +40,23 @@ def run(args: argparse.Namespace) -> int:
     if os.environ.get("SLURM_LOCALID", "0") != "0" or os.environ.get("LOCAL_RANK", "0") != "0":
         raise InputError("another task checks this node: start one a node, as with srun --ntasks-per-node=1")
     from isobatch.validate.__main__ import publish
-    from isobatch.validate.host.node_report import NodeOptions, NodeReport, list_unfit, read_thresholds
+    from isobatch.validate.host.node_report import Gates, NodeReport, list_unfit, read_thresholds
     from isobatch.validate.node import CHECKS
     from isobatch.validate.node import run as check
 
     only = tuple(dict.fromkeys(filter(None, args.only.split(","))))
     if wrong := [name for name in only if name not in CHECKS]:
         raise unknown("check", wrong[0], CHECKS)
+    if not 2 <= args.seconds < float("inf"):
+        raise must_be("a number of seconds, at least 2", args.seconds, field="--seconds")
     for place in filter(None, (args.output, args.failing_nodes)):
         check_place(place)
-    report = check(
-        NodeOptions(
-            only=only,
-            seconds=args.seconds,
-            device=args.device,
-            thresholds={} if args.thresholds is None else read_thresholds(args.thresholds),
-            thresholds_file=args.thresholds and str(args.thresholds),
-            baseline=None if args.baseline is None else NodeReport.load(args.baseline),
-            caution=args.caution,
-            fail=args.fail,
-        )
-    )
+    thresholds = {} if args.thresholds is None else read_thresholds(args.thresholds)
+    gpus = max(thresholds.pop("host", {}).get("gpus", 0), args.device == "cuda")
+    baseline = None if args.baseline is None else NodeReport.load(args.baseline)
+    file = args.thresholds and str(args.thresholds)
+    gates = Gates(gpus=gpus, thresholds=thresholds, file=file, baseline=baseline)
+    report = check(gates, only or tuple(CHECKS), args.seconds)
     if args.failing_nodes is not None:
         list_unfit(args.failing_nodes, report.node, fit=not report.exit_code)
     publish(report, args)

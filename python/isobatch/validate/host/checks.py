@@ -13,7 +13,7 @@ import torch
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate.figures import Gpu, Hosts
 from isobatch.validate.host import gpu, system
-from isobatch.validate.host.system import CheckResult, HostFault
+from isobatch.validate.host.system import CheckResult, HostFault, strongest
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
@@ -44,7 +44,8 @@ def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
     text = few([f"{who}: {one.text}" for who, one in sorted(bad, key=lambda pair: not pair[1].fails)])
     named = few(list(dict.fromkeys(who for who, _ in worst)))
     verdict = Verdict.FAIL if fails else Verdict.CAUTION
-    return judge_claim(name, verdict, text + behind, worst[0][1].cause.likely(named))
+    action = strongest(one.action for _, one in bad)
+    return judge_claim(name, verdict, text + behind, worst[0][1].cause.likely(named), action=action)
 
 
 def _by_value(answers: Mapping[str, str]) -> dict[str, list[str]]:

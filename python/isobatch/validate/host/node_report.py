@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, get_args
+from typing import IO, ClassVar
 
 import msgspec
 
@@ -19,18 +18,8 @@ from isobatch.validate.options import Options
 from isobatch.validate.report import ProofReport, Verdict, show_proofs
 from isobatch.words import figure
 
-HOST_THRESHOLDS, GPU_THRESHOLDS = ("gpus",), ("matmul_tflops", "bus_gb_s")
 Thresholds = dict[str, dict[str, float]]
-"""The least that figures may be, under "host" or a GPU's model, by name."""
-
-
-def strongest(actions: Iterable[Action]) -> Action:
-    """Returns the strongest of some actions.
-
-    >>> strongest(["look", "reboot", "reset"])
-    'reboot'
-    """
-    return max(actions, key=get_args(Action).index, default="look")
+"""The least that figures may be, by a GPU's model and the figure's name; "host" is the node itself."""
 
 
 def node_name() -> str:
@@ -54,33 +43,13 @@ class NodeReport(ProofReport, frozen=True, kw_only=True):
         show_proofs(f"isobatch node {self.node}: {self.verdict}{action}", self.verdict, self.proofs, file)
 
 
-class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to check a node.
+class Gates(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has to reach: a number of GPUs, thresholds by GPU model (and the file that they are from), the report of a good node."""
 
-    Args:
-        only: the checks to make, by name; none: all.
-        seconds: for all checks together.
-        device: "auto"; "cuda": a node without a GPU is unfit; "cpu": GPUs are left out.
-        thresholds, thresholds_file: the least that figures may be, and the file that they are from.
-        baseline: the report of a good node, and how far below its figures is a caution or fails, as a fraction.
-
-    Raises:
-        InputError: values are out of range.
-    """
-
-    only: tuple[str, ...] = ()
-    seconds: float = 60.0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    gpus: float = 0
     thresholds: Thresholds = {}
-    thresholds_file: str | None = None
+    file: str | None = None
     baseline: NodeReport | None = None
-    caution: float = 0.10
-    fail: float = 0.25
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.seconds < float("inf"):
-            raise must_be("a number of seconds, at least 2", self.seconds, field="seconds")
-        Options(caution=self.caution, fail=self.fail)
 
     def judge(self, text: str, found: float, model: str, name: str) -> tuple[Verdict, str]:
         """Judges a figure of a GPU by its threshold and the baseline; unchecked where there is neither.
@@ -88,26 +57,19 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: the thresholds or the baseline do not have this model.
         """
-        models = [one for one in self.thresholds if one != "host"]
-        if models and model not in models:
-            raise unknown("GPU model", model, models, file=self.thresholds_file)
+        if self.thresholds and model not in self.thresholds:
+            raise unknown("GPU model", model, self.thresholds, file=self.file)
         verdicts: list[Verdict] = []
-        least = self.thresholds.get(model, {}).get(name)
-        if least is not None:
+        if least := self.thresholds.get(model, {}).get(name):
             verdicts.append(Verdict.FAIL if found < least else Verdict.PASS)
             text += f", at least {figure(least)} asked for"
-        before: dict[str, Any] = next(
-            (one.values for one in self.baseline.proofs if name in one.values) if self.baseline else iter(()),
-            {},
-        )
-        if before and before["model"] != model:
-            raise InputError(
-                f"the baseline is of {before['model']}, and this node has {model}", field="baseline"
-            )
-        if before:
-            off = 1 - found / before[name]
-            verdicts.append(Verdict.by(off, Options(caution=self.caution, fail=self.fail)))
-            text += f", {figure(before[name])} in the baseline"
+        proofs = [] if self.baseline is None else self.baseline.proofs
+        for good in (proof.values for proof in proofs if name in proof.values):
+            if good["model"] != model:
+                text = f"the baseline is of {good['model']}, and this node has {model}"
+                raise InputError(text, field="baseline")
+            verdicts.append(Verdict.by(1 - found / good[name], Options()))
+            text += f", {figure(good[name])} in the baseline"
         return Verdict.of(verdicts), text if verdicts else f"{text}; no threshold and no baseline was given"
 
 
@@ -121,7 +83,7 @@ def read_thresholds(path: Path) -> Thresholds:
     for model, table in found.items():
         if not isinstance(table, dict):
             raise must_be("a table of thresholds", table, field=model, file=str(path))
-        known = HOST_THRESHOLDS if model == "host" else GPU_THRESHOLDS
+        known = ("gpus",) if model == "host" else ("matmul_tflops", "bus_gb_s")
         for name, value in table.items():
             if name not in known:
                 raise unknown("threshold", name, known, file=str(path))

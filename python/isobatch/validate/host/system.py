@@ -7,8 +7,9 @@ import os
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -29,6 +30,15 @@ MAX_FINDINGS, MAX_CHARACTERS = 8, 160
 
 Action = Literal["look", "reset", "reboot", "drain"]
 """What to do about a fault, the strongest last: a person looks, `nvidia-smi --gpu-reset`, a reboot, or the node is taken out for repair."""
+
+
+def strongest(actions: Iterable[Action]) -> Action:
+    """Returns the strongest of some actions.
+
+    >>> strongest(["look", "reboot", "reset"])
+    'reboot'
+    """
+    return max(actions, key=get_args(Action).index, default="look")
 
 
 class HostFault(msgspec.Struct, frozen=True):
