@@ -197,7 +197,7 @@ def run_with_stubs(text, folder):
     stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
     binaries = folder / "bin"
     binaries.mkdir()
-    for name in ("python", "torchrun", "srun", "torchx", "scontrol", "my script.py"):
+    for name in ("python", "torchrun", "srun", "torchx", "scontrol", "tune", "my script.py"):
         (binaries / name).write_text(stub)
         (binaries / name).chmod(0o755)
     script = folder / "script.sh"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from isobatch.errors import must_be
 from isobatch.tools.page import SettingsPage
@@ -19,7 +18,6 @@ _NAMES = {
     "warmup": "scheduler.t_warmup",
 }
 _TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
-_NAMED = re.compile(r"\$\{([\w.]+)\}")
 _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
 
 
@@ -43,7 +41,7 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """`${name}` is looked up in the same file."""
-    page = SettingsPage(_fill_names(page.settings, page), page.reading)
+    page = page.interpolated()
     page.whole(page.first("global_train_batch_size", "train_batch_size"), "effective_batch")
     if page.raw("device_train_microbatch_size") == "auto":
         page.note(
@@ -123,21 +121,6 @@ def _time(page: SettingsPage, key: str) -> str | None:
         return None
     text = match[1].replace("_", "")
     return share(float(text)) if match[2] == "dur" else f"{text}{_UNITS[match[2]]}"
-
-
-def _fill_names(settings: Mapping[str, Any], page: SettingsPage) -> dict[str, Any]:
-    """Replaces every text of one `${name}` by the plain value of that name."""
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: fill(item) for key, item in value.items()}
-        match = _NAMED.fullmatch(value.strip()) if isinstance(value, str) else None
-        if match is None:
-            return value
-        named = page.raw(match[1])
-        return value if named is None or isinstance(named, Mapping | list) else named
-
-    return {str(key): fill(value) for key, value in settings.items()}
 
 
 def check(case: Case) -> Iterator[Issue]:

@@ -74,6 +74,11 @@ TOOLS = {
         common="training.batch_size training.global_batch_size training.seq_len training.steps "
         "lr_scheduler.warmup_steps",
     ),
+    "torchtune": Keys(
+        "optimizer._component_ model._component_ dataset._component_ checkpointer._component_ tokenizer._component_ loss._component_ "
+        "lr_scheduler._component_ max_steps_per_epoch optimizer_in_bwd",
+        common="batch_size epochs gradient_accumulation_steps clip_grad_norm enable_activation_checkpointing",
+    ),
     "megatron": Keys(
         "train_iters train_samples lr_decay_style lr_warmup_fraction lr_warmup_iters "
         "lr_warmup_samples tensor_model_parallel_size pipeline_model_parallel_size clip_grad "

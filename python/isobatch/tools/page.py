@@ -23,6 +23,7 @@ _FIELDS = (
 )
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
+_NAMED = re.compile(r"\$\{([\w.]+)\}")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -282,6 +283,18 @@ class SettingsPage:
             if self.raw(key) == "auto":
                 self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
                 return
+
+    def interpolated(self) -> SettingsPage:
+        """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {str(key): fill(item) for key, item in value.items()}
+            match = _NAMED.fullmatch(value.strip()) if isinstance(value, str) else None
+            named = None if match is None else self.raw(match[1])
+            return value if named is None or isinstance(named, Mapping | list) else named
+
+        return SettingsPage(fill(self.settings), self.reading)
 
     def read_launch_line(self) -> None:
         """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""

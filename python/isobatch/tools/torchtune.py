@@ -1,0 +1,274 @@
+"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most `max_steps_per_epoch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from isobatch.errors import InputError
+from isobatch.files.texts import scalar_text
+from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.sheet import (
+    Curve,
+    Job,
+    Plan,
+    SettingsSheet,
+    curve,
+    intervals,
+    leaves,
+    remark_lines,
+    shell,
+)
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
+
+_COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
+_NAMES = {
+    "accumulation": "gradient_accumulation_steps",
+    "batch_per_gpu": "batch_size",
+    "duration": "epochs",
+    "lr": "optimizer.lr",
+    "warmup": "lr_scheduler.num_warmup_steps",
+}
+_HARMLESS = """
+    *checkpointer.* *_model.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_* custom_sharded_layers dataloader* dataloader.parallel_method
+    device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* fsdp.* fsdp_cpu_offload gamma
+    generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss* loss.* low_cpu_ram max_generated_tokens max_seq_length
+    memory_efficient_fsdp_wrap metric_logger.* min_response_length name optimizer.* penalise_no_eos policy_model.*
+    profiler.* profiler.warmup_steps quantizer.* ref_* resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs shuffle stop_token_ids
+    tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k value_* whiten_rewards context_parallel_rotate_method
+    optimizer_in_bwd dataset.* model.*
+"""
+"""Of torchtune 0.3 to 0.6, and of its last sources."""
+_MATTERS = {"grpo_samples": "effective_batch", "num_steps": "duration", "ppo_epochs": "duration"}
+_PARALLEL = ("tensor_parallel_dim", "context_parallel_dim")
+
+
+def read(page: SettingsPage) -> None:
+    """Reads a recipe of fine-tuning, distillation, DPO or PPO.
+
+    Raises:
+        InputError: it has no optimizer, as those of generation, evaluation and quantization.
+    """
+    page = page.interpolated()
+    if not page.has("optimizer"):
+        raise InputError(
+            "has no optimizer: of torchtune's recipes those are read that train, but for its asynchronous GRPO",
+            file=page.reading.file,
+        )
+    page.give("convention", "exact", "")
+    page.give("drop_last", True, "")
+    if page.has("ppo_batch_size"):
+        _ppo(page)
+    else:
+        page.whole("batch_size", "batch_per_gpu")
+        page.whole("gradient_accumulation_steps", "accumulation", default=1)
+        _duration(page)
+    _gpus(page)
+    _optimizer(page)
+    _schedule(page)
+    if "lora" in (page.word("model._component_") or "").rpartition(".")[2]:
+        page.give("adapter", "lora", "model._component_")
+    for field, key in (
+        ("eval_every", "run_val_every_n_steps"),
+        ("save_every", "save_every_n_steps"),
+        ("log_every", "log_every_n_steps"),
+    ):
+        page.length(key, field, "st")
+    page.whole("tokenizer.max_seq_len", "seq_len")
+    if page.table("dataset").flag("packed"):
+        page.note("dataset.packed: dataset_size is the number of packed sequences")
+    if (kind := page.word("dtype")) in ("bf16", "fp32"):
+        page.give("precision", kind, "dtype")
+
+
+def _ppo(page: SettingsPage) -> None:
+    """Reads PPO, which trains on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
+    step, rollout = page.whole("ppo_batch_size", "effective_batch"), page.whole("batch_size")
+    page.whole("gradient_accumulation_steps", "accumulation", default=1)
+    page.give("gpus", 1, "")
+    samples, repeats = page.whole("num_steps"), page.whole("ppo_epochs", default=1)
+    if step and rollout and samples and repeats:
+        page.give("duration", length(samples // rollout * repeats * (rollout // step), "st"), "num_steps")
+    page.note(
+        "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one device"
+    )
+
+
+def _duration(page: SettingsPage) -> None:
+    epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
+    if epochs and most and most > 0:
+        page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
+        page.note(
+            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else --set duration={epochs}ep)"
+        )
+    elif epochs:
+        page.give("duration", length(epochs, "ep"), "epochs")
+
+
+def _gpus(page: SettingsPage) -> None:
+    parallel = page.read_parallel(*_PARALLEL)
+    shards, copies = (
+        page.whole(f"data_parallel_{it}_dim", default=d) for it, d in (("shard", -1), ("replicate", 1))
+    )
+    if shards and copies and shards > 0:
+        page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
+
+
+def _optimizer(page: SettingsPage) -> None:
+    name = (page.word("optimizer._component_") or "").rpartition(".")[2]
+    page.optimizer("optimizer._component_", name or None)
+    page.table("optimizer").number("lr", "lr")
+    page.table("optimizer").torch_optimizer()
+    if page.reading.fields.get("optimizer") == "adamw":
+        page.give("decay", "lr_multiplied", "optimizer._component_")
+    if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
+        page.clip("clip_grad_norm")
+
+
+def _schedule(page: SettingsPage) -> None:
+    """Its cosine falls to 0 over the run; without a scheduler the learning rate stays."""
+    name, own = page.word("lr_scheduler._component_"), page.table("lr_scheduler")
+    own.length("num_warmup_steps", "warmup", "st")
+    cycles = own.number("num_cycles", default=0.5)
+    if name is None:
+        return page.give("schedule", "constant", "lr_scheduler")
+    if name.rpartition(".")[2] != _COSINE.rpartition(".")[2] or cycles != 0.5:
+        return page.unsupported("lr_scheduler", f"the scheduler {name} with these arguments")
+    return page.give("schedule", "cosine", "lr_scheduler._component_")
+
+
+def write(plan: Plan, job: Job) -> SettingsSheet:
+    """Writes what a plan decides of a recipe.
+
+    Raises:
+        InputError: the file that the plan was made from steps the optimizer in the backward pass, and the plan accumulates.
+    """
+    sheet, line, accumulation = SettingsSheet(), curve(plan), plan.accumulation
+    if job.own.get("optimizer_in_bwd") is True and accumulation > 1:
+        raise InputError(
+            f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set optimizer_in_bwd to false in the "
+            "file, which takes memory for the gradients, or plan with more GPUs or a larger micro-batch"
+        )
+    optimizer = {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    if plan.recipe.optimizer in ("adam", "adamw"):
+        optimizer |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
+    if plan.momentum is not None:
+        optimizer["momentum"] = plan.momentum
+    sheet.settings = {
+        "batch_size": plan.micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": optimizer,
+        "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup}
+        if _is_cosine(line)
+        else None,
+        **_epochs(plan, job, sheet),
+        "clip_grad_norm": plan.recipe.clip_norm,
+        **intervals(plan, "run_val_every_n_steps", "save_every_n_steps", "log_every_n_steps"),
+    }
+    if plan.recipe.optimizer != "adamw":
+        sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
+    sheet.compare(
+        plan,
+        lambda: _theirs(line),
+        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
+    )
+    return sheet
+
+
+def _epochs(plan: Plan, job: Job, sheet: SettingsSheet) -> dict[str, int]:
+    """The steps of the plan as those of the file's epochs, where they divide."""
+    each, epochs = plan.steps_per_epoch, job.own.get("epochs") or 1
+    if each and plan.total_steps % each == 0:
+        return {"epochs": plan.total_steps // each, "max_steps_per_epoch": each}
+    if type(epochs) is not int or plan.total_steps % epochs:
+        epochs = 1
+    each = plan.total_steps // epochs
+    sheet.note(
+        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune counts no steps over several"
+    )
+    return {"epochs": epochs, "max_steps_per_epoch": each}
+
+
+def _is_cosine(line: Curve) -> bool:
+    return line.kind == "cosine" and not line.bottom
+
+
+def _theirs(line: Curve) -> Callable[[int], float]:
+    from isobatch.schedules.peers.transformers import get_scheduler
+
+    kind = "cosine" if _is_cosine(line) else "constant"
+    at: Callable[[int], float] = get_scheduler(
+        kind, lr=line.peak, num_warmup_steps=line.warmup, num_training_steps=line.total
+    ).at
+    return at
+
+
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - its own launcher
+    """Writes the overrides behind torchtune's command."""
+
+    def text(value: object) -> str:
+        return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
+
+    words = [[f"{at}={text(value)}"] for at, value in leaves(sheet.settings).items()]
+    return (
+        f"{top}{remark_lines(remarks)}{shell([['tune', 'run', 'RECIPE'], ['--config', 'CONFIG'], *words])}\n"
+    )
+
+
+def check(case: Case) -> Iterator[Issue]:
+    """Finds what torchtune refuses when it starts."""
+    if case.at("optimizer_in_bwd") is True:
+        for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
+            if number(case.at(key)) > most:
+                yield _stops(
+                    f"optimizer_in_bwd with {key} {case.at(key)}",
+                    "each gradient is used and freed in the backward pass",
+                    "recipes/full_finetune_distributed.py: __init__",
+                    "optimizer_in_bwd: false",
+                )
+    if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
+        yield _stops(
+            "tensor_parallel_dim without a tensor_parallel_plan",
+            "nothing says how the model is split",
+            "recipes/full_finetune_distributed.py: __init__",
+            "tensor_parallel_plan: {_component_: ...}",
+        )
+    if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
+        yield _stops(
+            "dataset.packed without tokenizer.max_seq_len",
+            "sequences are packed up to it",
+            "torchtune/datasets/_packed.py",
+            "tokenizer.max_seq_len: 4096",
+        )
+    sizes = {key: int(number(case.at(f"data_parallel_{key}_dim")) or 1) for key in ("shard", "replicate")}
+    product = sizes["shard"] * sizes["replicate"]
+    if sizes["shard"] > 0 and case.at("data_parallel_shard_dim") is not None and product != case.replicas:
+        yield _stops(
+            f"data_parallel_shard_dim {sizes['shard']} × data_parallel_replicate_dim {sizes['replicate']} is not {case.replicas} replicas",
+            "the product of all dimensions is the number of GPUs",
+            "torchtune/training/_distributed.py: ParallelDims",
+            "data_parallel_shard_dim: -1",
+        )
+
+
+def _stops(what: str, cause: str, place: str, change: str) -> Issue:
+    return Issue(f"the run stops: {what}", cause, f"torchtune, {place}", change, Weight.STOPS)
+
+
+TORCHTUNE = Tool(
+    name="torchtune",
+    title="torchtune",
+    reader=Reader(
+        versions="0.3 to 0.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
+    ),
+    writer=Writer(
+        versions="0.3 to 0.6",
+        file="torchtune.yaml",
+        forms=("yaml", "sh"),
+        write=write,
+        runs_ragged=False,
+        runs_ramps=False,
+        is_part=True,
+        leaves_out="ema_decay precision seq_len drop_last even_batches name command image resume",
+        render=render,
+    ),
+)
