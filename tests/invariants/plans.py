@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import isobatch as ib
-from planning.test_oracle import CAUTIONS, ONE_WAY, cluster, job, options, same, table
-from reference import plan as oracle
+from planning.test_oracle import cluster, compare, job, options, table
 from reference.profile import PROFILE
 
 
@@ -26,30 +25,7 @@ def check_oracle(seed: int, plans: int) -> int:
                 "duration": f"{draw.randint(1, 90) * recipe['effective_batch']}sp",
                 "warmup": draw.choice(["10%", "2000sp"]),
             }
-    order = np.arange(plans)
-    jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
-    clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    columns = ["reasons", *oracle.COLUMNS]
-    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
-    values = {name: found[name].tolist() for name in oracle.COLUMNS}
-    reasons = {
-        int(bits): {reason.value for reason in ib.Reason.of(int(bits))}
-        for bits in np.unique(found["reasons"])
-    }
-    for number, row in enumerate(rows):
-        want = oracle.plan_row(*row)
-        named = reasons[int(found["reasons"][number])]
-        case = f"seed {seed}, row {number}: {row}, oracle {want}, found {named}"
-        infeasible = want["status"] == "infeasible"
-        assert (values["status"][number] == "infeasible") == infeasible, f"status: {case}"
-        if not infeasible:
-            assert named & CAUTIONS == want["reasons"] & CAUTIONS, f"cautions: {case}"
-            assert want["reasons"] & ONE_WAY <= named, f"cautions: {case}"
-        for name in oracle.COLUMNS:
-            if name == "status" or (name.startswith("nearest") and not want["reasons"] & named):
-                continue  # Where several stand in the way, the two may name another one first.
-            got = values[name][number]
-            assert same(name, got, want[name]), f"{name} is {got}: {case}"
+    compare(rows, f"seed {seed}, ")
     return plans
 
 
