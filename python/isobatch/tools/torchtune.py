@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from isobatch.errors import InputError
 from isobatch.files.texts import scalar_text
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, leaves, length
 from isobatch.tools.sheet import (
     Curve,
     Job,
@@ -14,7 +14,6 @@ from isobatch.tools.sheet import (
     SettingsSheet,
     curve,
     intervals,
-    leaves,
     remark_lines,
     shell,
 )
