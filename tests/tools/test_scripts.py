@@ -278,6 +278,75 @@ def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
     assert ib.Recipe.read(file, schedule="cosine").schedule == "cosine"
 
 
+IN_A_TRAINER = """
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
+args = TrainingArguments("out", per_device_train_batch_size=8, max_steps=500, learning_rate=1e-4, weight_decay=0.3)
+o = torch.optim.AdamW(p, lr=0.1)
+trainer = Trainer(model, args, optimizers=(o, {}))
+"""
+IN_LIGHTNING = LIGHTNING.replace(
+    "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)",
+    """o = torch.optim.AdamW(self.parameters(), lr=0.1)
+        s = torch.optim.lr_scheduler.{}
+        return {{"optimizer": o, "lr_scheduler": {{"scheduler": s, "interval": "step"}}}}""",
+)
+
+
+@pytest.mark.parametrize("text", [IN_A_TRAINER, IN_LIGHTNING], ids=["transformers", "lightning"])
+@pytest.mark.parametrize(
+    ("made", "peak"),
+    [
+        ("OneCycleLR(o, max_lr=0.03, total_steps=500)", 0.03),
+        ("OneCycleLR(o, 0.03, epochs=5, steps_per_epoch=100, pct_start=0.1, div_factor=10, final_div_factor=100)", 0.03),
+        ("OneCycleLR(o, max_lr=3e-2, total_steps=250 * 2, anneal_strategy='linear', three_phase=True)", 0.03),
+        ("CosineAnnealingLR(o, 400, eta_min=1e-3)", 0.1),
+    ],
+)  # fmt: skip
+def test_a_scheduler_of_torch_is_that_of_the_real_class(tmp_path, text, made, peak):
+    torch = pytest.importorskip("torch")
+    recipe = ib.Recipe.read(script(tmp_path, text.format(made)), gpus=4)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    real = eval(f"torch.optim.lr_scheduler.{made}", {"torch": torch, "o": optimizer})
+    theirs = []
+    for step in range(500):
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if step < 499:
+            real.step()
+    plan = ib.plan(recipe, 4)
+    assert (recipe.lr, recipe.weight_decay, plan.total_steps) == (peak, 0.01, 500)
+    assert [plan.lr_at(step) for step in range(500)] == pytest.approx(theirs, rel=1e-9, abs=1e-15)
+
+
+def test_a_scheduler_over_lightnings_count_of_steps_ends_with_the_run(tmp_path):
+    made = "OneCycleLR(o, 0.03, total_steps=self.trainer.estimated_stepping_batches)"
+    plan = ib.plan(ib.Recipe.read(script(tmp_path, IN_LIGHTNING.format(made))), 4)
+    assert plan.lr_at(499) == pytest.approx(0.03 / 25e4)
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "says"),
+    [
+        (
+            IN_LIGHTNING,
+            "OneCycleLR(o, 0.03, total_steps=count())",
+            r"an argument that is count\(\) \(line 13\)",
+        ),
+        (IN_LIGHTNING, "OneCycleLR(o, 0.03)", "OneCycleLR .*total_steps.*give schedule"),
+        (
+            IN_LIGHTNING.replace('"step"', '"epoch"'),
+            "OneCycleLR(o, 0.03, 9)",
+            "whose steps the script decides",
+        ),
+        (IN_A_TRAINER.replace("Cos", "ReduceLROnPlateau, Cos"), "ReduceLROnPlateau(o)", "give schedule"),
+        (IN_A_TRAINER.replace("AdamW(p, lr=0.1)", "f()"), "None", "learning_rate is not the Trainer's"),
+    ],
+)
+def test_a_scheduler_that_the_file_leaves_open_is_asked_for(tmp_path, text, made, says):
+    with pytest.raises(InputError, match=says):
+        ib.Recipe.read(script(tmp_path, text.format(made)), gpus=4)
+
+
 @pytest.mark.parametrize(
     ("text", "tool", "says"),
     [
@@ -374,10 +443,10 @@ def test_the_peak_of_a_one_cycle_is_its_own(tmp_path):
     """Imported by its bare name; the optimizer's learning rate is where it begins."""
     one = "OneCycleLR(optimizer=optimizer, max_lr=0.03, total_steps=900)"
     old = "get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)"
-    file = script(tmp_path, EXAMPLE.replace(old, one))
-    with pytest.raises(InputError, match="OneCycleLR cannot be planned: give schedule"):
-        ib.Recipe.read(file, gpus=2)
-    assert ib.Recipe.read(file, gpus=2, schedule="cosine", duration="900st").lr == 0.03
+    read = ib.Recipe.read(script(tmp_path, EXAMPLE.replace(old, one)), gpus=2, duration="900st")
+    assert (read.lr, read.schedule, read.min_lr) == (0.03, "one_cycle(rise=30%)", pytest.approx(0.03 / 25e4))
+    with pytest.raises(InputError, match="OneCycleLR with these arguments cannot be planned: give schedule"):
+        ib.Recipe.read(script(tmp_path, EXAMPLE.replace(old, one[:-1] + ", three_phase=True)")), gpus=2)
     optimizer = "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)"
     made = f"{optimizer[7:]}; torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.7)"
     assert ib.Recipe.read(script(tmp_path, LIGHTNING.replace(optimizer, made)), schedule="cosine").lr == 0.7
@@ -402,8 +471,8 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
         (
             "get_cosine_schedule_with_warmup",
-            "torch.optim.lr_scheduler.OneCycleLR",
-            "OneCycleLR.*give schedule",
+            "torch.optim.lr_scheduler.CyclicLR",
+            "CyclicLR.*give schedule",
         ),
     ],
 )

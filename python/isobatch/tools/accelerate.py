@@ -106,11 +106,10 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
         else key.removeprefix("get_").replace("_schedule", "")
     )
     shape = kind.lower().removesuffix("_with_warmup")
-    if call.has("max_lr"):  # OneCycleLR's, in the place of the optimizer's
-        call.number("max_lr", "lr")
+    if key == "OneCycleLR":
+        return _read_one_cycle(page, call)
     if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
-        page.unsupported(key, f"the scheduler {kind or key}")
-        return
+        return page.unsupported(key, f"the scheduler {kind or key}")
     page.give("schedule", shape, key)
     steps = call.number("num_training_steps") if shape != "constant" else None
     warmup = call.number("num_warmup_steps") if kind != "constant" else None
@@ -119,6 +118,21 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
     elif warmup:
         text = f"{warmup:g} steps of warmup in a run of unknown length: give warmup a value"
         page.fault("warmup", InputError(text, field=f"{key}.num_warmup_steps"))
+    return None
+
+
+def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> None:
+    """OneCycleLR over the whole run, with the peak in the place of the optimizer's learning rate."""
+    call.number("max_lr", "lr")
+    rise = call.number("pct_start", default=0.3)
+    plain = call.number("div_factor", default=25.0) == 25 and call.word("anneal_strategy", "cos") == "cos"
+    if not plain or call.flag("three_phase") or not rise or rise >= 1:
+        return page.unsupported("OneCycleLR", "the scheduler OneCycleLR with these arguments")
+    page.give("schedule", f"one_cycle(rise={share(rise)})", "OneCycleLR.pct_start")
+    page.times_lr("min_lr", 1 / 25 / (call.number("final_div_factor", default=1e4) or 1e4), "OneCycleLR")
+    return page.note(
+        "OneCycleLR is planned over the whole run, its bounds on whole steps; it also moves the momentum"
+    )
 
 
 def write(plan: Plan, job: Job) -> SettingsSheet:

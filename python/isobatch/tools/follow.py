@@ -31,6 +31,19 @@ _FIRST = {
     **dict.fromkeys(TRAINER, ("output_dir",)),
     **dict.fromkeys(OPTIMIZERS, ("params", "lr")),
     "clip_grad_norm_": ("parameters", "max_norm"),
+    "OneCycleLR": (
+        "optimizer",
+        "max_lr",
+        "total_steps",
+        "epochs",
+        "steps_per_epoch",
+        "pct_start",
+        "anneal_strategy",
+    ),
+    "CosineAnnealingLR": ("optimizer", "T_max", "eta_min"),
+    "StepLR": ("optimizer", "step_size", "gamma"),
+    "MultiStepLR": ("optimizer", "milestones", "gamma"),
+    "ExponentialLR": ("optimizer", "gamma"),
     "get_scheduler": ("name", "optimizer", *_WARMED),
     "get_constant_schedule_with_warmup": ("optimizer", "num_warmup_steps"),
     **dict.fromkeys(
@@ -112,6 +125,7 @@ class Script(Scope):
     Attributes:
         made: calls of the classes that are looked for, in their order.
         defaults: the arguments whose default was taken, with their values.
+        intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -124,6 +138,7 @@ class Script(Scope):
         self.when: list[str] = []
         self.origin: dict[str, str] = {}
         self.schedulers = set[str]()
+        self.intervals: dict[int, Any] = {}
         self.calls = self.depth = 0
         self._follow(tree.body)
         for name, node in self.functions.items():
@@ -271,6 +286,8 @@ class Script(Scope):
                 out[name] = found
             else:
                 return Unknown()
+        if isinstance(made := out.get("scheduler"), dict):
+            self.intervals[id(made)] = out.get("interval", "epoch")
         return out
 
     def _call_value(self, node: ast.Call) -> Any:

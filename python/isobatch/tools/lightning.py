@@ -10,6 +10,7 @@ from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
+from isobatch.tools.trainer import read_torch_schedule
 
 _NAMES = {
     "accumulation": "trainer.accumulate_grad_batches",
@@ -138,6 +139,9 @@ def _schedule(page: SettingsPage) -> None:
         )
         return
     kind = name.rpartition(".")[2]
+    if page.word("lr_scheduler.interval") == "step":  # of a script
+        read_torch_schedule(page, page.table("lr_scheduler.init_args"), kind)
+        return
     if kind == "CosineAnnealingLR":
         inner = page.table("lr_scheduler.init_args")
         if length(inner.whole("T_max", default=0) or 0, "ep") != page.reading.fields.get("duration"):

@@ -60,9 +60,10 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
     if one.when:
         notes.append(f"line {one.line}: {one.name} is made only if {one.when}")
     if tool == "lightning":
-        return _lightning(one, made), tool
+        return _lightning(one, made, script.intervals), tool
     own = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
-    return {**own, **_explained(one.settings)}, "trl" if one.name in TRL else tool
+    given = _given_optimizers(made) if "optimizers=" in text else {}
+    return {**own, **_explained(one.settings), **given}, "trl" if one.name in TRL else tool
 
 
 def _chosen(found: list[Made], file: str, name: str) -> Made:
@@ -90,7 +91,34 @@ def _explained(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lightning(trainer: Made, made: list[Made]) -> dict[str, Any]:
+def _schedulers(made: list[Made]) -> list[Made]:
+    others = (*OPTIMIZERS, *TRAINER, *TRL, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
+    return [it for it in made if it.name not in others]
+
+
+def _given_optimizers(made: list[Made]) -> dict[str, Any]:
+    """The optimizer and the scheduler of `Trainer(optimizers=(…, …))`, in the place of the arguments'."""
+    optimizers, schedulers = [it for it in made if it.name in OPTIMIZERS], _schedulers(made)
+    why = "is not the Trainer's: it is given optimizers=(…)"
+    given: dict[str, Any] = {"learning_rate": Unknown(why=why)}
+    for one in optimizers if len(optimizers) == 1 else ():
+        own = _explained(one.settings)
+        given = {
+            "learning_rate": own.get("lr", given["learning_rate"]),
+            "optim": one.name.lower(),
+            "weight_decay": own.get("weight_decay", 0.01 if one.name == "AdamW" else 0.0),
+        }
+    if not schedulers:
+        return given
+    if len(schedulers) > 1 or schedulers[0].name.startswith("get_"):
+        return {**given, "lr_scheduler_type": Unknown(why=why)}
+    return {
+        **given,
+        "optimizers": {"scheduler": {"class_path": schedulers[0].name, "init_args": schedulers[0].settings}},
+    }
+
+
+def _lightning(trainer: Made, made: list[Made], intervals: Mapping[int, Any]) -> dict[str, Any]:
     """The settings as LightningCLI's file has them: the Trainer's, the loader's and the optimizer's."""
     settings: dict[str, Any] = {"trainer": _explained(trainer.settings)}
     loader = _loader(made)
@@ -102,17 +130,29 @@ def _lightning(trainer: Made, made: list[Made]) -> dict[str, Any]:
             key: value for key, value in _explained(optimizers[0].settings).items() if key != "params"
         }
         settings["optimizer"] = {"class_path": f"torch.optim.{optimizers[0].name}", "init_args": arguments}
-    schedulers = [
-        it
-        for it in made
-        if it.name not in (*OPTIMIZERS, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
-    ]
+    schedulers = _schedulers(made)
     if schedulers and "optimizer" in settings and "max_lr" in schedulers[0].settings:
         settings["optimizer"]["init_args"]["lr"] = schedulers[0].settings["max_lr"]  # OneCycleLR's
-    if schedulers:
+    if len(schedulers) == 1 and intervals.get(id(schedulers[0].settings)) == "step":
+        arguments = {key: _steps_of(value, trainer) for key, value in schedulers[0].settings.items()}
+        settings["lr_scheduler"] = {
+            "class_path": schedulers[0].name,
+            "init_args": arguments,
+            "interval": "step",
+        }
+    elif schedulers:
         why = f"is {schedulers[0].name} (line {schedulers[0].line}), whose steps the script decides"
         settings["lr_scheduler"] = {"class_path": Unknown(why=why)}
     return settings
+
+
+def _steps_of(value: Any, trainer: Made) -> Any:
+    """Lightning's own count of the run's steps, where the Trainer has one."""
+    steps = trainer.settings.get("max_steps")
+    is_count = isinstance(value, Unknown) and value.why.startswith(
+        "is self.trainer.estimated_stepping_batches "
+    )
+    return steps if is_count and type(steps) is int and steps > 0 else value
 
 
 def _loader(made: list[Made]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, Unknown, length
 from isobatch.tools.tool import Case, Issue, Weight, number
 from isobatch.words import share
 
@@ -119,8 +119,33 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
     page.clip("max_grad_norm", default=1.0)
 
 
+def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
+    """A scheduler of torch, made with literals and stepped once an optimizer step, as a Schedule; OneCycleLR's peak is the learning rate."""
+    from isobatch import schedules
+
+    if kind == "OneCycleLR":
+        call.number("max_lr", "lr")
+        if call.raw("cycle_momentum") is not False:
+            page.note("OneCycleLR also moves the momentum (cycle_momentum), and no plan does")
+    given = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
+    unknown = [it for it in given.values() if isinstance(it, Unknown)]
+    make, lr = getattr(schedules.torch, kind, None), page.reading.fields.get("lr")
+    if make is None or unknown or given.pop("last_epoch", -1) != -1:
+        why = f", with an argument that {unknown[0].why}," if unknown else ""
+        page.unsupported(call.inside.rstrip("."), f"the scheduler {kind}{why}")
+    elif lr is not None:
+        try:
+            page.give("schedule", make(lr, **given), kind)
+        except (InputError, TypeError) as error:
+            page.unsupported(call.inside.rstrip("."), f"the scheduler {kind} ({error})")
+
+
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
-    """A scheduler of transformers as a recipe's schedule."""
+    """A scheduler of transformers as a recipe's schedule; of a script, that which it gives the Trainer."""
+    made = page.table("optimizers.scheduler")
+    if made.settings:
+        read_torch_schedule(page, made.table("init_args"), made.word("class_path") or "")
+        return
     name = (page.word(key, default) or default).lower()
     kwargs = page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):
