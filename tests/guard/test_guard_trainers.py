@@ -2,97 +2,68 @@
 
 import pytest
 
-import isobatch as ib
 from isobatch.guard import Cause
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
+from guard.runs import NEEDS, plan_of, run
 
-def plan(convention, ranks=2, *, dataset_size=200, **fields):
-    recipe = ib.Recipe(
-        effective_batch=24 * ranks,
-        lr=0.1,
-        optimizer="sgd" if convention == "lightning" else "adamw",
-        dataset_size=dataset_size,
-        duration="2ep",
-        warmup="3st",
-        micro_batch=8,
-        convention=convention,
-        **fields,
-    )
-    return ib.plan(recipe, ranks).to_json()
+LIGHTNING, TRANSFORMERS = "lit", "hf_trainer"
+TRAINERS = pytest.mark.parametrize("trainer", [LIGHTNING, TRANSFORMERS])
+GPT2 = {"model": "gpt2"}
 
 
-def looked_at(found, cause):
-    for error, unchecked in found:
+@pytest.fixture
+def train(two):
+    """What two ranks see in a trainer's script, with a fault injected or none, by its recipe with other `fields`."""
+
+    def outcomes(trainer, fault=None, fields=None, **options):
+        for module in NEEDS[trainer]:
+            pytest.importorskip(module, reason="the script uses it")
+        plan = plan_of(trainer, accumulation=3, **{"dataset_size": 100, "duration": "2ep", **(fields or {})})
+        return two(run, trainer, plan.to_json(), options, fault)
+
+    return outcomes
+
+
+@TRAINERS
+@pytest.mark.parametrize("mistake", [None, "summed loss"])
+def test_clipping(train, trainer, mistake):
+    for error, unchecked, _ in train(trainer, mistake, {"clip_norm": 0.01}):
         assert unchecked == []
-        if cause is None:
-            assert error is None
-        else:
-            assert error is not None, "went through"
-            cause, detail = cause if isinstance(cause, tuple) else (cause, "")
-            assert error.cause is cause and detail in error.diagnosis
-
-
-@pytest.fixture
-def by_lightning(two):
-    pytest.importorskip("lightning", reason="the callback is Lightning's")
-    from ddp.trainers import lightning
-
-    return lambda *args, **kwargs: two(lightning, *args, **kwargs)
-
-
-@pytest.fixture
-def by_transformers(two):
-    pytest.importorskip("transformers", reason="the callback is transformers'")
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
-    from ddp.trainers import transformers
-
-    return lambda *args, **kwargs: two(transformers, *args, **kwargs)
-
-
-@pytest.mark.parametrize(("mistake", "cause"), [(None, None), ("summed loss", Cause.SUMMED_LOSS)])
-def test_clipping(by_lightning, by_transformers, mistake, cause):
-    for run, convention in (by_lightning, "lightning"), (by_transformers, "transformers"):
-        looked_at(run(plan(convention, clip_norm=0.01), mistake), cause)
+        assert error is None if mistake is None else error.cause is Cause.SUMMED_LOSS
 
 
 @pytest.mark.parametrize("at", [3, 5])
-def test_a_checkpoint_of_lightning(by_lightning, tmp_path, at):
-    path = str(tmp_path / "run.ckpt")
-    looked_at(by_lightning(plan("lightning"), stop=at, resume=path), None)
-    for error, unchecked in by_lightning(plan("lightning"), resume=path):
+@pytest.mark.parametrize(
+    ("trainer", "left"),
+    [(LIGHTNING, 1), (TRANSFORMERS, 2)],  # the epoch under way, and in the Trainer the gradient's size
+)
+def test_a_checkpoint(train, tmp_path, trainer, left, at):
+    path = str(tmp_path / "run")
+    for error, unchecked, _ in train(trainer, stop=at, path=path):
+        assert (error, unchecked) == (None, [])
+    for error, unchecked, _ in train(trainer, path=path):
         assert error is None
-        assert len(unchecked) == (at % 5 > 0)
+        assert len(unchecked) == left * (at % 5 > 0)
 
 
-@pytest.mark.parametrize("at", [3, 5])
-def test_a_checkpoint_of_transformers(by_transformers, tmp_path, at):
-    folder = str(tmp_path)
-    looked_at(by_transformers(plan("transformers"), folder=folder, stop=at), None)
-    for error, unchecked in by_transformers(plan("transformers"), folder=folder, resume=True):
-        assert error is None
-        assert len(unchecked) == 2 * (at % 5 > 0)  # the epoch under way, and the gradient's size
-
-
-@pytest.mark.parametrize(("convention", "tool"), [("torch", "transformers"), ("transformers", "lightning")])
-def test_the_remedy_for_another_convention_is_known_at_the_start(
-    by_lightning, by_transformers, convention, tool
-):
-    run = {"lightning": by_lightning, "transformers": by_transformers}[tool]
-    for error, _ in run(plan(convention)):
+@pytest.mark.parametrize(("convention", "trainer"), [("torch", TRANSFORMERS), ("transformers", LIGHTNING)])
+def test_the_remedy_for_another_convention_is_known_at_the_start(train, convention, trainer):
+    tool = {LIGHTNING: "lightning", TRANSFORMERS: "transformers"}[trainer]
+    for error, *_ in train(trainer, fields={"convention": convention}):
         assert (error.cause, error.step) == (Cause.ANOTHER_CONVENTION, 0)
         assert f'convention="{tool}"' in error.diagnosis
 
 
-def test_labels_that_are_the_input_are_healthy_and_noted_once(by_transformers):
-    for error, noted in by_transformers(plan("transformers"), tutorial=True):
+def test_labels_that_are_the_input_are_healthy_and_noted_once(train):
+    for error, _, notes in train(TRANSFORMERS, **GPT2):
         assert error is None
-        (note,) = noted
+        (note,) = notes
         assert "the gradient is 0.875 × that of the mean loss" in note
 
 
-@pytest.mark.parametrize("mistake", ["summed loss", "own tokens"])
-def test_labels_that_are_the_input_hide_no_mistake(by_transformers, mistake):
-    for error, _ in by_transformers(plan("transformers"), mistake, tutorial=True):
-        assert error is None if mistake == "own tokens" else error.cause is Cause.SUMMED_LOSS
+@pytest.mark.parametrize("mistake", ["summed loss", "each rank its own tokens"])
+def test_labels_that_are_the_input_hide_no_mistake(train, mistake):
+    for error, *_ in train(TRANSFORMERS, mistake, **GPT2):
+        assert error is None if "tokens" in mistake else error.cause is Cause.SUMMED_LOSS

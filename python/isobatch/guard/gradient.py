@@ -240,16 +240,20 @@ class Gradient:
 
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
+        other, ratio = self._again.reference.other, self._other_ratio(batches)
+        if other is None or not any(abs(found / ratio - 1) <= gate for found in like[:2]):
+            return False
+        self._run.note(other.note.format(ratio=ratio))
+        return True
+
+    def _other_ratio(self, batches: list[Any]) -> float:
+        """Computes the gradient's size where the script divides by the other units; 1 where there are none."""
         _, weight, other, _ = self._again.reference
         if other is None or weight is None:
-            return False
-        run = self._run
-        counted = run.exchange("other units", [sum(map(weight, batches)), sum(map(other.units, batches))])
-        ratio = sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted)
-        if not any(abs(found / ratio - 1) <= gate for found in like[:2]):
-            return False
-        run.note(other.note.format(ratio=ratio))
-        return True
+            return 1.0
+        units = [sum(map(weight, batches)), sum(map(other.units, batches))]
+        counted = self._run.exchange("other units", units)
+        return float(sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted))
 
     def _why(
         self, found: list[Tensor], like: Likeness, gate: float, batches: list[Any], random: list[Any]
@@ -259,7 +263,8 @@ class Gradient:
             factor = either(
                 Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×"), Cause.ANOTHER_LOSS.likely()
             )
-            return self._factor(like.unclipped, gate) or factor
+            ratios = like.unclipped, like.unclipped / self._other_ratio(batches)
+            return next(filter(None, (self._factor(ratio, gate) for ratio in ratios)), factor)
         for shares, cause in self._other_shares(batches):
             with self._again.replay():
                 local, _ = self._again.of(batches, random, shares)

@@ -61,6 +61,16 @@ class ClipByValue(hf.TrainerCallback):
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
 
 
+class Stop(hf.TrainerCallback):
+    """Ends the training after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == self.step
+
+
 def main(
     plan,
     guard,
@@ -71,14 +81,15 @@ def main(
     padded=False,
     focal=False,
     per_device=1,
-    mended=True,
+    stop=None,
+    path=None,
     **more,
 ):
-    """Trains by the Trainer; `more` are further arguments of it."""
+    """Trains by the Trainer; to the step `stop`, with checkpoints in `path`, or on from there; `more` are further arguments of it."""
     hf.set_seed(42)
     size = plan.recipe.dataset_size
     arguments = hf.TrainingArguments(
-        str(folder),
+        path or str(folder),
         per_device_train_batch_size=plan.micro_batch * per_device,
         gradient_accumulation_steps=plan.accumulation,
         learning_rate=plan.lr,
@@ -89,7 +100,7 @@ def main(
         max_grad_norm=(plan.recipe.clip_norm or 1.0) if clip == "norm" else 0.0,
         eval_strategy="steps",
         eval_steps=2,
-        save_steps=3,
+        save_steps=stop or 3,
         save_total_limit=1,
         logging_steps=1,
         dataloader_num_workers=2,
@@ -99,15 +110,12 @@ def main(
         disable_tqdm=True,
         **more,
     )
-    net = tiny(model)
-    if not mended:
-        del net.accepts_loss_kwargs
     trainer = (Focal if focal else hf.Trainer)(
-        model=net,
+        model=tiny(model),
         args=arguments,
         train_dataset=Blocks(size, padded, model == "bert"),
         eval_dataset=Blocks(20, padded, model == "bert"),
-        callbacks=[guard(plan).transformers(), *([ClipByValue()] if clip == "value" else [])],
+        callbacks=[guard(plan).transformers(), *([ClipByValue()] if clip == "value" else []), Stop(stop)],
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=True if path and not stop else None)
     dist.barrier()

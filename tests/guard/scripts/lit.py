@@ -58,8 +58,21 @@ class ByHand(Lit):
             self.lr_schedulers().step()
 
 
-def main(plan, guard, folder, *, clip="norm", callbacks=(), by_hand=False, swa_from=None, size=None, **more):
-    """Fits for the plan's epochs, on `size` samples where a limit leaves some of them out; `more` are further arguments of the Trainer."""
+class Stop(pl.Callback):
+    """Ends the training after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step == self.step
+
+
+def main(
+    plan, guard, folder, *, clip="norm", by_hand=False, swa_from=None, size=None, stop=None, path=None, **more
+):
+    """Fits for the plan's epochs, on `size` samples where a limit leaves some of them out; to the step `stop`, of which a checkpoint goes to
+    `path`, or from there; `more` are further arguments of the Trainer."""
     pl.seed_everything(3, workers=True, verbose=False)
     size = size or plan.recipe.dataset_size
     data = TensorDataset(torch.randn(size, 6), torch.randint(4, (size,)))
@@ -83,7 +96,7 @@ def main(plan, guard, folder, *, clip="norm", callbacks=(), by_hand=False, swa_f
         callbacks=[
             ModelCheckpoint(folder, monitor="val_loss", save_last=True),
             LearningRateMonitor("step"),
-            *(make() for make in callbacks),
+            *([Stop(stop)] if stop else []),
             *([StochasticWeightAveraging(plan.lr / 3, swa_epoch_start=swa_from)] if swa_from else []),
             watch.lightning(),
         ],
@@ -91,4 +104,7 @@ def main(plan, guard, folder, *, clip="norm", callbacks=(), by_hand=False, swa_f
         enable_model_summary=False,
         **more,
     )
-    trainer.fit((ByHand if by_hand else Lit)(plan), loader, val_loader)
+    module = (ByHand if by_hand else Lit)(plan)
+    trainer.fit(module, loader, val_loader, ckpt_path=None if stop else path)
+    if stop:
+        trainer.save_checkpoint(path)
