@@ -156,8 +156,8 @@ def own_optimizer(folder):
     return [group["weight_decay"] for group in trainer.optimizer.param_groups], [*rates.values()]
 
 
-def validated():
-    """The steps at which Lightning validates, by its defaults."""
+def validated(every=1):
+    """The steps and epochs at which Lightning validates, and its epoch at the end."""
     import lightning.pytorch as pl
 
     from isobatch.integrations.lightning import ElasticLightning
@@ -179,7 +179,7 @@ def validated():
             pass
 
         def on_validation_end(self):
-            steps.append(self.global_step)
+            steps.append((self.global_step, self.current_epoch))
 
         def configure_optimizers(self):
             return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
@@ -193,10 +193,11 @@ def validated():
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        check_val_every_n_epoch=every,
         **elastic.arguments,
     )
     trainer.fit(Module(), elastic.loader(Words()), torch.utils.data.DataLoader(Words(), 8))
-    return steps
+    return steps, trainer.current_epoch
 
 
 def lightning(path, stop=None, resume=False):
@@ -219,7 +220,7 @@ def lightning(path, stop=None, resume=False):
 
         def training_step(self, batch, index):
             batch, factor = batch
-            rates[self.global_step] = self.optimizers().param_groups[0]["lr"]
+            rates[self.global_step] = self.optimizers().param_groups[0]["lr"], self.current_epoch
             return self.model(**batch)["loss"] * factor
 
         def configure_optimizers(self):

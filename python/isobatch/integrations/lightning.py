@@ -57,8 +57,9 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)
 
     In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times the factor;
-    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. Where the Trainer validates once an epoch, as by default, it
-    does so at the end of each of the run's epochs. SIGTERM and SIGUSR1 stop the training after a step.
+    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. `current_epoch` is the run's epoch, and where the Trainer
+    validates every `check_val_every_n_epoch` epochs, it does so at their ends; `on_train_epoch_start` and `on_train_epoch_end` are called
+    once in a start, as the rest of the run is one epoch to the Trainer. SIGTERM and SIGUSR1 stop the training after a step.
 
     Args:
         run: the run, made on every rank.
@@ -94,7 +95,8 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         """Begins a step at its first micro-batch: the ranks agree on whether to stop after it."""
         if index % self._loop.passes == 0:
             self._loop.begin_step()
-            if trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0:
+            self._count_epochs(trainer)
+            if trainer.check_val_every_n_epoch is not None and trainer.val_check_interval == 1.0:
                 # To the Trainer the rest of the run is one epoch; it validates behind batches that this divides.
                 trainer.val_check_batch = index + self._loop.passes if self._loop.ends_epoch else _NEVER
 
@@ -109,6 +111,12 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         """Puts the run's state into the checkpoint."""
         checkpoint[_KEY] = self._run.state_dict()
 
-    def on_train_end(self, *_: Any) -> None:
+    def on_train_end(self, trainer: Any, *_: Any) -> None:
         """Puts back the handlers before."""
+        self._count_epochs(trainer)  # the Trainer has counted this start as one
         self._loop.end()
+
+    def _count_epochs(self, trainer: Any) -> None:
+        """Makes the run's epoch the Trainer's `current_epoch`, and that of the samplers of its other loaders."""
+        done = trainer.fit_loop.epoch_progress.current
+        done.processed = done.completed = self._loop.epoch

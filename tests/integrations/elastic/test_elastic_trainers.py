@@ -34,6 +34,7 @@ def test_lightning_goes_on_at_another_size(one, two, tmp_path):
     path = str(tmp_path / "run.ckpt")
     ((alone, rates, steps, done),) = one(trainers.lightning, path)
     assert (steps, done, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
+    assert [epoch for _, epoch in rates.values()] == [0] * 5 + [1] * 5, "the run's own, as the Trainer's"
     stopped = two(trainers.lightning, path, stop=3)
     assert len({made[2:] for made in stopped}) == 1
     at = stopped[0][2]
@@ -62,7 +63,8 @@ def test_the_trainers_own_optimizer_keeps_its_groups(one, tmp_path):
 
 
 def test_lightning_validates_at_the_end_of_the_runs_epochs(one, tmp_path):
-    assert one(trainers.validated)[0] == [5, 10]
+    assert one(trainers.validated)[0] == ([(5, 0), (10, 1)], 2)
+    assert one(trainers.validated, 2)[0] == ([(10, 1)], 2)
 
 
 def test_accelerate_goes_on_at_another_size(one, two):

@@ -159,6 +159,11 @@ class TrainerLoop:
         return self._agreements.stopping
 
     @property
+    def epoch(self) -> int:
+        """The epoch of the step under way, else of the next."""
+        return self._progress.place[0]
+
+    @property
     def ends_epoch(self) -> bool:
         """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left of the run is one."""
         span = next(self._progress.spans(), None)
