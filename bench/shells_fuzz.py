@@ -43,6 +43,10 @@ SEEDS = [
     'X=1\neval "torchrun t.py --x \\$X"\n((X++))\n((X > 1)) && torchrun t.py $X $((X > 1 ? 5 : 6))\n',
     'A=x; torchrun t.py "a$A"b\'c\'\\d ; torchrun t.py $A$A "$A $A" "${A}"\n',
     'torchrun t.py --a 1 && torchrun t.py --b 2; torchrun t.py --c 3 & wait\n',
+    'i=1\n((i += 2, X = i * 3)) && torchrun t.py $i $X\nfor ((j = 0; j < 3; j++)); do ((j == 1)) && continue; torchrun t.py $j; done\n',
+    'for i in a b c; do\n  if [ $i = b ]; then continue; fi\n  [ "$1" ] && break\n  torchrun t.py $i\ndone\ntorchrun t.py $i\n',
+    'f() { declare -i N=$1+1; local -x E=$N; N+=2; torchrun t.py $N $E; }\nf 4\ntypeset -r R=3\ntorchrun t.py $R $N > log$R 2>&1\n',
+    'n=0\nuntil [ $n = 3 ]; do let n++ && [ $n = 2 ] && continue; { torchrun t.py $n; } > "log $n"; done\n',
     'L=(1e-4 3e-4)\nfor i in 0 1; do\n  if [ $i = 1 ]; then continue; fi\n  torchrun t.py --lr ${L[$i]}\ndone\n',
 ]  # fmt: skip
 TOKENS = [
@@ -51,7 +55,7 @@ TOKENS = [
     " ]]", "! ", "X=5", "X=5\n", " X=5 ", "A=(1 2)", '"${A[@]}"', "${A[@]}", "<<EOF\n", "EOF\n", "$'", "`", "export ", "# c \\\n", ":", "-", "%", "##",
     "1", "0", "8", "a", "x", "BS", "X", "A", "A[0]=", "true", "false", " && ", " || ", "torchrun t.py ", "echo ", "exit\n", "return\n", "break\n",
     "continue\n", "local ", "unset X\n", "$1", "$@", '"$@"', "$#", "$?", "f\n", "run ", "case ", "esac", ";;", "in ", "for i in 1 2; do ", "1e-4", "--lr ",
-    "> out ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
+    "> out ", "> $X ", "((X++))", "((X > 1)) && ", "declare -i ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
 ]  # fmt: skip
 DRIVER = r"""
 ulimit -f 9000 -u 3000 -t 60
@@ -84,7 +88,9 @@ done
 """
 """Reads groups of scripts: their number, and for each its own number, its text and the names in it. A group shares a subshell, as a new
 one for each script takes ten times as long: what a script leaves is unset, and one that differs is asked again alone."""
-APART = re.compile(r"\b(exit|exec|return|break|continue|readonly|set (?!--)|local|wait)\b|&(?!&)|[:?]\?|__")
+APART = re.compile(
+    r"\b(exit|exec|return|break|continue|readonly|declare|typeset|set (?!--)|local|wait)\b|&(?!&)|[:?]\?|__"
+)
 """Scripts that may end a subshell, or leave in it what cannot be unset."""
 GROUP = 25
 CHUNK = 2_000
@@ -93,7 +99,7 @@ FULL = 8 << 20
 MOST = 100
 LONG = 1_000
 """Commands that isobatch follows; a script of more has a loop."""
-READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[$*?~/]|\$\([^)]*torchrun|`[^`]*torchrun""")
+READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[*?~/]|\$\([^)]*torchrun|`[^`]*torchrun""")
 """A file that is not there, without which bash does not start a command; a name of a file that bash refuses; a command in `$( … )`, which is no training."""
 
 

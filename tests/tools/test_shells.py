@@ -40,30 +40,44 @@ SAME = {
     "eval": "A='--name \"x y\"'\neval torchrun t.py $A\ntorchrun t.py $A",
     "arguments": 'g() { shift; torchrun t.py "$@" $# $1; }\ng 1 "2 3"',
     "an empty variable": 'E=""\ntorchrun t.py $E "$E" a$E $E$E',
+    "a counter": "i=0\n((i++))\n((i += 2, j = i * 2)) && torchrun t.py $i $j\n((i - 3)) || torchrun u.py\nlet i--; torchrun t.py $i $((2 ** 3 > 7 ? 1 << 4 : 0))",
+    "a computation in another": "A=(1 2 3)\nB='A[1] + 010'\ntorchrun t.py $((B * 2)) $((0 && 1 / 0)) $((0xff & ~A[2]))",
+    "integers": "declare -i A=3+4 B=A*2\nA+=5\ng() { local -i C=$1+1; local A=1+1; C+=1; torchrun t.py $A $B $C; }\ng 2\nA=A+1\ntorchrun t.py $A",
+    "declared values": 'declare -a A=(1 "2 3")\ndeclare -x B=4 C\ntypeset -r D=5\ng() { local -r X=$1; declare D2=$X; torchrun t.py $X $D2; }\ng 1; g 2\nD2=\ntorchrun t.py "${A[@]}" $D $X $D2\nbash -c \'torchrun u.py $B\'',
+    "ways out of a loop": "for i in 1 2 3 4; do\n  if [ $i = 2 ]; then continue; fi\n  for j in 1 2; do break; done\n  [ $i = 4 ] && break\n  torchrun t.py $i $j\ndone\ntorchrun t.py $i",
+    "a counting loop": "for ((i = 0, j = 9; i < 3; i++)); do\n  ((i == 1)) && continue\n  torchrun t.py $i\ndone\ni=0\nwhile [ $i -lt 2 ]; do ((++i)); torchrun u.py $i; done\nuntil ((i == 0)); do ((i--)); done\ntorchrun t.py $i",
+    "a loop without an end of its own": "n=0\nwhile true; do\n  ((n++))\n  ((n > 2)) && break\n  torchrun t.py $n\ndone\ntorchrun t.py $n",
+    "files": 'L=log\ntorchrun t.py 1 > $L 2>&1\n{ torchrun t.py 2; } > "a b"\ntorchrun t.py 3 >> x$((1 + 1)) <<< "$L"',
     "an end": "torchrun t.py 1\nexit 0\ntorchrun t.py 2",
 }
 STUB = 'f() { { printf "%s\\0" "$@"; printf "\\1\\0"; } >&9; }; torchrun() { f torchrun "$@"; }; export -f f torchrun; exec 9>&1 >/dev/null\n'
 
 
-@pytest.mark.parametrize("name", SAME)
-def test_the_words_are_those_of_bash(name, tmp_path):
+def bash(text, folder):
+    """The commands that bash gives torchrun."""
     if not Path("/bin/bash").exists():
         pytest.skip("there is no bash")
-    text = SAME[name]
     ran = subprocess.run(
         ["/bin/bash", "-c", STUB + text],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin"},
         check=False,
+        timeout=60,
     )
-    bash = [record.split("\0")[:-1] for record in ran.stdout.split("\1\0")[:-1]]
+    return [record.split("\0")[:-1] for record in ran.stdout.split("\1\0")[:-1]]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_words_are_those_of_bash(name, tmp_path):
+    text = SAME[name]
     execution = Execution()
     outside = dict.fromkeys(("R", "E", "W", "A", "B", "LR", "X", "Y"))
     execution.run(text, Shell(arguments=(), variables=outside, exported=set(outside)))
-    assert bash, ran.stderr
-    assert [list(it.words) for it in execution.launches if it.words[0] == "torchrun"] == bash
+    ran = bash(text, tmp_path)
+    assert ran
+    assert [list(it.words) for it in execution.launches if it.words[0] == "torchrun"] == ran
 
 
 REFUSED = {
@@ -76,23 +90,34 @@ REFUSED = {
     "an operator": ("A=1\n&& torchrun t.py --lr 1", "line 2: a command is missing"),
     "a sum": ("A=1\nB=$((A / 0))\ntorchrun t.py --lr 1", r"line 2: \$\(\(A / 0\)\) cannot be computed"),
     "recursion": ("f() { f; }\nf", "more than 40 deep"),
-    "a counting for": ("for ((i = 0; i < 3; i++)); do echo; done", r"line 1: for \(\(.*write for i in"),
-    "a counter": ("i=0\n((i++))", r"line 2: \(\( … \)\) is not read: write NAME"),
     "a sum that sets": ("A=$((B = 4))", "line 1: a variable that is set in a computation is not read"),
     "a default that sets": ("echo\n: ${A:=8}", r"line 2: \$\{A:= is not read"),
     "an end without a value": ("A=''\necho ${A:?no}", r"line 2: \$\{A:\?no\} ends the script"),
     "a value at an index": ("A=(1 2)\nA[1]=3", r"line 2: A\[1\]=3 is not read"),
     "an array's first value": ("A=(1 2)\nA=3", "line 2: A is an array, and its first value alone is set"),
     "indices": ("A=([3]=4)", "line 1: an array with indices of its own"),
-    "a type": ("echo\ndeclare -i A=4", "line 2: declare is not read"),
+    "a kind of array": ("echo\ndeclare -A A", "line 2: declare -A is not read"),
+    "an array beside others": (
+        "A=(1)\nexport B=$A A=(9) C=$A",
+        "line 2: export with a name twice, or an array beside others",
+    ),
+    "an integer that is none": ("declare -i A=08", r"line 1: .*08.* cannot be computed"),
+    "an integer of some runs": (
+        "if [ $X ]; then declare -i A=4; fi",
+        "a local variable of some runs, or an integer",
+    ),
+    "a counter that ends the script": ("set -e\ni=0\n((i++))", r"line 3: \(\(i\+\+\)\) is 0: under set -e"),
     "a constant that is set": ("readonly A=4\nA=5", "line 2: A is readonly"),
     "quotes with escapes": ("A=$'x\\ty'", r"line 1: a bare \$"),
     "arguments that are set": ("set -- 1 2", "line 1: set -- 1 2 is not read"),
     "an option": ("shopt -s extglob", "line 1: shopt is not read"),
-    "a way out of a loop": ("for i in 1 2; do\n  break\ndone", "line 2: break is not read"),
-    "a return of some runs": (
-        "f() { [ $X ] && return; A=1; }\nf",
-        "line 1: a return that only some runs meet",
+    "a way out of no loop": (
+        "for i in 1 2; do\n  (break)\ndone",
+        "line 2: break, or outside of a loop, is not read",
+    ),
+    "two ways out": (
+        "for i in 1 2; do\n  if [ $X ]; then break; else continue; fi\ndone",
+        "line 2: break or continue, by what is not known",
     ),
     "a local value of some runs": (
         "f() { [ $X ] && local A=4; A=5; }\nf",
@@ -101,6 +126,18 @@ REFUSED = {
     "a condition of two lines": ("[[ a\n&& b ]]", "line 1: "),
     "two redirections": ("echo >2>&1 out", "line 1: a number between two redirections"),
     "a bracket in an array": ("A=(1 [ 2)", "line 1: an array with indices of its own"),
+    "several files": (
+        "L='a b'\ntorchrun t.py > 1$L",
+        "line 2: a redirection needs one file, and has 2 words: 1a b",
+    ),
+    "files of several": (
+        "L=\n{ torchrun t.py; } > $L",
+        "line 2: a redirection needs one file, and has 0 words",
+    ),
+    "a bracket behind two dollars": (
+        'torchrun t.py "$${NAME" x\necho "}"',
+        r"line 1: \$\$ before a bracket is not read",
+    ),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
     "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is readonly, or no name"),
@@ -117,6 +154,35 @@ def test_what_cannot_be_read_is_refused_with_its_line(name):
     text, says = REFUSED[name]
     with pytest.raises(InputError, match=says):
         arguments(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["several files", "files of several", "a bracket behind two dollars", "a counter that ends the script"],
+)
+def test_bash_does_not_run_it_either(name, tmp_path):
+    assert bash(f"{REFUSED[name][0]}\ntorchrun 2 {name}", tmp_path)[:1] in (
+        [],
+        [["torchrun", "2", *name.split()]],
+    )
+
+
+def test_a_way_out_of_some_runs_leaves_what_follows_to_the_others():
+    notes = []
+    text = "for i in 1 2; do\n  [ -f out/$i ] && continue\n  A=$i\n  torchrun t.py --lr 1 --bs $i\ndone\ntorchrun u.py --lr 1 --bs 4 --n $A"
+    execution = Execution()
+    execution.run(text, Shell())
+    assert [(it.words[-1], it.when) for it in execution.launches[:2]] == [
+        ("1", ("if not [ -f out/$i ] && continue (line 2)",)), ("2", ("if not [ -f out/$i ] && continue (line 2)",)),
+    ]  # fmt: skip
+    assert (
+        why(arguments(text, line=6, notes=notes)["n"])
+        == "is $A, which depends on [ -f out/$i ] && continue (line 2)"
+    )
+    found = arguments("f() { [ $X ] && return; A=1; }\nA=2\nf\ntorchrun t.py --lr 1 --bs $A")
+    assert "which depends on [ $X ] && return (line 1)" in why(found["bs"])
+    retries = "while true; do\n  torchrun t.py --lr 1 --bs 4 && break\n  sleep 60\ndone\n"
+    assert arguments(retries) == {"lr": "1", "bs": "4"}
 
 
 def why(value):
@@ -146,13 +212,13 @@ def test_what_only_the_run_knows_is_said():
 def test_a_value_that_is_not_worked_out_is_said():
     found = arguments(
         'M=a/b-7b\nwhile [ -f x$N ]; do N=$((N + 1)); S="$S x"; done\n'
-        "torchrun t.py --lr 1e-4 --bs 8 --m ${M##*/} --l ${#M} --n $N --s $S --p $((2 ** 3))"
+        "torchrun t.py --lr 1e-4 --bs 8 --m ${M##*/} --l ${#M} --n $N --s $S --p $((2 ** Q))"
     )
     assert (found["lr"], found["bs"]) == ("1e-4", "8")
     assert why(found["m"]) == "is ${M##*/}, which is not worked out"
     assert why(found["l"]) == "is ${#M}, which is not worked out"
     assert "which depends on while [ -f x$N ] (line 2)" in why(found["n"])
-    assert why(found["p"]).endswith("which has more than + - * / % of whole numbers")
+    assert why(found["p"]).endswith("in which $Q is not known")
 
 
 def test_an_unknown_word_may_be_none_or_several():

@@ -1,56 +1,70 @@
-"""Bash's arithmetic, as far as it is Python's too: whole numbers, `+ - * / %` and a comparison."""
+"""Bash's arithmetic: signed 64-bit whole numbers, with the operators and precedence of C, and `**`."""
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
-_READ = re.compile(r"[\w \t\n+\-*/%<>=!()]*", re.ASCII)
-_OTHERWISE = re.compile(r"//|\*\*|\+\+|--|\b\d\w*[A-Za-z_]", re.ASCII)
-"""What bash and Python read otherwise."""
-_PLAIN = re.compile(r"[ \t\n]*(-?(?:0|[1-9]\d{0,18}))[ \t\n]*", re.ASCII)
-_MOST_CHARACTERS = 500
+Number = int | None
+"""None: only the run knows it."""
 
-
-def _divided(left: int, right: int) -> int:
-    """Towards 0, as in C."""
-    return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-
-
-_SIGNS: dict[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _divided,
-    ast.Mod: lambda a, b: a - b * _divided(a, b), ast.Lt: operator.lt, ast.Gt: operator.gt, ast.LtE: operator.le,
-    ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+_PLAIN = re.compile(r"[ \t\n]*(-?(?:0|[1-9]\d{0,17}))[ \t\n]*", re.ASCII)
+_UNKNOWN = "\U000f0000-\U0010ffff"
+_TOKEN = re.compile(
+    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]=|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
+    re.ASCII,
+)
+_LITERAL = re.compile(r"0[0-7]*|0[xX][0-9a-fA-F]{1,15}|[1-9]\d{0,17}", re.ASCII)
+_ASSIGNS = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
+_PRECEDENCE = {
+    sign: level
+    for level, signs in enumerate(("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %"))
+    for sign in signs.split()
+}
+_BINARY: dict[str, Callable[[int, int], int]] = {
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add, "-": operator.sub,
+    "*": operator.mul,
 }  # fmt: skip
+_UNARY: dict[str, Callable[[int], int]] = {
+    "-": operator.neg, "+": operator.pos, "~": operator.invert, "!": operator.not_,
+}  # fmt: skip
+_MOST_TOKENS, _MOST_BRACKETS, _MOST_NAMES = 200, 20, 8
 
 
-class NotComputed(Exception):
-    """The value is not known, or the expression has more than is read."""
+class Variables:
+    """Where an expression has its names from."""
+
+    def get(self, name: str, place: int | None) -> str | None:
+        """The text of a variable, or of an array's value at a place; None where only the run knows it."""
+        raise NotImplementedError
+
+    def put(self, name: str, value: Number) -> None:
+        """Sets a variable."""
+        raise NotImplementedError
 
 
-def compute(text: str, get: Callable[[str], str]) -> int:
-    """The number of an expression.
-
-    Args:
-        get: returns the text of a variable; raises NotComputed where that is not known.
+def compute(text: str, variables: Variables, depth: int = 0) -> Number:
+    """The value of an expression, in which a character of what is not known (see Marks) is such an operand.
 
     Raises:
-        NotComputed: it is not known.
-        ZeroDivisionError: bash refuses it too.
-
-    >>> compute("-7 / (N + 1)", lambda name: "1")
-    -3
+        ValueError: bash refuses it too, or it has a form that is not read.
     """
-    if not _READ.fullmatch(text) or _OTHERWISE.search(text) or len(text) > _MOST_CHARACTERS:
-        raise NotComputed
-    if not text.strip():
+    if depth > _MOST_NAMES:
+        raise ValueError(f"has names in names, more than {_MOST_NAMES} deep")
+    tokens = _tokens(text)
+    if len(tokens) > _MOST_TOKENS or tokens.count("(") + tokens.count("[") > _MOST_BRACKETS:
+        raise ValueError(f"has more than {_MOST_TOKENS} parts or {_MOST_BRACKETS} brackets")
+    if not tokens:
         return 0
-    try:
-        return _of(ast.parse(" ".join(text.split()), mode="eval").body, get)
-    except SyntaxError:
-        raise NotComputed from None
+    expression = _Expression(tokens, variables, depth)
+    value = expression.comma()
+    if expression.sign():
+        expression.fail()
+    return value
 
 
 def plain(text: str) -> int | None:
@@ -59,21 +73,169 @@ def plain(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _of(node: ast.AST, get: Callable[[str], str]) -> int:
-    value: int | None = None
-    match node:
-        case ast.Constant(value=int() as number) if type(number) is int:
-            value = number
-        case ast.Name(id=name):
-            text = get(name)
-            value = plain(text) if text else 0
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            value = -_of(inner, get)
-        case (
-            ast.BinOp(left=left, op=sign, right=right)
-            | ast.Compare(left=left, ops=[sign], comparators=[right])
-        ) if type(sign) in _SIGNS:
-            value = int(_SIGNS[type(sign)](_of(left, get), _of(right, get)))
-    if value is None or not -(2**63) < value < 2**63:
-        raise NotComputed
-    return value
+def _tokens(text: str) -> list[str]:
+    """The parts of an expression. `++` and `--` are one where a name is before or behind them, else two signs."""
+    text, at, out = text.rstrip(" \t\n"), 0, list[str]()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ValueError(f"has {text[at:].strip()[:1]!r}, which is not read")
+        token, at = found[1], found.end()
+        beside = (out and _is_name(out[-1])) or re.match(r"[ \t\n]*[A-Za-z_]", text[at:])
+        if token in ("++", "--") and not beside:
+            token, at = token[0], at - 1
+        out.append(token)
+    return out
+
+
+def _is_name(token: str) -> bool:
+    return token.isidentifier() and token.isascii()
+
+
+class _Expression:
+    """A recursive descent through the tokens.
+
+    Attributes:
+        runs: whether this part counts: False behind `0 &&`, None where that depends on what is not known.
+    """
+
+    def __init__(self, tokens: list[str], variables: Variables, depth: int) -> None:
+        self.tokens, self.variables, self.depth = tokens, variables, depth
+        self.at = 0
+        self.runs: bool | None = True
+
+    def fail(self) -> NoReturn:
+        raise ValueError(f"has {self.sign() or 'its end'!r} where it is not read")
+
+    def sign(self, ahead: int = 0) -> str:
+        """The token at the place; empty behind the last."""
+        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else ""
+
+    def take(self, *signs: str) -> str:
+        """Takes one of these, if it is here."""
+        found = self.sign()
+        if found not in signs:
+            return ""
+        self.at += 1
+        return found
+
+    def comma(self) -> Number:
+        value = self.assignment()
+        while self.take(","):
+            value = self.assignment()
+        return value
+
+    def assignment(self) -> Number:
+        name, sign = self.sign(), self.sign(1)
+        if not _is_name(name) or sign not in _ASSIGNS:
+            return self.choice()
+        self.at += 2
+        before = self.value(name) if sign != "=" else None
+        right = self.assignment()
+        return self.set(name, right if sign == "=" else self.apply(sign[:-1], before, right))
+
+    def choice(self) -> Number:
+        test = self.binary(0)
+        if not self.take("?"):
+            return test
+        first = self.under(None if test is None else bool(test), self.comma)
+        if not self.take(":"):
+            self.fail()
+        second = self.under(None if test is None else not test, self.choice)
+        return (first if first == second else None) if test is None else first if test else second
+
+    def under(self, condition: bool | None, part: Callable[[], Number]) -> Number:
+        """A part that counts only under a condition."""
+        before = self.runs
+        self.runs = False if False in (before, condition) else None if None in (before, condition) else True
+        value = part()
+        self.runs = before
+        return value
+
+    def binary(self, level: int) -> Number:
+        left = self.power()
+        while (mine := _PRECEDENCE.get(self.sign(), -1)) >= level:
+            sign = self.take(self.sign())
+            if sign in ("&&", "||"):
+                decides = None if left is None else bool(left) == (sign == "||")
+                right = self.under(None if decides is None else not decides, partial(self.binary, mine + 1))
+                left = int(sign == "||") if decides else None if None in (left, right) else int(bool(right))
+            else:
+                left = self.apply(sign, left, self.binary(mine + 1))
+        return left
+
+    def apply(self, sign: str, left: Number, right: Number) -> Number:
+        if left is None or right is None or not self.runs:
+            return 0 if self.runs is False else None
+        if sign in ("/", "%"):
+            if right == 0:
+                raise ValueError("divides by 0")
+            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            return _wrapped(quotient if sign == "/" else left - right * quotient)
+        if sign in ("<<", ">>") and not 0 <= right < 64:
+            raise ValueError(f"shifts by {right}")
+        return _wrapped(int(_BINARY[sign](left, right)))
+
+    def power(self) -> Number:
+        base = self.unary()
+        if not self.take("**"):
+            return base
+        exponent = self.power()
+        if base is None or exponent is None or not self.runs:
+            return 0 if self.runs is False else None
+        if exponent < 0:
+            raise ValueError("has a negative exponent")
+        return _wrapped(pow(base, exponent, 1 << 64))
+
+    def unary(self) -> Number:
+        if sign := self.take(*_UNARY):
+            value = self.unary()
+            return None if value is None else _wrapped(int(_UNARY[sign](value)))
+        if sign := self.take("++", "--"):
+            name = self.take(self.sign())
+            return self.set(name, self.apply(sign[0], self.value(name), 1))
+        return self.primary()
+
+    def primary(self) -> Number:
+        token = self.take(self.sign())
+        if token == "(":
+            value = self.comma()
+            if not self.take(")"):
+                self.fail()
+            return value
+        if any(char > "\U000effff" for char in token):
+            return None
+        if _is_name(token):
+            return self.variable(token)
+        if not _LITERAL.fullmatch(token):
+            self.at -= token != ""
+            self.fail()
+        return int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" else 10)
+
+    def variable(self, name: str) -> Number:
+        if self.take("["):
+            place = self.comma()
+            if not self.take("]"):
+                self.fail()
+            return None if place is None else self.value(name, place)
+        value = self.value(name)
+        if sign := self.take("++", "--"):
+            self.set(name, self.apply(sign[0], value, 1))
+        return value
+
+    def value(self, name: str, place: int | None = None) -> Number:
+        """Of a variable: its text is an expression too."""
+        if self.runs is False:
+            return 0
+        text = self.variables.get(name, place)
+        return None if text is None else compute(text, self.variables, self.depth + 1)
+
+    def set(self, name: str, value: Number) -> Number:
+        if self.runs is not False:
+            self.variables.put(name, value if self.runs else None)
+        return value
+
+
+def _wrapped(value: int) -> int:
+    """As 64 bits with a sign hold it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -4,74 +4,84 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from types import EllipsisType
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import evaluate_test
 from isobatch.tools.shells.expansion import Expansion
-from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_several
-from isobatch.tools.shells.tree import Assignment, Document, Simple, Text
+from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
+from isobatch.tools.shells.tree import Assignment, Document, Simple, Sum, Text
 
+_OPTIONS = {"export": "", "readonly": "a"}
+"""Of the commands that set variables; of the others, all that are read."""
 Builtin = Callable[[Expansion, Shell, list[str]], bool | None]
 
 
 def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
-    """Follows `export`, `local` and `readonly`. All words are expanded before the first is set."""
+    """Follows `export`, `local`, `readonly` and `declare`. All words are expanded before the first is set."""
     kind = command.words[0][0].text  # type: ignore[union-attr]
-    if command.assignments or command.may_fail or (kind == "local" and shell.local is None):
+    is_local = kind not in ("export", "readonly") and (kind == "local" or shell.local is not None)
+    if command.assignments or command.files or (kind == "local" and shell.local is None):
         raise InputError(f"{kind} with an assignment or a redirection, or outside of a function, is not read")
-    values: list[tuple[str, Value | EllipsisType]] = []
+    options, values = "", list[tuple[str, Value | EllipsisType, bool]]()
     for word in command.words[1:]:
         if isinstance(word, Assignment):
-            if word.append and kind == "local":
-                raise InputError("local with += is not read")
-            values.append((word.name, expansion.assigned(shell, word)))
+            values.append((word.name, expansion.assigned(shell, word), word.append))
             continue
         for field in expansion.fields(shell, word):
             name, equals, value = field.partition("=")
-            values.append((name, value if equals else ...))
-    if len({name for name, _ in values}) < len(values):
-        raise InputError(f"{kind} with a name twice is not read")
-    for name, new in values:
-        refuse_name(expansion, shell, name)
-        if kind == "local" and shell.local is not None:
-            shell.local.setdefault(name, shell.variables.get(name, ...))
-            shell.variables[name] = None
+            if field[:1] == "-" and not values:
+                options += field[1:] or "-"
+            else:
+                values.append((name, value if equals else ..., False))
+    if not set(options) <= set(_OPTIONS.get(kind, "aixr")) or (options and not values):
+        raise InputError(f"{kind} -{options} is not read")
+    arrays = [isinstance(new, tuple) for _, new, _ in values]
+    if len({name for name, _, _ in values}) < len(values) or (any(arrays) and len(arrays) > 1):
+        raise InputError(f"{kind} with a name twice, or an array beside others, is not read")
+    for name, new, append in values:
+        if (append and is_local) or ("a" in options and isinstance(new, str)):
+            raise InputError(f"{kind} with += or with a text as an array is not read")
+        if is_local:
+            shell.declare_local(name)
+        if kind == "export" or "x" in options:
+            shell.exported.add(name)
+        if "i" in options:
+            shell.integers.add(name)
+        if isinstance(new, EllipsisType):
+            shell.check(name)
         else:
-            (shell.exported if kind == "export" else shell.constant).add(name)
-        if not isinstance(new, EllipsisType) and name not in ALWAYS_SET:
-            shell.variables[name] = new
-
-
-def refuse_name(expansion: Expansion, shell: Shell, name: str) -> None:
-    """Raises an InputError for what is no variable's name, or another variable than others."""
-    if not name.isidentifier() or not name.isascii() or name == "IFS" or name in shell.constant:
-        raise InputError(f"{expansion.marks.shown(name)} is readonly, or no name of a variable that is read")
+            expansion.assign(shell, name, new, append)
+        if kind == "readonly" or "r" in options:
+            shell.constant.add(name)
 
 
 def assign(expansion: Expansion, shell: Shell, assignment: Assignment) -> None:
     """Sets a variable."""
     value = expansion.assigned(shell, assignment)
-    refuse_name(expansion, shell, assignment.name)
-    if assignment.name not in ALWAYS_SET:
-        shell.variables[assignment.name] = value
+    expansion.assign(shell, assignment.name, value, assignment.append)
 
 
-def _unset(expansion: Expansion, shell: Shell, words: list[str]) -> bool:
+def _unset(_: Expansion, shell: Shell, words: list[str]) -> bool:
     for name in words[1:]:
-        refuse_name(expansion, shell, name)
         if name in shell.functions or name in ALWAYS_SET:
             raise InputError(f"unset {name} is not read")
-        shell.variables[name] = None
+        shell.set(name, None)
         shell.exported.discard(name)
+        shell.integers.discard(name)
     return True
 
 
-def _set(expansion: Expansion, _: Shell, words: list[str]) -> bool:
-    """`-e`, `-u`, `-x`, `-o pipefail`; other options change how bash reads, or the arguments. That `-e` ends nothing is taken for granted."""
+def _set(_: Expansion, shell: Shell, words: list[str]) -> bool:
+    """`-e`, `-u`, `-x`, `-o pipefail`; other options change how bash reads, or the arguments. That `-e` ends nothing but at a `(( … ))` of
+    0 is taken for granted."""
     names = ("pipefail", "errexit", "nounset", "xtrace")
     if len(words) == 1 or not all(re.fullmatch("[-+][euxo]+", word) or word in names for word in words[1:]):
-        raise InputError(f"{expansion.marks.shown(' '.join(words))} is not read")
+        raise InputError(f"{' '.join(words)} is not read")
+    for before, word in pairwise(words):
+        if word == "errexit" or (word[0] in "-+" and "e" in word):
+            shell.errexit = (before if word == "errexit" else word)[0] == "-"
     return True
 
 
@@ -94,14 +104,12 @@ def _read(expansion: Expansion, shell: Shell, words: list[str]) -> None:
     """`read` sets what is known only in the run."""
     names = [word for word in words[1:] if word and not word.startswith("-")]
     for name in (*names, "REPLY"):
-        refuse_name(expansion, shell, name)
-        shell.variables[name] = expansion.marks.mark(f"${name}", "which read sets in the run")
+        shell.set(name, expansion.marks.mark(f"${name}", "which read sets in the run"))
 
 
 def read_document(expansion: Expansion, shell: Shell, document: Document, name: str) -> None:
     """Follows `read -r -d '' NAME`, which sets a variable to a whole here-document."""
-    text = expansion.text(shell, document.word).strip(" \t\n")
-    assign(expansion, shell, Assignment(name, False, ((Text(text, True),),), False))
+    expansion.assign(shell, name, expansion.text(shell, document.word).strip(" \t\n"))
 
 
 def _printf(_: Expansion, __: Shell, words: list[str]) -> None:
@@ -115,6 +123,11 @@ def _test(_: Expansion, __: Shell, words: list[str]) -> bool | None:
     return evaluate_test(words[1:-1]) if words[-1] == "]" else None
 
 
+def _let(expansion: Expansion, shell: Shell, words: list[str]) -> bool | None:
+    values = [expansion.computed(shell, Sum((Text(word, True),), True, f"(({word}))")) for word in words[1:]]
+    return values[-1] != "0" if values and is_known(values[-1]) else None
+
+
 def _refuse(_: Expansion, __: Shell, words: list[str]) -> None:
     raise InputError(f"{words[0]} is not read")
 
@@ -123,8 +136,9 @@ BUILTINS: dict[str, Builtin] = {
     **dict.fromkeys(("true", ":", "echo"), lambda *_: True),
     "false": lambda *_: False,
     **dict.fromkeys(("[", "test"), _test),
-    **dict.fromkeys(("declare", "typeset", "let", "mapfile", "readarray", "getopts", "shopt"), _refuse),
-    **dict.fromkeys(("break", "continue", "alias", "unalias", "enable", "builtin"), _refuse),
+    **dict.fromkeys(("mapfile", "readarray", "getopts", "shopt"), _refuse),
+    **dict.fromkeys(("alias", "unalias", "enable", "builtin"), _refuse),
+    "let": _let,
     "printf": _printf,
     "read": _read,
     "unset": _unset,

@@ -5,15 +5,15 @@ it would get. Where only the run knows which way it goes, both are followed, and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from isobatch.errors import InputError
 from isobatch.tools.shells import builtins, tree
 from isobatch.tools.shells.conditions import evaluate, negated
 from isobatch.tools.shells.expansion import Expansion
 from isobatch.tools.shells.state import (
-    ALWAYS_SET,
     LAUNCHERS,
     Launch,
     Marks,
@@ -24,14 +24,29 @@ from isobatch.tools.shells.state import (
     is_several,
 )  # fmt: skip
 from isobatch.tools.shells.syntax import DECLARES, parse
-from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text
+from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text, Word
 
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
 MAX_ROUNDS = 200
 _SHELLS = ("bash", "sh", "zsh", "dash")
-_OTHERS = ("source", ".", "eval", "exec", "exit", "return", *DECLARES)
+_LEAVES = ("exit", "return", "break", "continue")
+_OTHERS = ("source", ".", "eval", "exec", *_LEAVES, *DECLARES)
 """Commands of bash that are followed here."""
+
+
+class Departure(NamedTuple):
+    """Where some runs leave a loop or a function earlier than others.
+
+    Attributes:
+        flow: how: `break`, `continue` or `return`.
+        shell: the variables of these runs.
+        place: the condition under which they do.
+    """
+
+    flow: str
+    shell: Shell
+    place: str
 
 
 class Execution:
@@ -51,7 +66,8 @@ class Execution:
         self.goes_on = False
         self.count = self.line = 0
         self._when: list[str] = []
-        self._depth = 0
+        self._departures: list[Departure] = []
+        self._depth = self._tested = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
         """Follows a text of commands.
@@ -79,6 +95,20 @@ class Execution:
         yield
         self._when.pop()
 
+    @contextmanager
+    def _test(self) -> Iterator[None]:
+        """Commands that may fail under `set -e`, as their status is asked for."""
+        self._tested += 1
+        yield
+        self._tested -= 1
+
+    def _apart(self, shell: Shell, command: Command) -> bool | None:
+        """A command in a subshell: what it sets, and where it leaves it, changes nothing outside."""
+        first = len(self._departures)
+        status, _ = self._command(shell.apart(), command)
+        del self._departures[first:]
+        return status
+
     def _block(self, shell: Shell, block: Block) -> Outcome:
         status: bool | None = True
         for chain in block:
@@ -89,15 +119,17 @@ class Execution:
 
     def _chain(self, shell: Shell, chain: Chain) -> Outcome:
         if chain.background:
-            self._chain(shell.copy(), chain._replace(background=False))
+            self._apart(shell, tree.Grouping((chain._replace(background=False),), False))
             return True, ""
         status: bool | None = True
         flow = ""
         for operator, pipeline in chain.items:
+            is_last = pipeline is chain.items[-1][1]
             if operator and status is None:
                 status = self._maybe(shell, operator, pipeline, chain)
             elif not operator or status == (operator == "&&"):
-                status, flow = self._pipeline(shell, pipeline)
+                with nullcontext() if is_last and not pipeline.negated else self._test():
+                    status, flow = self._pipeline(shell, pipeline)
             if flow:
                 return status, flow
         return status, ""
@@ -107,24 +139,49 @@ class Execution:
         other, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self._under(place):
             _, flow = self._pipeline(other, pipeline)
-        if flow:
-            self._leave(flow)
-            return operator == "||"
-        self.marks.merge(shell, other, f"which depends on {place}")
-        return None
+        self._join(shell, "", other, flow, place)
+        return operator == "||" if flow else None
 
-    def _leave(self, flow: str) -> None:
-        """A branch that ends the script was not taken: else there is nothing to read."""
-        if flow == "return":
-            raise InputError(f"line {self.line}: a return that only some runs meet is not read")
-        self.goes_on = True
+    def _join(self, shell: Shell, flow: str, other: Shell, other_flow: str, place: str) -> str:
+        """Makes the state the one behind two ways, one for each answer of a condition, and returns how both leave.
+
+        A way that ends the script was not taken: else there is nothing to read. One that leaves a loop or a function early meets the
+        other at its end.
+        """
+        if "exit" in (flow, other_flow) and flow != other_flow:
+            self.goes_on = True
+            shell.adopt(other if flow == "exit" else shell)
+            return other_flow if flow == "exit" else flow
+        if flow == other_flow:
+            self.marks.merge(shell, other, f"which depends on {place}")
+            return flow
+        if flow and other_flow:
+            raise InputError(f"line {self.line}: {flow} or {other_flow}, by what is not known, is not read")
+        self._departures.append(Departure(flow or other_flow, shell.copy() if flow else other, place))
+        shell.adopt(other if flow else shell)
+        return ""
+
+    def _end(self, shell: Shell, kind: str, outcome: Outcome, first: int) -> Outcome:
+        """The end of what `kind` leaves: the runs that left it since the departure `first` are merged into the others."""
+        status, flow = outcome
+        left = self._departures[first:]
+        self._departures[first:] = [it for it in left if it.flow != kind]
+        for it in left:
+            if it.flow == kind and flow not in ("", kind):
+                raise InputError(
+                    f"line {self.line}: a {kind} that only some runs meet, before {flow}, is not read"
+                )
+            if it.flow == kind:
+                self.marks.merge(shell, it.shell, f"which depends on {it.place}")
+                status = None
+        return status, "" if flow == kind else flow
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline) -> Outcome:
         if len(pipeline.commands) == 1:
             status, flow = self._command(shell, pipeline.commands[0])
             return negated(status) if pipeline.negated else status, flow
         for command in pipeline.commands:
-            self._command(shell.copy(), command)
+            self._apart(shell, command)
         return None, ""
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
@@ -137,7 +194,7 @@ class Execution:
         except InputError as error:
             if error.message.startswith("line "):
                 raise
-            raise InputError(f"line {self.line}: {error.message}") from None
+            raise InputError(f"line {self.line}: {self.marks.shown(error.message)}") from None
 
     def _followed(self, shell: Shell, command: Command) -> Outcome:
         match command:
@@ -147,8 +204,13 @@ class Execution:
                 return self._choice(shell, command, 0)
             case tree.Repetition():
                 return self._loop(shell, command)
+            case tree.Redirection():
+                self._check_files(shell, command.files)
+                return self._command(shell, command.command)
+            case tree.Computation():
+                return self._computation(shell, command), ""
             case tree.Grouping(apart=True):
-                return self._block(shell.copy(), command.body)[0], ""
+                return self._apart(shell, command._replace(apart=False)), ""
             case tree.Grouping():
                 return self._block(shell, command.body)
             case tree.Condition():
@@ -159,6 +221,23 @@ class Execution:
                 shell.functions[command.name] = command.body
         return True, ""
 
+    def _computation(self, shell: Shell, command: tree.Computation) -> bool | None:
+        value = self.expansion.computed(shell, command.inside)
+        if value == "0" and shell.errexit and not self._tested:
+            raise InputError(f"{command.inside.source} is 0: under set -e that ends the script")
+        return value != "0" if is_known(value) else None
+
+    def _check_files(self, shell: Shell, files: tuple[Word, ...]) -> None:
+        """Raises an InputError for a redirection to no file, or to several: bash does not run the command."""
+        for word in files:
+            names = self.expansion.fields(shell, word)
+            if not all(map(is_known, names)):
+                self.expansion.may_fail = True
+            elif names == [""] or len(names) != 1:
+                raise InputError(
+                    f"a redirection needs one file, and has {len(names)} words{': ' * bool(names)}{' '.join(names)}: bash does not run the command"
+                )
+
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
         """`if` and `case`, from the branch of this number on."""
         if number == len(choice.branches):
@@ -166,7 +245,8 @@ class Execution:
         condition, body, source = choice.branches[number]
         status: bool | None = True
         if condition is not None:
-            status, flow = self._block(shell, condition)
+            with self._test():
+                status, flow = self._block(shell, condition)
             if flow:
                 return status, flow
         if status is not None:
@@ -177,47 +257,74 @@ class Execution:
             first = self._block(shell, body)[1]
         with self._under(f"if not {place}"):
             second = self._choice(other, choice, number + 1)[1]
-        if first == second == "exit":
-            return None, "exit"
-        if first or second:
-            self._leave(
-                min(first, second, key=lambda it: it != "return") if first and second else first or second
-            )
-            shell.adopt(other if first else shell)
-        else:
-            self.marks.merge(shell, other, f"which depends on {place}")
-        return None, ""
+        return None, self._join(shell, first, other, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        """Each round of a `for` with values that are known. Of another loop what it sets is not known, before it and behind."""
+        """Each round of a loop whose length is known. Of another what it sets is not known, before it and behind."""
         values = self._values(shell, loop)
-        if values is not None:
-            for value in values:
-                self._set_name(shell, loop, value)
-                status, flow = self._block(shell, loop.body)
-                if flow:
-                    return status, flow
-            return (None if values else True), ""
+        before, marks = shell.copy(), (len(self.launches), len(self.unread), len(self._departures))
+        loops = shell.loops
+        shell.loops += 1
+        outcome = self._rounds(shell, loop, values)
+        if outcome is None:
+            del self.launches[marks[0] :], self.unread[marks[1] :], self._departures[marks[2] :]
+            shell.adopt(before)
+            shell.loops = loops + 1
+            outcome = self._unknown_rounds(shell, loop)
+        else:
+            outcome = self._end(shell, "break", outcome, marks[2])
+        shell.loops = loops
+        return outcome
+
+    def _rounds(self, shell: Shell, loop: tree.Repetition, values: list[str] | None) -> Outcome | None:
+        """The rounds one by one; None where their number is not known."""
+        if loop.name and values is None:
+            return None
+        status: bool | None = True
+        for number in range(MAX_ROUNDS):
+            if values is not None:
+                if number == len(values):
+                    return (None if values else True), ""
+                shell.set(loop.name, values[number])
+            else:
+                before = shell.copy()
+                with self._test():
+                    status, flow = self._block(shell, loop.condition)
+                if flow or status is None:
+                    return (status, flow) if flow else None
+                if not status:
+                    return (None if number else True), ""
+            first = len(self._departures)
+            status, flow = self._end(shell, "continue", self._block(shell, loop.body), first)
+            if flow:
+                return status, flow
+            self._block(shell, loop.step)
+            if values is None and shell == before:
+                return None
+        return None
+
+    def _unknown_rounds(self, shell: Shell, loop: tree.Repetition) -> Outcome:
         place = f"{loop.source} (line {loop.line})"
-        launches, unread = len(self.launches), len(self.unread)
+        marks = (len(self.launches), len(self.unread), len(self._departures))
         for _ in range(MAX_DEPTH):
-            del self.launches[launches:], self.unread[unread:]
+            del self.launches[marks[0] :], self.unread[marks[1] :], self._departures[marks[2] :]
             other = shell.copy()
             with self._under(place):
                 if loop.name:
-                    self._set_name(other, loop, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
-                flow = self._block(other, loop.condition)[1] or self._block(other, loop.body)[1]
+                    other.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
+                with self._test():
+                    _, flow = self._block(other, loop.condition)
+                if not flow:
+                    outcome = self._block(other, loop.body)
+                    outcome = self._end(other, "continue", outcome, marks[2])
+                    flow = self._end(other, "break", outcome, marks[2])[1]
             if flow:
-                self._leave(flow)
+                self._join(shell, "", other, flow, place)
                 return None, ""
+            self._block(other, loop.step)
             if not self.marks.merge(shell, other, f"which depends on {place}"):
                 return None, ""
         raise InputError(f"{place} sets what is not known after many rounds")
-
-    def _set_name(self, shell: Shell, loop: tree.Repetition, value: str) -> None:
-        if loop.name in ALWAYS_SET or isinstance(shell.variables.get(loop.name), tuple):
-            raise InputError(f"a loop over {loop.name} is not read")
-        shell.variables[loop.name] = value
 
     def _values(self, shell: Shell, loop: tree.Repetition) -> list[str] | None:
         if not loop.name:
@@ -232,6 +339,8 @@ class Execution:
     def _simple(self, shell: Shell, command: tree.Simple) -> Outcome:
         if command.document is not None:
             self.expansion.text(shell, command.document.word)
+        if command.words:
+            self._check_files(shell, command.files)
         if command.words[:1] in [((Text(name, False),),) for name in DECLARES]:
             builtins.declare(self.expansion, shell, command)
             return True, ""
@@ -245,7 +354,8 @@ class Execution:
                 for word in it.words
                 for part in word
             )
-            return (None if ran or command.words or command.may_fail else True), ""
+            self._check_files(shell, command.files if not command.words else ())
+            return (None if ran or command.words or command.files else True), ""
         name = words[0]
         if name in shell.functions:
             return self._call(shell, command, words)
@@ -258,9 +368,9 @@ class Execution:
 
     def _builtin(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
         """A command of bash itself. A redirection may keep it from being run: then what it changes is not read."""
-        name, shown = words[0], self.marks.shown(" ".join(words))
+        name, shown = words[0], " ".join(words)
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
-        if assigned or (command.may_fail and name in ("unset", "set", "shift", "eval", "exit", "return")):
+        if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *_LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
         if (
             name == "read"
@@ -272,7 +382,11 @@ class Execution:
             return False, ""  # it wants an end that is not there
         if name in builtins.BUILTINS:
             status = builtins.BUILTINS[name](self.expansion, shell, words)
-            return (None if command.may_fail else status), ""
+            return (None if command.files else status), ""
+        if name in ("break", "continue"):
+            if words[1:] not in ([], ["1"]) or not shell.loops:
+                raise InputError(f"{shown}, or outside of a loop, is not read")
+            return True, name
         if name in ("exit", "return"):
             if len(words) > 2 or not all(word.isdecimal() or is_several(word) for word in words[1:]):
                 raise InputError(f"{shown} is not read")
@@ -284,10 +398,10 @@ class Execution:
             if not is_mark(text.lstrip()[:1] or "x"):
                 return self.run(text, shell, command.line)
             self._record(shell, text.split() or [text], command)
-            self.unread.append(f"line {command.line}: what {shown} sets is not known")
+            self.unread.append(f"line {command.line}: what {self.marks.shown(shown)} sets is not known")
         elif name in ("source", "."):
             self.unread.append(
-                f"line {command.line}: {shown} is another file, and not read: what it sets is not known"
+                f"line {command.line}: {self.marks.shown(shown)} is another file, and not read: what it sets is not known"
             )
         elif words[1:2] and (words[1] in _OTHERS or words[1] in builtins.BUILTINS or name in DECLARES):
             raise InputError(f"{shown} is not read")
@@ -299,18 +413,15 @@ class Execution:
     def _call(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
         """Calls a function: its arguments are its own, and so are its local variables."""
         body = shell.functions[words[0]]
-        if body is None or command.may_fail or command.assignments:
+        if body is None or command.files or command.assignments:
             raise InputError(f"{words[0]} is a function of some runs, or has a redirection or an assignment")
         with self._deeper():
-            arguments, local = shell.arguments, shell.local
-            shell.arguments, shell.local = tuple(words[1:]), {}
-            status, flow = self._command(shell, body)
-            for name, value in shell.local.items():
-                shell.variables[name] = value
-                if value is ...:
-                    del shell.variables[name]
-            shell.arguments, shell.local = arguments, local
-        return status, "" if flow == "return" else flow
+            arguments, local, loops, first = shell.arguments, shell.local, shell.loops, len(self._departures)
+            shell.arguments, shell.local, shell.loops = tuple(words[1:]), {}, 0
+            outcome = self._end(shell, "return", self._command(shell, body), first)
+            shell.leave(local)
+            shell.arguments, shell.loops = arguments, loops
+        return outcome
 
     def _record(self, shell: Shell, words: list[str], command: tree.Simple) -> None:
         """Writes a command down; of `bash -c "…"` those in it, which have its arguments."""
@@ -324,7 +435,8 @@ class Execution:
             return
         seen = [(name, own.variables.get(name)) for name in LAUNCHERS if name in own.exported]
         environment = tuple((name, value) for name, value in seen if isinstance(value, str))
-        self.launches.append(Launch(command.line, tuple(words), tuple(self._when), environment))
+        when = (*self._when, *(self.marks.shown(f"if not {it.place}") for it in self._departures))
+        self.launches.append(Launch(command.line, tuple(words), when, environment))
 
     def _inner(self, shell: Shell, words: list[str], command: tree.Simple) -> tuple[str, tuple[str, ...]]:
         """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""

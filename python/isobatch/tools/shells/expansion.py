@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.arithmetic import NotComputed, compute
-from isobatch.tools.shells.state import ALWAYS_SET, Marks, Shell, Value, is_known, is_several
+from isobatch.tools.shells.arithmetic import Number, Variables, compute
+from isobatch.tools.shells.state import ALWAYS_SET, Marks, Origin, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import NOT_COMPUTED, Assignment, Output, Parameter, Sum, Text, Word
-from isobatch.tools.shells.words import SETS
 
 _BLANKS = " \t\n"
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
@@ -85,54 +84,41 @@ class Expansion:
         return re.compile(out, re.DOTALL) if out.count(".*") <= 3 else None
 
     def assigned(self, shell: Shell, assignment: Assignment) -> Value:
-        """What an assignment leaves in its variable."""
-        name, append = assignment.name, assignment.append
-        held = shell.variables.get(name) if append else None
-        if append and name not in shell.variables:
-            held = self.marks.mark(f"${name}", "which is not set in this file")
+        """The value of an assignment: a text, or an array."""
         if assignment.array:
-            fields = [field for word in assignment.words for field in self.fields(shell, word)]
-            return (*((held,) if isinstance(held, str) else held or ()), *fields)
-        text = self.text(shell, assignment.words[0])
-        if isinstance(shell.variables.get(name), tuple):
-            raise InputError(f"{name} is an array, and its first value alone is set, which is not read")
-        return f"{held or ''}{text}"
+            return tuple(field for word in assignment.words for field in self.fields(shell, word))
+        return self.text(shell, assignment.words[0])
+
+    def assign(self, shell: Shell, name: str, value: Value, append: bool = False) -> None:
+        """Sets a variable, or adds to it."""
+        before = shell.variables.get(name) if append else None
+        if append and name not in shell.variables:
+            before = self.marks.mark(f"${name}", "which is not set in this file")
+        if isinstance(value, tuple):
+            value = (*((before,) if isinstance(before, str) else before or ()), *value)
+        elif name in shell.integers:
+            text = f"({before or 0}) + ({value or 0})" if append else value or "0"
+            value = self.computed(shell, Sum((Text(text, True),), True, f"$(({text}))"))
+        else:
+            value = f"{before or ''}{value}"
+        shell.set(name, value)
 
     def computed(self, shell: Shell, part: Sum) -> str:
         """The number of an arithmetic expression, as a text."""
         text = self.text(shell, part.inside)
-        missing = [self.marks.reason(text)]
-
-        def refuse_setting(text: str) -> None:
-            if SETS.search(text):
-                raise InputError(f"{part.source} sets a variable, which is not read")
-
-        def get(name: str) -> str:
-            value = self.value(shell, name, f"${name}") or ""
-            refuse_setting("".join(value))
-            if isinstance(value, tuple) or not is_known(value):
-                missing.append(self.marks.reason("".join(value)))
-                raise NotComputed
-            return value
-
-        refuse_setting(text)
-        is_expr = not part.source.startswith("$((")
+        is_expr = part.source[:1] != "(" and not part.source.startswith("$((")
+        names = _Names(self, shell, part)
         try:
-            if missing[0] is not None or (is_expr and not _EXPR.fullmatch(text)):
-                raise NotComputed
-            return str(compute(text, get))
-        except ZeroDivisionError:
+            value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, names)
+        except ValueError as error:
             if not is_expr:
-                raise InputError(f"{part.source} cannot be computed: it divides by 0") from None
-        except NotComputed:
-            pass
+                raise InputError(f"{part.source} cannot be computed: {error}") from None
+            value = None
+        if value is not None:
+            return str(value)
         self.may_fail = True
-        reason = next((it for it in missing if it is not None), None)
-        why = (
-            f"in which {reason.source} is not known"
-            if reason
-            else "which has more than + - * / % of whole numbers"
-        )
+        reason = self.marks.reason(text) or names.reason
+        why = f"in which {reason.source} is not known" if reason else "which is not worked out"
         return self.marks.mark(part.source, why)
 
     def value(self, shell: Shell, name: str, source: str) -> Value:
@@ -246,6 +232,29 @@ class Expansion:
                 return self.marks.mark(part.source, "which is not known")
             return str(len(before)) if name == "#" else before[-1] if len(before) == int(name) else None
         return self.marks.mark(part.source, "which only the run knows")
+
+
+class _Names(Variables):
+    """The variables of a computation; only `(( … ))` sets any."""
+
+    def __init__(self, expansion: Expansion, shell: Shell, part: Sum) -> None:
+        self.expansion, self.shell, self.part = expansion, shell, part
+        self.reason: Origin | None = None
+
+    def get(self, name: str, place: int | None) -> str | None:
+        held = self.expansion.value(self.shell, name, f"${name}") or ""
+        values = held if isinstance(held, tuple) else (held,)
+        at = place or 0
+        self.reason = self.reason or self.expansion.marks.reason("".join(values))
+        if any(map(is_several, values[: at + 1] if at >= 0 else values)):
+            return None
+        return values[at] if -len(values) <= at < len(values) else ""
+
+    def put(self, name: str, value: Number) -> None:
+        if self.part.source[:1] != "(":
+            raise InputError(f"{self.part.source} sets a variable, which is not read: write NAME=$(( … ))")
+        mark = self.expansion.marks.mark(f"${name}", f"which {self.part.source} sets to what is not known")
+        self.shell.set(name, mark if value is None else str(value))
 
 
 def _is_many(part: Parameter) -> str:

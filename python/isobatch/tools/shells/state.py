@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
+from isobatch.tools.shells.arithmetic import plain
 from isobatch.tools.shells.tree import Command
 
 Value = str | tuple[str, ...] | None
@@ -63,9 +64,12 @@ class Shell:
 
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
-        local: what the local variables of a function had before it; None outside of one.
+        local: what the local variables of a function had before it, and whether they were exported and integers; None outside of one.
         constant: names that `readonly` keeps from another value; one set for all branches.
+        integers: names whose values are computed, as `declare -i` says.
         functions: None is one of which only the run knows what it does.
+        loops: how many of them `break` may leave.
+        errexit: whether `set -e` ends the script where a command fails.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -74,12 +78,67 @@ class Shell:
     arguments: tuple[str, ...] | None = None
     local: dict[str, Any] | None = None
     constant: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    loops: int = 0
+    errexit: bool = False
 
     def copy(self) -> Shell:
         """Another one, which may change alone."""
         variables, exported, functions = dict(self.variables), set(self.exported), dict(self.functions)
         local = None if self.local is None else dict(self.local)
-        return replace(self, variables=variables, exported=exported, functions=functions, local=local)
+        return replace(
+            self,
+            variables=variables,
+            exported=exported,
+            functions=functions,
+            local=local,
+            integers={*self.integers},
+        )
+
+    def apart(self) -> Shell:
+        """Another one, of a subshell: no loop can be left in it."""
+        return replace(self.copy(), loops=0)
+
+    def check(self, name: str) -> None:
+        """Raises an InputError for what is no variable's name, or another variable than others."""
+        if not name.isidentifier() or not name.isascii() or name == "IFS" or name in self.constant:
+            raise InputError(f"{name} is readonly, or no name of a variable that is read")
+
+    def set(self, name: str, value: Value) -> None:
+        """Sets a variable.
+
+        Raises:
+            InputError: bash refuses that, or does something else.
+        """
+        self.check(name)
+        if isinstance(value, str) and isinstance(self.variables.get(name), tuple):
+            raise InputError(f"{name} is an array, and its first value alone is set, which is not read")
+        number = value is None or (
+            isinstance(value, str) and (not is_known(value) or plain(value) is not None)
+        )
+        if name in self.integers and not number:
+            raise InputError(f"{name} is an integer, and set to another value, which is not read")
+        if name not in ALWAYS_SET:
+            self.variables[name] = value
+
+    def declare_local(self, name: str) -> None:
+        """Makes a variable one of the function."""
+        before = self.variables.get(name, ...)
+        self.set(name, None)
+        if self.local is not None:
+            self.local.setdefault(name, (before, name in self.exported, name in self.integers))
+        self.integers.discard(name)
+
+    def leave(self, local: dict[str, Any] | None) -> None:
+        """Gives the variables outside of a function their values again."""
+        for name, (value, exported, integer) in (self.local or {}).items():
+            self.variables[name] = value
+            if value is ...:
+                del self.variables[name]
+            self.exported = self.exported | {name} if exported else self.exported - {name}
+            self.integers = self.integers | {name} if integer else self.integers - {name}
+            self.constant.discard(name)
+        self.local = local
 
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""
@@ -125,8 +184,8 @@ class Marks:
             Whether that changed it.
         """
         before = shell.copy()
-        if shell.local != other.local:
-            raise InputError("a local variable of some runs is not read")
+        if shell.local != other.local or shell.integers != other.integers:
+            raise InputError("a local variable of some runs, or an integer, is not read")
         for name in {*shell.variables, *other.variables}:
             one, two = (it.variables.get(name, ...) for it in (shell, other))
             if one != two:
@@ -136,6 +195,7 @@ class Marks:
                 shell.functions[name] = None
         shell.arguments = shell.arguments if shell.arguments == other.arguments else None
         shell.exported |= other.exported
+        shell.errexit |= other.errexit
         return shell != before
 
 

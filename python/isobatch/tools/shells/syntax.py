@@ -12,7 +12,7 @@ from isobatch.tools.shells import tree
 from isobatch.tools.shells.tree import Assignment, Block, Chain, Command, Document, Pipeline, Sum, Text, Word
 from isobatch.tools.shells.words import META, NAME, PLACEHOLDER, WordReader
 
-DECLARES = ("export", "local", "readonly")
+DECLARES = ("export", "local", "readonly", "declare", "typeset")
 """Commands whose arguments may be assignments."""
 _OF_ONE = {"-" + letter for letter in "abcdefghknprstuvwxzGLNOSR"}
 _OF_TWO = {"=", "==", "!=", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef"}
@@ -170,15 +170,15 @@ class _Parser(WordReader):
         found = self._compound()
         if found is None:
             found = self._simple()
-        elif not isinstance(found, tree.Function):
-            self._redirections()
+        elif not isinstance(found, tree.Function) and (files := self._redirections()[1]):
+            found = tree.Redirection(self.line, found, files)
         self.deeper(-1)
         return found
 
     def _compound(self) -> Command | None:
         line, first, keyword = self.line, self.at, self._keyword()
         if self._ahead("(("):
-            self.fail("(( … )) is not read: write NAME=$(( … )), or [ … -gt … ]")
+            return tree.Computation(line, self.computation(True, sets=True))
         if self.char() == "(":
             self.at += 1
             return tree.Grouping(self.closed(")"), True)
@@ -258,22 +258,47 @@ class _Parser(WordReader):
             if self.text[self.at - 1] == ")":
                 return patterns
 
-    def _loop(self, line: int, first: int, keyword: str) -> tree.Repetition:
-        name, words, condition = "", None, Block()
-        if keyword == "for":
-            name, words = self._for()
-        else:
+    def _loop(self, line: int, first: int, keyword: str) -> Command:
+        name, words, start, condition, step = "", None, Block(), Block(), Block()
+        self.match(_BLANKS)
+        if keyword != "for":
             condition = self._block("do")
+        elif self._ahead("(("):
+            start, condition, step = (self._only(part, line) for part in self._counter())
+        else:
+            name, words = self._for()
+        if keyword == "until":
+            condition = self._only(tree.Grouping(condition, False), line, negated=True)
         source = " ".join(self.text[first : self.at].split()).rstrip("; ")
         self._take("do")
         body = self._block("done")
         self._take("done")
-        return tree.Repetition(line, name, words, condition, body, source)
+        loop = tree.Repetition(line, name, words, condition, step, body, source)
+        return tree.Grouping((*start, *self._only(loop, line)), False) if start else loop
+
+    def _only(self, command: Command, line: int, *, negated: bool = False) -> Block:
+        return (Chain((("", Pipeline((command,), negated)),), False, "", line),)
+
+    def _counter(self) -> list[tree.Computation]:
+        """The three computations of `for ((…; …; …))`."""
+        line, whole = self.line, self.computation(True, sets=True)
+        parts: list[Word] = [()]
+        for part in whole.inside:
+            if not isinstance(part, Text):
+                parts[-1] += (part,)
+                continue
+            first, *others = part.text.split(";")
+            parts[-1] += (Text(first, True),)
+            parts += [(Text(it, True),) for it in others]
+        if len(parts) != 3:
+            self.fail("for (( … )) without three parts is not read")
+        if not "".join(it.text.strip() if isinstance(it, Text) else "_" for it in parts[1]):
+            parts[1] = (Text("1", True),)
+        if self.char() == ";":
+            self.at += 1
+        return [tree.Computation(line, Sum(it, True, whole.source)) for it in parts]
 
     def _for(self) -> tuple[str, tuple[Word, ...] | None]:
-        self.match(_BLANKS)
-        if self._ahead("(("):
-            self.fail("for (( … )) is not read: write for i in 1 2 3")
         name = self.match(NAME)
         if not name or self.char() not in (*META, ""):
             self.fail("the name of a variable is missing behind for")
@@ -340,18 +365,18 @@ class _Parser(WordReader):
             self.fail(f"{self.text[self.at : self.at + 2]!r} is not read here")
         return word
 
-    def _redirections(self, of: list[Document] | None = None) -> tuple[bool, bool]:
-        """Skips redirections: they change no argument. A here-document is kept.
+    def _redirections(self, of: list[Document] | None = None) -> tuple[bool, tuple[Word, ...]]:
+        """Reads redirections; `of` gets the here-documents.
 
         Returns:
-            Whether there was any, and whether one may fail.
+            Whether there was any, and the files.
         """
-        any_there = may_fail = False
+        any_there, files = False, list[Word]()
         while True:
             self.match(_BLANKS)
             found = _REDIRECTION.match(self.text, self.at)
             if found is None or PLACEHOLDER.match(self.text, self.at):
-                return any_there, may_fail
+                return any_there, tuple(files)
             any_there = True
             self.at = found.end()
             self.match(_BLANKS)
@@ -364,19 +389,24 @@ class _Parser(WordReader):
                     of.append(self.documents[-1])
                 continue
             harmless = _HARMLESS.match(self.text, self.at)
-            may_fail |= found[1] != "<<<" and not harmless
             if found[1] in (">&", "<&") and not harmless:
                 self.fail("a redirection to such a file is not read")
-            if PLACEHOLDER.match(self.text, self.at) or any(isinstance(it, Sum) for it in self._next_word()):
-                self.fail("a computation in a redirection is not read")
+            if PLACEHOLDER.match(self.text, self.at):
+                self.fail("a placeholder in a redirection is to be filled in")
+            word = self._next_word()
+            if found[1] == "<<<" and of is not None:
+                of.append(Document("", False, word))
+            elif not harmless:
+                files.append(word)
 
     def _simple(self) -> tree.Simple | tree.Function:
         line, assignments, words = self.line, list[Assignment](), list[Word | Assignment]()
         documents: list[Document] = []
-        declares = any_there = may_fail = False
+        declares = any_there = False
+        files: tuple[Word, ...] = ()
         while True:
-            redirected, fails = self._redirections(documents)
-            any_there, may_fail = any_there | redirected, may_fail | fails
+            redirected, more = self._redirections(documents)
+            any_there, files = any_there | redirected, (*files, *more)
             if self.char() in ("", "\n", ";", "&", "|", ")"):
                 break
             if (not words or declares) and (found := _ASSIGNED.match(self.text, self.at)):
@@ -401,7 +431,7 @@ class _Parser(WordReader):
         if not words and not assignments and not any_there:
             self.fail("a command is missing")
         return tree.Simple(
-            line, tuple(assignments), tuple(words), documents[-1] if documents else None, may_fail
+            line, tuple(assignments), tuple(words), documents[-1] if documents else None, files
         )
 
     def _assignment(self, found: re.Match[str]) -> Assignment:

@@ -59,7 +59,7 @@ class Assignment(NamedTuple):
 
 @dataclass
 class Document:
-    """A here-document. Its lines follow those of the command, so that its text comes later than its name."""
+    """A here-document, or the word behind `<<<`. Its lines follow those of the command: its text comes later than its name."""
 
     end: str
     expands: bool
@@ -70,14 +70,29 @@ class Simple(NamedTuple):
     """A command with the assignments before it; of `export` and `local` the arguments may be assignments.
 
     Attributes:
-        may_fail: whether it is redirected to or from a file, without which bash does not start it.
+        files: to or from which it is redirected; without them bash does not start it.
     """
 
     line: int
     assignments: tuple[Assignment, ...]
     words: tuple[Word | Assignment, ...]
     document: Document | None
-    may_fail: bool
+    files: tuple[Word, ...]
+
+
+class Redirection(NamedTuple):
+    """A command of several that is redirected to or from files."""
+
+    line: int
+    command: Command
+    files: tuple[Word, ...]
+
+
+class Computation(NamedTuple):
+    """`(( … ))`, which fails where it is 0."""
+
+    line: int
+    inside: Sum
 
 
 class Condition(NamedTuple):
@@ -113,12 +128,13 @@ class Choice(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """`for` (a name and words; None: the script's own arguments), or `while` and `until` (a condition)."""
+    """`for` (a name and words; None: the script's own arguments), or `while` (a condition, and what `for ((…))` does behind each round)."""
 
     line: int
     name: str
     words: tuple[Word, ...] | None
     condition: Block
+    step: Block
     body: Block
     source: str
 
@@ -138,5 +154,5 @@ class Function(NamedTuple):
     body: Command
 
 
-Command = Simple | Condition | Choice | Repetition | Grouping | Function
+Command = Simple | Redirection | Computation | Condition | Choice | Repetition | Grouping | Function
 Block = tuple[Chain, ...]

@@ -137,7 +137,7 @@ class WordReader:
         char = self.char()
         if char == "(":
             if self.char(1) == "(":
-                return self.computation(quoted)
+                return self.computation(quoted, sets=False)
             if found := _EXPR.match(self.text, self.at):
                 inside = WordReader(found[1].replace('"', ""), self.line, self.commands, self.depth)
                 self.at = found.end()
@@ -152,6 +152,8 @@ class WordReader:
         if not name and char and char in "@*#?-$!0123456789":
             name = self._one()
         if name:
+            if name == "$" and self.char() in ("(", "{", "[", "\\"):
+                self.fail("$$ before a bracket is not read: in quotes bash looks for the bracket's end")
             if name.isidentifier() and re.match(r"\\\n[\w\\]", self.text[self.at : self.at + 3]):
                 self.fail("a name that goes on in the next line is not read")
             return Parameter(name, None, "", (), quoted, f"${name}")
@@ -189,8 +191,8 @@ class WordReader:
             self.fail("a variable that is set in an index is not read")
         return Parameter(name, place, NOT_COMPUTED if changed else operator, argument, quoted, source)
 
-    def computation(self, quoted: bool) -> Sum:
-        """Reads `(( … ))` of a computation, from its first bracket."""
+    def computation(self, quoted: bool, *, sets: bool) -> Sum:
+        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set variables."""
         first, depth, inside = self.at, 0, list[Part]()
         self.at += 2
         while True:
@@ -203,9 +205,9 @@ class WordReader:
             depth += 1 if char == "(" else -1
             inside.append(Text(self._one(), True))
         self.at += 2
-        if SETS.search("".join(part.text for part in inside if isinstance(part, Text))):
+        if not sets and SETS.search("".join(part.text for part in inside if isinstance(part, Text))):
             self.fail("a variable that is set in a computation is not read: write NAME=$(( … ))")
-        return Sum(_joined(inside), quoted, f"${self.text[first : self.at]}")
+        return Sum(_joined(inside), quoted, ("" if sets else "$") + self.text[first : self.at])
 
 
 def _joined(parts: list[Part]) -> Word:
