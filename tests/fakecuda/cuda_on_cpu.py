@@ -27,6 +27,7 @@ COUNT = int(os.environ.get("FAKE_GPUS") or 0)
 NAME = "NVIDIA H100 80GB HBM3"
 HUGE = 8192  # the side of a matrix product that a GPU does in a millisecond: here it is not done
 PUBLISHED_BYTES = 16 << 20
+PEER_BYTES = 8 << 20
 
 _Device = torch.device
 _want = (
@@ -41,6 +42,7 @@ class _Gpu:
         self.index, self.process, self.asked_by = 0, None, None
         self.storages, self.now, self.peak, self.reserved, self.peak_reserved = {}, 0, 0, 0, 0
         self.others, self.published, self.syncs = 0, 0, 0
+        self.peers = set()  # of NCCL's groups: each has buffers until the group is destroyed
 
     def open(self):
         """Makes this process one of those on the GPU, as CUDA's first call does; and refuses a fork of one."""
@@ -60,7 +62,7 @@ class _Gpu:
     def free(self):
         """Counts the bytes that this process could still reserve."""
         own = contexts.total_bytes() - contexts.DRIVER_BYTES - self.others
-        return max(0, own - self.reserved)
+        return max(0, own - self.reserved - PEER_BYTES * len(self.peers))
 
     def look_around(self):
         """Counts what other processes have of this GPU."""
@@ -425,12 +427,8 @@ class Nccl(dist.ProcessGroupGloo):
 
 def _install_nccl():
     dist.distributed_c10d.ProcessGroupNCCL = Nccl
-    init, new, config, pairs = (
-        dist.init_process_group,
-        dist.new_group,
-        dist.get_backend_config,
-        dist.batch_isend_irecv,
-    )
+    init, new, config = dist.init_process_group, dist.new_group, dist.get_backend_config
+    pairs, destroy = dist.batch_isend_irecv, dist.destroy_process_group
 
     def init_process_group(backend=None, *args, **kwargs):
         asked = backend or "nccl"
@@ -463,15 +461,17 @@ def _install_nccl():
 
     def batch_isend_irecv(operations):
         refuse([one.tensor for one in operations], None)
+        GPU.peers.update((one.group or dist.group.WORLD, one.peer) for one in operations)
         return pairs(operations)
+
+    def destroy_process_group(group=None):
+        GPU.peers = {one for one in GPU.peers if one[0] != (group or dist.group.WORLD)}
+        destroy(group)
 
     for name in ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor"):
         checked(name)
-    dist.init_process_group, dist.new_group, dist.batch_isend_irecv = (
-        init_process_group,
-        new_group,
-        batch_isend_irecv,
-    )
+    dist.init_process_group, dist.new_group = init_process_group, new_group
+    dist.batch_isend_irecv, dist.destroy_process_group = batch_isend_irecv, destroy_process_group
     dist.get_backend_config = lambda group=None: "cuda:nccl" if _backend(group) == "nccl" else config(group)
 
 

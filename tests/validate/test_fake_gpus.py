@@ -137,6 +137,9 @@ def test_two_nodes_of_two_gpus(validate):
         (0, 1, 0),
         (0, 1, 1),
     ]
+    # NCCL's buffers for the peers of that group are gone before memory is measured: all but the driver's is here.
+    planned = report["step"]["micro_batches"][-1]["peak_memory_reserved_bytes"]
+    assert found["memory"]["values"]["left_bytes"] + planned == 400 << 20
     assert (
         found["local_step"]["verdict"] == "unchecked" and "not judged on GPUs" in found["local_step"]["text"]
     )
