@@ -3,9 +3,9 @@
 python bench/gpu.py run [PART...] --out FOLDER [--copy FOLDER] [--seconds 560] [--again] [--small]
 python bench/gpu.py collect FOLDER [--to bench/results/gpu]
 
-A machine is lent for minutes at a time: each run of at most `--seconds` goes on where the last one ended, by the records in the folder, which
-are written after each row; `--again` repeats. A row has a process and a limit of its own, begins only where the limit still fits, and
-leaves no process behind, however the run ends. At most 8 records are written in one run; `--copy` also puts them elsewhere.
+A machine is lent for minutes at a time: each run of at most `--seconds` goes on where the last one ended, by `day.json` in the folder, which
+is written after each row; `--again` repeats. A row has a process and a limit of its own, begins only where the limit still fits, and
+leaves no process behind, however the run ends. `--copy` also puts the file elsewhere.
 
 One GPU gives real step times, memory and calibration; no bandwidth, overlap or stragglers. `--small` is the rehearsal, also on a CPU: its
 figures are refused by `collect`, as are those without driver, clocks, power, MIG and other processes.
@@ -57,7 +57,7 @@ PARTS = {
     "tests": Part(240, _TESTS),
 }  # fmt: skip
 """In the order in which they are worth most."""
-MAX_RECORDS, LEAVE_SECONDS = 8, 5.0
+LEAVE_SECONDS = 5.0
 MARK = "ISOBATCH_GPU_DAY"
 NEEDED = ("driver", "clocks", "power", "mig", "other_processes")
 
@@ -131,27 +131,19 @@ def answer(part: str, row: str, place: Path) -> None:
 # ---- a run, which goes on where the last one ended ----
 
 
-def outcome(record: dict[str, Any]) -> str:
-    """Judges a part by its rows: wrong, failed, or unfinished where some are left."""
-    outcomes = [row["outcome"] for row in record["rows"].values()]
-    if left := [row for row in PARTS[record["part"]].rows if row not in record["rows"]]:
-        return f"unfinished, {len(left)} rows are left"
-    return next((worst for worst in ("failed", "wrong") if worst in outcomes), "done")
+def load(folder: Path) -> dict[str, Any]:
+    """Reads what a folder has of the day: rows by part; nothing where there is no file."""
+    file = folder / "day.json"
+    return json.loads(file.read_text()) if file.exists() else {"rehearsal": None, "parts": {}}
 
 
-def load(out: Path, part: str) -> dict[str, Any]:
-    """Reads a part's record; a new one where there is none."""
-    file = out / f"{part}.json"
-    return json.loads(file.read_text()) if file.exists() else {"part": part, "rows": {}}
-
-
-def save(record: dict[str, Any], out: Path, copy: Path | None) -> None:
-    """Writes a record, whole or not at all."""
-    draft = out / f".{record['part']}.json"
-    draft.write_text(json.dumps(record | {"outcome": outcome(record)}, indent=1) + "\n")
-    draft.replace(out / f"{record['part']}.json")
+def save(day: dict[str, Any], out: Path, copy: Path | None) -> None:
+    """Writes the day, whole or not at all."""
+    draft = out / ".day.json"
+    draft.write_text(json.dumps(day, indent=1) + "\n")
+    draft.replace(out / "day.json")
     if copy is not None:
-        shutil.copy(out / f"{record['part']}.json", copy)
+        shutil.copy(out / "day.json", copy)
 
 
 def run(
@@ -161,40 +153,38 @@ def run(
     end, mark = time.monotonic() + seconds - LEAVE_SECONDS, f"isobatch-gpu-{uuid.uuid4().hex}"
     for folder in filter(None, (out, copy)):
         folder.mkdir(parents=True, exist_ok=True)
+    day = load(out)
+    if day["parts"] and day["rehearsal"] != small:
+        raise SystemExit(f"{out} has a {'day' if small else 'rehearsal'}: give another --out")
+    day["rehearsal"] = small
+    day["parts"] |= {part: {} for part in parts if again or part not in day["parts"]}
     guard = guard_exit(mark, seconds + LEAVE_SECONDS)
     try:
-        left = _play_all(parts, out, copy, end, mark, again=again, small=small)
+        left = _play_all(parts, day, out, copy, end, mark)
     finally:
         os.close(guard)
     if left:
         print(f"{left} rows are left: give the same command again")
         return 3
-    return int(any(outcome(load(out, part)) != "done" for part in parts))
+    return int(any(row["outcome"] != "done" for part in parts for row in day["parts"][part].values()))
 
 
 def _play_all(
-    parts: list[str], out: Path, copy: Path | None, end: float, mark: str, *, again: bool, small: bool
+    parts: list[str], day: dict[str, Any], out: Path, copy: Path | None, end: float, mark: str
 ) -> int:
     """Plays rows until the end; how many are left."""
-    written, left = set(), 0
+    left, small = 0, day["rehearsal"]
     for part in parts:
-        record = {"part": part, "rows": {}} if again else load(out, part)
-        if record["rows"] and record["rehearsal"] != small:
-            kind = "day" if small else "rehearsal"
-            raise SystemExit(f"{out} has {part} of a {kind}: give another --out, or --again")
+        rows = day["parts"][part]
         for row in PARTS[part].rows:
-            if row in record["rows"]:
+            if row in rows:
                 continue
-            fits = time.monotonic() + PARTS[part].seconds <= end
-            if not fits or (len(written) >= MAX_RECORDS and part not in written):
+            if time.monotonic() + PARTS[part].seconds > end:
                 left += 1
                 continue
             limit = end - time.monotonic() if small else PARTS[part].seconds  # who rehearses may be busy
-            record["rows"][row] = play(part, row, mark, limit, small=small)
-            record["rehearsal"] = small
-            save(record, out, copy)
-            written.add(part)
-            one = record["rows"][row]
+            rows[row] = one = play(part, row, mark, limit, small=small)
+            save(day, out, copy)
             how = f"{part}, {row}: {one['outcome']} in {one['seconds']} s"
             print(how, *reasons(one), sep="\n  ", flush=True)
     return left
@@ -208,61 +198,67 @@ def reasons(row: dict[str, Any]) -> list[str]:
 # ---- what may be published ----
 
 
-def refusals(record: dict[str, Any]) -> list[str]:
-    """Why the figures of a part are not published."""
-    part, found = record["part"], []
-    if record["rehearsal"]:
-        return [f"{part}: a rehearsal at a small size"]
-    for row, one in record["rows"].items():
-        at = one["machine"]
+def refusals(day: dict[str, Any]) -> list[str]:
+    """Why the figures of a day are not published."""
+    if day["rehearsal"]:
+        return ["a rehearsal at a small size"]
+    found = []
+    rows = (
+        (f"{part}, {row}: ", one["machine"])
+        for part, rows in day["parts"].items()
+        for row, one in rows.items()
+    )
+    for where, at in rows:  # fmt: skip
         if at["device"] == "cpu":
-            return [f"{part}: no GPU was used"]
+            return [where + "no GPU was used"]
+        values = ((name, at.get(name)) for name in NEEDED)
         lacking = [
-            name for name in NEEDED if at.get(name) is None or None in getattr(at[name], "values", list)()
+            name for name, it in values if it is None or (isinstance(it, dict) and None in it.values())
         ]
-        found += [f"{part}, {row}: {name} is not known" for name in lacking]
+        found += [f"{where}{name} is not known" for name in lacking]
         if at.get("other_processes"):
-            found.append(f"{part}, {row}: {at['other_processes']} other processes were on the GPU")
+            found.append(f"{where}{at['other_processes']} other processes were on the GPU")
         if at.get("mig"):
-            found.append(f"{part}, {row}: the GPU was divided (MIG)")
+            found.append(where + "the GPU was divided (MIG)")
     return found
 
 
 def collect(folder: Path, to: Path) -> int:
-    """Copies the records of a run into the repository, with a page; nothing where one of them is refused."""
-    records = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    if not records:
-        print(f"no records in {folder}: scripts/gpu run first", file=sys.stderr)
+    """Copies a day into the repository, with a page; nothing where a figure of it is refused."""
+    day = load(folder)
+    if not day["parts"]:
+        print(f"no day.json in {folder}: scripts/gpu run first", file=sys.stderr)
         return 2
-    if refused := [why for record in records for why in refusals(record)]:
+    if refused := refusals(day):
         print("nothing is published:", *refused, sep="\n  ", file=sys.stderr)
         return 1
     to.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        (to / f"{record['part']}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (to / "README.md").write_text(page(records))
+    save(day, to, None)
+    (to / "README.md").write_text(page(day["parts"]))
     return 0
 
 
-def page(records: list[dict[str, Any]]) -> str:
-    """The records for people, in the order of the parts; each part's JSON has the figures in full."""
-    at = next(iter(records[0]["rows"].values()))["machine"]
+def page(parts: dict[str, Any]) -> str:
+    """The day for people, in the order of the parts; its JSON has the figures in full."""
+    at = next(row["machine"] for rows in parts.values() for row in rows.values())
     lines = [
+        "# On one GPU",
+        "",
         f"{at['device']}, driver {at['driver']}, torch {at['torch']}; SM clock {at['clocks']['sm_mhz']} of {at['clocks']['sm_max_mhz']} MHz "
-        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other process. Two ranks on it prove function, not speed. Made by `scripts/gpu`.",
+        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other process. Two ranks on it prove "
+        "function, not speed. Made by `scripts/gpu`; [all figures](day.json).",
         "",
         "| part | row | outcome | seconds | figures |",
         "|---|---|---|---|---|",
     ]
-    for record in sorted(records, key=lambda one: [*PARTS].index(one["part"])):
-        link = f"[{record['part']}]({record['part']}.json)"
-        for name, row in record["rows"].items():
+    for part in filter(parts.get, PARTS):
+        for name, row in parts[part].items():
             numbers = [
                 f"{key} {x:.4g}" for key, x in row.get("figures", {}).items() if type(x) in (int, float)
             ]
             text = "; ".join(reasons(row) or numbers).replace("|", "/").replace("\n", " ")
-            lines.append(f"| {link} | {name} | {row['outcome']} | {row['seconds']} | {text} |")
-    return "\n".join(["# On one GPU", "", *lines, ""])
+            lines.append(f"| {part} | {name} | {row['outcome']} | {row['seconds']} | {text} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
@@ -280,13 +276,12 @@ def main() -> int:
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("--to", type=Path, default=HERE / "results" / "gpu")
     given = vars(parser.parse_args())
-    play_one = {"row": answer, "collect": collect}.get(given.pop("command"))
-    if play_one is not None:
-        return play_one(**given) or 0
-    parts = given.pop("parts") or [*PARTS]
-    if unknown := [part for part in parts if part not in PARTS]:
-        running.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return run(parts, **given)
+    command = given.pop("command")
+    if command == "run":
+        given["parts"] = given["parts"] or [*PARTS]
+        if unknown := [part for part in given["parts"] if part not in PARTS]:
+            running.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return {"run": run, "row": answer, "collect": collect}[command](**given) or 0
 
 
 if __name__ == "__main__":

@@ -133,12 +133,7 @@ def hangs() -> Workload:
 
 def asserts() -> Workload:
     """An index out of range, which on CUDA is a device-side assertion that spoils the whole process."""
-
-    def fail(device: torch.device) -> None:
-        found = torch.zeros(4, device=device)[torch.tensor([9], device=device)]
-        print(found)
-
-    return _faulty(fail)
+    return _faulty(lambda device: print(torch.zeros(4, device=device)[torch.tensor([9], device=device)]))
 
 
 def flips() -> Workload:

@@ -3,7 +3,6 @@ lists under "wrong" is not as it should be."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -50,21 +49,15 @@ report.save("report.json")
 
 def starts(way: str) -> Figures:
     """A way to start a validation: by command, by torchrun, from Python with a factory of its own. None may fail."""
-    options = ["--quick", "--workload", "gpu_models:gpt2", "-o", "report.json"]
+    options = ["--quick", "--workload", "gpu_models:gpt2"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    words = {
-        "command": ["-m", "isobatch", "validate", "plan.json", "--nproc-per-node", "1", *options],
-        "torchrun": [*torchrun, "-m", "isobatch.validate", "plan.json", *options],
-        "python": ["notebook.py"],
+    start = {
+        "command": None,
+        "torchrun": [*torchrun, "-m", "isobatch.validate", "plan.json", "-o", "report.json"],
+        "python": ["-c", NOTEBOOK],
     }[way]
-    with tempfile.TemporaryDirectory() as at:
-        folder = Path(at)
-        plan(1, 16).save(folder / "plan.json")
-        (folder / "notebook.py").write_text(NOTEBOOK)
-        code, output = command([sys.executable, *words], 80, folder)
-        file, one = folder / "report.json", {"exit_code": code}
-        one |= {"report": json.loads(file.read_text())} if file.exists() else {"output": output}
-    return {"exit_code": code, "wrong": bad(one)}
+    one = validate(plan(1, 16), *([] if way == "python" else options), seconds=80, start=start)
+    return {"exit_code": one["exit_code"], "wrong": bad(one)}
 
 
 def tests(name: str) -> Figures:

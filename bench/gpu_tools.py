@@ -49,15 +49,16 @@ def command(words: list[str], seconds: float, cwd: Path) -> tuple[int, str]:
         return code, out.read()[-8000:]
 
 
-def validate(planned: ib.Plan, *options: str, ranks: int = 1, seconds: float = 300.0) -> dict[str, Any]:
-    """`isobatch validate`: its exit code, seconds, and the report; the end of its output where there is none."""
+def validate(
+    planned: ib.Plan, *options: str, ranks: int = 1, seconds: float = 300.0, start: list[str] | None = None
+) -> dict[str, Any]:
+    """`isobatch validate`, or what else starts one: its exit code, seconds, and the report; the end of its output where there is none."""
+    start = start or ["-m", "isobatch", "validate", "plan.json", "-o", "report.json", "--nproc-per-node", f"{ranks}"]  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         planned.save(folder / "plan.json")
-        words = [sys.executable, "-m", "isobatch", "validate", "plan.json", "-o", "report.json"]
-        words += ["--nproc-per-node", str(ranks)]
         begun = time.perf_counter()
-        code, output = command([*words, *options], seconds, folder)
+        code, output = command([sys.executable, *start, *options], seconds, folder)
         found: dict[str, Any] = {"exit_code": code, "command_seconds": time.perf_counter() - begun}
         file = folder / "report.json"
         return found | ({"report": json.loads(file.read_text())} if file.exists() else {"output": output})

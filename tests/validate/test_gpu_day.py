@@ -40,10 +40,16 @@ def machine(**given):
     return {name: value for name, value in (found | given).items() if value != "left out"}
 
 
-def record(part="search", *, rehearsal=False, figures=None, **given):
-    row = {"outcome": "done", "seconds": 12.0, "machine": machine(**given)}
-    row["figures"] = figures or {"ratio": 1.0, "says": "no"}
-    return {"part": part, "rehearsal": rehearsal, "outcome": "done", "rows": {"gpt2": row}}
+def write(folder, *, rehearsal=False, faults=(), **given):
+    """A day of three parts, the machine of the last one as given."""
+    row = {"outcome": "done", "seconds": 12.0, "machine": machine(), "figures": {"ratio": 1.0, "says": "no"}}
+    parts = {
+        "faults": {"hangs": row | {"figures": {"wrong": [*faults]}}},
+        "facts": {"machine": row},
+        "search": {"gpt2": row | {"machine": machine(**given)}},
+    }
+    folder.mkdir()
+    (folder / "day.json").write_text(json.dumps({"rehearsal": rehearsal, "parts": parts}))
 
 
 def test_every_part_is_a_function_whose_rows_fit_a_command(day):
@@ -55,7 +61,7 @@ def test_every_part_is_a_function_whose_rows_fit_a_command(day):
 
 
 def test_all_of_the_day_is_small_enough_to_be_read():
-    assert sum(len(file.read_text().splitlines()) for file in BENCH.glob("gpu*.py")) <= 900
+    assert sum(len(file.read_text().splitlines()) for file in BENCH.glob("gpu*.py")) <= 880
 
 
 # ---- what may be published ----
@@ -77,29 +83,21 @@ def test_all_of_the_day_is_small_enough_to_be_read():
     ],
 )
 def test_figures_that_could_mean_anything_are_refused(day, tmp_path, capsys, given, why):
-    (tmp_path / "in").mkdir()
-    for one in record("facts"), record(**given):
-        (tmp_path / "in" / f"{one['part']}.json").write_text(json.dumps(one))
+    write(tmp_path / "in", **given)
     assert day.collect(tmp_path / "in", tmp_path / "out") == 1
     assert why in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_page_of_good_records(day, tmp_path):
-    (tmp_path / "in").mkdir()
-    for one in (
-        record("faults", figures={"wrong": ["hangs: nobody | was named"]}),
-        record("facts"),
-        record("search"),
-    ):
-        (tmp_path / "in" / f"{one['part']}.json").write_text(json.dumps(one))
+    write(tmp_path / "in", faults=["hangs: nobody | was named"])
     assert day.collect(tmp_path / "in", tmp_path / "out") == 0
     page = (tmp_path / "out" / "README.md").read_text()
     assert "H100 80GB HBM3, driver 570.86.15" in page
-    rows = [line for line in page.splitlines() if line.startswith("| [")]
-    assert [row.split("]")[0] for row in rows] == ["| [facts", "| [search", "| [faults"]
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [row.split(" | ")[0] for row in rows] == ["| facts", "| search", "| faults"]
     assert "| ratio 1 |" in rows[1] and "nobody / was named" in rows[2]
-    assert json.loads((tmp_path / "out" / "facts.json").read_text())["part"] == "facts"
+    assert day.load(tmp_path / "out") == day.load(tmp_path / "in")
     assert day.collect(tmp_path / "none", tmp_path / "out") == 2
 
 
@@ -155,7 +153,7 @@ class Copy:
         return rows
 
     def rows(self, part):
-        return json.loads((self.out / f"{part}.json").read_text())["rows"]
+        return json.loads((self.out / "day.json").read_text())["parts"][part]
 
     def processes(self):
         """Everything that was started below the folder and is still there."""
@@ -187,15 +185,7 @@ def test_a_run_goes_on_where_the_last_one_ended(copy):
     assert copy.run("facts", "starts") == (0, "")
     assert copy.run("facts", "--again")[0] == 0
     assert copy.played() == "machine "
-    assert json.loads((copy.copy / "starts.json").read_text())["outcome"] == "done"
-
-
-def test_at_most_eight_records_are_written_in_a_command(copy):
-    code, said = copy.run(hangs="none")
-    assert code == 3 and "10 rows are left" in said
-    assert len([*copy.copy.glob("*.json")]) == 8
-    assert copy.run()[0] == 1
-    assert len([*copy.copy.glob("*.json")]) == 9
+    assert (copy.copy / "day.json").read_bytes() == (copy.out / "day.json").read_bytes()
 
 
 def test_a_row_that_fails_dies_or_is_wrong_is_said_and_the_others_are_played(copy):
@@ -292,11 +282,9 @@ def test_the_whole_day_on_a_gpu_that_is_made_up(day, tmp_path):
         code = done.returncode
         said.append(done.stdout + done.stderr)
         assert time.monotonic() - begun < 565
-    found = {part: json.loads((tmp_path / "out" / f"{part}.json").read_text()) for part in day.PARTS}
-    assert {part: one["outcome"] for part, one in found.items()} == dict.fromkeys(day.PARTS, "done"), "".join(
-        said
-    )
-    assert code == 0
-    others = [row["machine"]["other_processes"] for one in found.values() for row in one["rows"].values()]
-    assert others == [0] * sum(len(part.rows) for part in day.PARTS.values())
+    found = day.load(tmp_path / "out")["parts"]
+    rows = {(part, row): found[part].get(row) for part in day.PARTS for row in day.PARTS[part].rows}
+    wrong = [name for name, row in rows.items() if (row or {}).get("outcome") != "done"]
+    assert (code, wrong) == (0, []), "".join(said)
+    assert [row["machine"]["other_processes"] for row in rows.values()] == [0] * len(rows)
     assert day.collect(tmp_path / "out", tmp_path / "published") == 1  # a rehearsal
