@@ -1,15 +1,19 @@
 """Runs the guard in each script of tests/guard/scripts as it is, then with each fault of the table, and writes what it said.
 
 python bench/guard_faults.py bench/results/guard.md
+
+MINUTES It shows each row as it comes; one that was interrupted goes on where it was, by the rows in
+bench/results/guard.md.part.
 """
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,40 +62,54 @@ def words(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as it is"
 
 
-def healthy_rows(ranks: Ranks) -> Iterator[tuple[bool, str]]:
-    """Each script as it is: whether it went through, and its row."""
-    for healthy in SCRIPTS:
-        seen = ranks(healthy.script, healthy.fields, healthy.options, None)
-        broken = seen if isinstance(seen, str) else next((str(one.error) for one in seen if one.error), "")
-        notes = (
-            []
-            if isinstance(seen, str)
-            else [*seen[0].notes, *(f"unchecked: {text}" for text in seen[0].unchecked)]
-        )
-        said = broken or "; ".join(notes) or "—"
-        settings = words(healthy.options | healthy.fields)
-        yield (
-            not broken,
-            f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {said} |",
-        )
+Row = tuple[bool, str]
+"""Whether it is as expected, and its line of the table."""
 
 
-def fault_rows(ranks: Ranks) -> Iterator[tuple[bool, str]]:
-    """Each fault: whether its cause was named, and its row."""
-    for fault in FAULTS:
-        seen = ranks(fault.script, fault.fields, fault.options, fault.name)
-        errors = [] if isinstance(seen, str) else [one.error for one in seen]
-        named = fault.named_by(errors)
-        first = next((error for error in errors if error is not None), None)
-        said = (
-            f"{first.step} | {first.diagnosis}"
-            if first is not None
-            else f"— | {seen if isinstance(seen, str) else 'went through'}"
-        )
-        yield named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
+def healthy_row(ranks: Ranks, healthy: Any) -> Row:
+    """A script as it is."""
+    seen = ranks(healthy.script, healthy.fields, healthy.options, None)
+    broken = seen if isinstance(seen, str) else next((str(one.error) for one in seen if one.error), "")
+    notes = (
+        []
+        if isinstance(seen, str)
+        else [*seen[0].notes, *(f"unchecked: {text}" for text in seen[0].unchecked)]
+    )
+    said = broken or "; ".join(notes) or "—"
+    settings = words(healthy.options | healthy.fields)
+    return not broken, f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {said} |"
 
 
-def part(rows: list[tuple[bool, str]]) -> str:
+def fault_row(ranks: Ranks, fault: Any) -> Row:
+    """A script with a fault."""
+    seen = ranks(fault.script, fault.fields, fault.options, fault.name)
+    errors = [] if isinstance(seen, str) else [one.error for one in seen]
+    named = fault.named_by(errors)
+    first = next((error for error in errors if error is not None), None)
+    said = (
+        f"{first.step} | {first.diagnosis}"
+        if first is not None
+        else f"— | {seen if isinstance(seen, str) else 'went through'}"
+    )
+    return named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
+
+
+def rows(ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path) -> list[Row]:
+    """All rows of a table: those of a run that was interrupted, and the others, each added to its file as it comes."""
+    done = dict(map(json.loads, part.read_text(encoding="utf-8").splitlines())) if part.exists() else {}
+    found = []
+    for number, one in enumerate(table, 1):
+        if repr(one) not in done:
+            done[repr(one)] = row(ranks, one)
+            with part.open("a", encoding="utf-8") as file:
+                print(json.dumps([repr(one), done[repr(one)]]), file=file)
+            print(f"{number} of {len(table)}: {done[repr(one)][1]}", file=sys.stderr)
+        good, text = done[repr(one)]
+        found.append((good, text))
+    return found
+
+
+def share(rows: list[Row]) -> str:
     """How many rows are as expected, of how many."""
     return f"{sum(good for good, _ in rows)} of {len(rows)}"
 
@@ -99,7 +117,9 @@ def part(rows: list[tuple[bool, str]]) -> str:
 def main() -> None:
     """Both tables, into the file that is given."""
     ranks, loads = Ranks(), [os.getloadavg()[0]]
-    healthy, faults = list(healthy_rows(ranks)), list(fault_rows(ranks))
+    file = Path(sys.argv[1])
+    part = file.with_name(file.name + ".part")
+    healthy, faults = rows(ranks, SCRIPTS, healthy_row, part), rows(ranks, FAULTS, fault_row, part)
     ranks.pool.close()
     loads.append(os.getloadavg()[0])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
@@ -108,19 +128,20 @@ def main() -> None:
             date=datetime.date.today().isoformat(),
             load=" to ".join(f"{load:.0f}" for load in loads),
             versions=versions,
-            healthy=part(healthy),
-            faults=part(faults),
+            healthy=share(healthy),
+            faults=share(faults),
         ),
-        f"## Healthy scripts: {part(healthy)} go through\n",
+        f"## Healthy scripts: {share(healthy)} go through\n",
         "| script | how | the guard | what it notes, and could not look at |",
         "|---|---|---|---|",
         *(row for _, row in healthy),
-        f"\n## Injected faults: {part(faults)} are named\n",
+        f"\n## Injected faults: {share(faults)} are named\n",
         "| injected | script | before step | diagnosis | as expected |",
         "|---|---|---|---|---|",
         *(row for _, row in faults),
     ]
-    Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    part.unlink()
     print(*(row for good, row in (*healthy, *faults) if not good), sep="\n")
 
 

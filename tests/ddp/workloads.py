@@ -25,7 +25,7 @@ def _batch(n, generator, device):
     return {"x": x.to(device), "y": torch.randn(n, 3, generator=generator).to(device)}
 
 
-def _loss(model, batch):
+def _loss(model, batch, _=0):
     return mse_loss(model(batch["x"]), batch["y"])
 
 
@@ -37,18 +37,32 @@ def _model(dropout=0.5):
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3))
 
 
-def with_loss(loss):
-    """A good workload but for its loss, which is told how often it was called."""
+def with_loss(loss, **parts):
+    """A good workload but for its loss, which is given how often it was called, and for what else is named."""
 
     def factory():
-        calls = itertools.count(1)
-        return Workload(_model(), _sgd, _batch, lambda model, batch: loss(model, batch, next(calls)))
+        calls, make = itertools.count(1), parts.get("model", _model)
+        others = {"optimizer": _sgd, "batch": _batch, **parts, "model": make()}
+        return Workload(loss=lambda model, batch: loss(model, batch, next(calls)), **others)
 
     return factory
 
 
-def good():
-    return Workload(_model(), _sgd, _batch, _loss)
+def _sum(model, batch, _):
+    """Over the samples, of the mean over each one's outputs."""
+    return _loss(model, batch) * len(batch["y"])
+
+
+good = with_loss(_loss)
+summed = with_loss(_sum)
+declared_sum = with_loss(_sum, reduction="sum")
+another_lr = with_loss(_loss, optimizer=lambda params: torch.optim.SGD(params, lr=0.2))
+tuple_loss = with_loss(lambda m, b, _: (_loss(m, b), 0))
+vector_loss = with_loss(lambda m, b, _: (m(b["x"]) - b["y"]).square().mean(1))
+float_loss = with_loss(lambda m, b, _: _loss(m, b).item())
+loss_without_gradient = with_loss(lambda m, b, _: _loss(m, b).detach())
+failing_loss = with_loss(lambda m, b, _: m(b["pixels"]))
+nan_everywhere = with_loss(lambda m, b, _: _loss(m, b) * float("nan"))
 
 
 def images():
@@ -64,18 +78,6 @@ def images():
 
 def not_a_workload():
     return 3
-
-
-def summed():
-    return Workload(
-        _model(), _sgd, _batch, lambda m, b: mse_loss(m(b["x"]), b["y"], reduction="sum") / b["y"].shape[1]
-    )
-
-
-def declared_sum():
-    return Workload(
-        _model(), _sgd, _batch, lambda m, b: mse_loss(m(b["x"]), b["y"], reduction="sum"), reduction="sum"
-    )
 
 
 def tokens():
@@ -108,20 +110,17 @@ def sparse():
     return Workload(Words(), _sgd, batch, lambda model, words: model(words).square().mean())
 
 
-def summed_over_ranks():
-    def hook(_, bucket):
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
-
-    return Workload(_model(), _sgd, _batch, _loss, hook=hook)
+def _summing(_, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0])
 
 
-def never_averaged():
-    def hook(_, bucket):
-        done = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+def _leaving(_, bucket):
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
 
-    return Workload(_model(), _sgd, _batch, _loss, hook=hook)
+
+summed_over_ranks, never_averaged = with_loss(_loss, hook=_summing), with_loss(_loss, hook=_leaving)
 
 
 @with_loss
@@ -135,28 +134,16 @@ def scheduler_per_process():
             for _ in range(dist.get_world_size() if self.last_epoch >= 0 else 1):
                 super().step(epoch)
 
-    return Workload(
-        _model(),
-        _sgd,
-        _batch,
-        _loss,
-        scheduler=lambda o: PerProcess(o, lambda step: max(0.0, 1 - step / 40) if step else 1.0),
-    )
+    schedule = lambda step: max(0.0, 1 - step / 40) if step else 1.0  # noqa: E731
+    return Workload(_model(), _sgd, _batch, _loss, scheduler=lambda o: PerProcess(o, schedule))
 
 
-def another_lr():
-    return Workload(_model(), lambda p: torch.optim.SGD(p, lr=0.2), _batch, _loss)
+def _doubled(optimizer):
+    """Starts at the plan's learning rate, and doubles it from the second step on."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + (step > 0)) * (1 - step / 40))
 
 
-def another_lr_in_the_scheduler():
-    """The scheduler starts at the plan's learning rate, and doubles it from the second step on."""
-
-    def scheduler(optimizer):
-        return torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: (2.0 if step else 1.0) * (1 - step / 40)
-        )
-
-    return Workload(_model(), _sgd, _batch, _loss, scheduler=scheduler)
+another_lr_in_the_scheduler = with_loss(_loss, scheduler=_doubled)
 
 
 @with_loss
@@ -171,16 +158,6 @@ def out_of_memory(model, batch, _):
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     return _loss(model, batch) + 0 * space.numel()
-
-
-def slow_to_repeat():
-    """5 ms a micro-batch."""
-
-    def loss(model, batch):
-        time.sleep(0.005)
-        return _loss(model, batch)
-
-    return Workload(_model(0.0), _sgd, _batch, loss)
 
 
 @with_loss
@@ -205,6 +182,15 @@ def fits_6_with_batch_norm():
             return self.layers(x)
 
     return Workload(Tight(), _sgd, _batch, _loss)
+
+
+def _slow(model, batch, _):
+    """5 ms a micro-batch."""
+    time.sleep(0.005)
+    return _loss(model, batch)
+
+
+slow_to_repeat = with_loss(_slow, model=lambda: _model(0.0))
 
 
 @with_loss
@@ -310,30 +296,6 @@ def quarter_of_the_gpu_a_sample(model, batch, _):
 
 def raises():
     raise ValueError("no data at /data")
-
-
-def tuple_loss():
-    return Workload(_model(), _sgd, _batch, lambda m, b: (_loss(m, b), 0))
-
-
-def vector_loss():
-    return Workload(_model(), _sgd, _batch, lambda m, b: (m(b["x"]) - b["y"]).square().mean(1))
-
-
-def float_loss():
-    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b).item())
-
-
-def loss_without_gradient():
-    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b).detach())
-
-
-def failing_loss():
-    return Workload(_model(), _sgd, _batch, lambda m, b: m(b["pixels"]))
-
-
-def nan_everywhere():
-    return Workload(_model(), _sgd, _batch, lambda m, b: _loss(m, b) * float("nan"))
 
 
 def unused_parameters():

@@ -123,6 +123,8 @@ def test_an_epoch_of_other_steps():
         (1.5, 0.0, Verdict.FAIL, Cause.SLOWER_STEP),
         (0.8, 0.0, Verdict.CAUTION, Cause.FASTER_STEP),
         (1.5, 0.9, Verdict.INCONCLUSIVE, Cause.NOISY_HOST),
+        (1.12, 0.06, Verdict.INCONCLUSIVE, Cause.NOISY_HOST),  # it may be within its gate
+        (1.12, 0.0, Verdict.CAUTION, Cause.SLOWER_STEP),
     ],
 )
 def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
@@ -136,6 +138,23 @@ def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
     )
     proof = step_time.judge_time(TRAINING, step)
     assert (proof.verdict, proof.cause) == (verdict, cause)
+    assert f"median of 1 steps, spread {spread:.0%}, 1 s forecast" in proof.text
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "verdict"),
+    [
+        (100.0, 103.0, Verdict.PASS),
+        (100.0, 150.0, Verdict.INCONCLUSIVE),
+        (118.0, 120.0, Verdict.CAUTION),
+        (200.0, 220.0, Verdict.FAIL),
+    ],
+)
+def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
+    """8 samples, one of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is asked for."""
+    found = [row(slow, [fast] + [slow] * 7, nodes=2)]
+    group = SimpleNamespace(emulated=False, world_size=2, device=SimpleNamespace(type="cpu"))
+    assert all_reduce.judge_bandwidth(group, Options(bus_gb_s=10.0), found, 10.0).verdict is verdict
 
 
 def test_wrong_sums_are_counted():

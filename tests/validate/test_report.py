@@ -137,26 +137,3 @@ def test_other_versions_are_named_with_their_rank():
     assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
     proof = same_versions([same, same], who, {1: ["NCCL_ALGO"]})
     assert (proof.verdict, proof.text) == (Verdict.CAUTION, "NCCL_ALGO is another on rank 1 than on rank 0")
-
-
-@pytest.mark.parametrize(
-    ("fast", "slow", "verdict"),
-    [
-        (100.0, 103.0, Verdict.PASS),
-        (100.0, 150.0, Verdict.INCONCLUSIVE),
-        (118.0, 120.0, Verdict.CAUTION),
-        (200.0, 220.0, Verdict.FAIL),
-    ],
-)
-def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
-    """8 samples, one of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is asked for."""
-    pytest.importorskip("torch", reason="the validator needs torch")
-    from types import SimpleNamespace
-
-    from composed.figures import row
-    from isobatch.validate.proofs import all_reduce
-
-    found = [row(slow, [fast] + [slow] * 7, nodes=2)]
-    group = SimpleNamespace(emulated=False, world_size=2)
-    group.device = SimpleNamespace(type="cpu")
-    assert all_reduce.judge_bandwidth(group, Options(bus_gb_s=10.0), found, 10.0).verdict is verdict

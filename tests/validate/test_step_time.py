@@ -253,34 +253,7 @@ def test_a_calibration_gets_the_whole_steps_that_ran_freely(monkeypatch, still):
         assert found.steps[-1].step_seconds == expected
 
 
-def judged(sync, expected):
-    """What is said of steps that took so long."""
-    training = SimpleNamespace(
-        options=SimpleNamespace(step_seconds=expected, caution=0.1, fail=0.25),
-        plan=SimpleNamespace(step_seconds=None, data_parallel=2),
-        workload=SimpleNamespace(stand_in=True),
-        group=SimpleNamespace(world_size=2, emulated=False),
+def test_half_the_distance_of_the_quartiles_is_the_spread():
+    assert step_time.spread([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106]) == pytest.approx(
+        0.00015 / 0.0103
     )
-    step = SimpleNamespace(
-        sync_seconds=sync,
-        spread=step_time.spread(sync),
-        accumulation=1,
-        planned_accumulation=1,
-        planned_step_seconds=statistics.median(sync),
-        samples_per_second=1.0,
-    )
-    return step_time.judge_time(training, step)
-
-
-def test_what_is_said_of_the_step():
-    assert (
-        "median of 7 steps, spread 1%"
-        in judged([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106], None).text
-    )
-
-
-def test_a_step_that_may_be_within_its_gate_is_no_verdict():
-    """Twelve of its hundredths are too many, and the spread is six."""
-    noisy = [0.0100, 0.0106, 0.0112, 0.0118, 0.0124]
-    assert judged(noisy, 0.0100).verdict == "inconclusive"
-    assert judged([0.0112] * 5, 0.0100).verdict == "caution"
