@@ -2,7 +2,7 @@
 
 python bench/guard_faults.py bench/results/guard.md
 
-MINUTES It shows each row as it comes; one that was interrupted goes on where it was, by the rows in
+It shows each row as it comes; one that was interrupted goes on where it was, by the rows in
 bench/results/guard.md.part.
 """
 
