@@ -74,6 +74,10 @@ class Flowing(torch.utils.data.IterableDataset):
         return (self.rows[index] for index in range(len(self.rows)))
 
 
+def noise(seed):
+    return torch.randn(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def loss_of(model, batch, by_tokens):
     _, x, y, tokens = batch
     losses = mse_loss(model(x), y, reduction="none").mean(1)
@@ -94,9 +98,11 @@ def train(
     sharded=False,
     stream=None,
     slow=False,
+    augmented=False,
     **settings,
 ):
-    """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins."""
+    """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins. Where they are
+    augmented, the samples are (index, what the model saw)."""
     torch.manual_seed(0)
     # A clock of which each step takes a second.
     agreement.monotonic = itertools.count().__next__ if slow else time.monotonic
@@ -126,10 +132,14 @@ def train(
     for step in run.steps(data, tokens):
         ids, stand_ins = [], 0
         for micro in step:
+            index, x, *others = micro.batch
+            if augmented:
+                x = x + torch.stack([noise(run.seed_of(sample)) for sample in index.tolist()])
             with micro.sync(model):
-                (loss_of(model, micro.batch, by_tokens) * micro.weight).backward()
+                (loss_of(model, (index, x, *others), by_tokens) * micro.weight).backward()
             stand_ins += micro.stand_in
-            ids += [] if micro.stand_in else micro.batch[0].tolist()
+            own = zip(index.tolist(), map(tuple, x.tolist()), strict=True) if augmented else index.tolist()
+            ids += [] if micro.stand_in else own
         seen.append((step.number, step.epoch, ids, optimizer.param_groups[0]["lr"], stand_ins))
         if signal_at == (step.number, run.world.rank):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -66,6 +66,16 @@ def test_two_ranks_one_and_two_again(two, by_tokens):
     check([(two, 4), (None, 11), (two, None)], by_tokens=by_tokens, **UNEVEN)
 
 
+def test_augmented_samples_and_weights_are_the_same_at_two_splits(two):
+    made, steps = through([(two, 4), (None, 11), (two, None)], augmented=True, **UNEVEN)
+    alone, expected = through([(None, None)], augmented=True, **UNEVEN)
+    assert steps == expected
+    assert apart(made["model"], alone["model"]) <= CLOSE
+    seen = {sample for _, samples, _ in steps.values() for sample in samples}
+    assert len(seen) == 3 * 70  # A sample is another in each epoch.
+    assert apart(through([(None, None)], **UNEVEN)[0]["model"], alone["model"]) > 0.01
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by_tokens", [False, True])
 @pytest.mark.parametrize("asked", [UNEVEN, {"split": "ragged", "max_micro_batch": 2}, {"split": "ragged"}])

@@ -441,23 +441,3 @@ def test_a_checkpoint_that_was_cut_short_is_named(tmp_path, content):
     with pytest.raises(ib.InputError, match="isobatch.json") as error:
         state_in(tmp_path)
     assert error.value.file == str(tmp_path / "isobatch.json")
-
-
-def test_what_is_drawn_for_a_sample_is_the_same_on_every_replica(rank):
-    def seeds(size):
-        found = {}
-        for replica in range(size):
-            rank(replica, size)
-            run = ElasticRun(recipe_of(), split="uneven", max_micro_batch=2)
-            for span in run._progress.spans():
-                run._progress.step = span.number
-                order = torch.randperm(70, generator=torch.Generator().manual_seed(span.epoch)).tolist()
-                for one in run._progress.passes(span, equal=False):
-                    for place in one.places if not one.stand_in else ():
-                        found[span.number, order[place]] = run.seed_of(order[place])
-        return found
-
-    alone = seeds(1)
-    assert seeds(3) == alone
-    assert len(set(alone.values())) == len(alone) == 3 * 70
-    torch.Generator().manual_seed(max(alone.values()))
