@@ -90,12 +90,16 @@ def measured(kinds: list[str], width: int, steps: int) -> Iterator[list[float]]:
     hosts = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in kinds]
     stores = [f"127.0.0.1:{host.port}" for host in hosts]
     pipes = [context.Pipe() for _ in range(2)]
-    for rank in range(2):
-        context.Process(
-            target=blocks, args=(rank, kinds, stores, width, steps, pipes[rank][1]), daemon=True
-        ).start()
+    processes = [
+        context.Process(target=blocks, args=(rank, kinds, stores, width, steps, pipes[rank][1]))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
     for _ in kinds:
         yield [statistics.mean(column) for column in zip(*(ours.recv() for ours, _ in pipes), strict=True)]
+    for process in processes:  # The stores outlive them.
+        process.join()
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:

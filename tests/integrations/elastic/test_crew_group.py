@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
@@ -52,7 +51,7 @@ WAITS = {
 
 
 def forgetful(group):
-    group._inner = Forgetful()
+    group.inner = Forgetful()
     return group
 
 
@@ -61,7 +60,9 @@ def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(waits):
     made = CrewGroup()
     made.begin()
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
-    model = DistributedDataParallel(nn.Linear(3, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "get_world_size", lambda: 2)
+        model = made.wrap(nn.Linear(3, 1))
     forgetful(dist.group.WORLD)
     cut = threading.Timer(0.2, made.cut)
     cut.start()

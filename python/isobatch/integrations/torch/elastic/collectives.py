@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.futures import Future
 
 _C10D: Any = dist.distributed_c10d
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
@@ -34,21 +33,26 @@ class Cord:
 
     def __init__(self) -> None:
         self.is_cut = False
-        self._futures: dict[int, Future[Any]] = {}
-        self._lock = threading.Lock()
 
     def check(self) -> None:
         """Raises a RuntimeError where it is cut."""
         if self.is_cut:
             raise RuntimeError(_CUT)
 
-    def cut(self) -> None:
-        """Ends what waits."""
-        with self._lock:
-            self.is_cut, ended = True, [*self._futures.values()]
-            self._futures = {}
-        for future in ended:
-            future.set_result(None)
+    def wait(self, work: Any, limit: float = 0.0) -> bool:
+        """Waits until a collective is done, at most `limit` seconds; 0: as long as it takes.
+
+        Raises:
+            RuntimeError: it failed, was cut, or took longer.
+        """
+        until = monotonic() + limit if limit else float("inf")
+        while not work.is_completed():
+            self.check()
+            if monotonic() > until:
+                raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
+            with suppress(RuntimeError):  # torch's, that it is not complete yet; what failed is complete.
+                work.wait(_PATIENCE)
+        return bool(work.wait())
 
     def apart(self, waiting: Callable[[], Any]) -> Any:
         """Calls what waits in gloo in a thread, which is left behind when the cord is cut."""
@@ -65,31 +69,6 @@ class Cord:
             with suppress(Late):
                 return answer.result(_PATIENCE.total_seconds())
             self.check()
-
-    def future(self, work: Any) -> Future[Any]:
-        """Returns a collective's future, which ends in an error when the cord is cut."""
-        future: Future[Any] = Future()
-
-        def answer(done: Future[Any]) -> None:
-            with self._lock:
-                if self._futures.pop(id(future), None) is None:
-                    return
-            future.set_result(done)
-
-        with self._lock:
-            self._futures[id(future)] = future
-        work.get_future().add_done_callback(answer)
-        if self.is_cut:
-            self.cut()
-        # C++ sees an error only of a callback: `set_exception` gives it a value that is one.
-        return future.then(_value)
-
-
-def _value(answer: Future[Any]) -> Any:
-    done = answer.value()
-    if done is None:
-        raise RuntimeError(_CUT)
-    return done.value()
 
 
 class CuttableWork(_C10D.Work):  # type: ignore[misc]
@@ -108,18 +87,7 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
         limit = timeout or timedelta()
         if self._paired:  # A send or a receive that runs out of time takes its connection with it.
             return bool(self._cord.apart(lambda: self._work.wait(limit)))
-        until = monotonic() + limit.total_seconds() if limit else float("inf")
-        while not self._work.is_completed():
-            self._cord.check()
-            if monotonic() > until:
-                raise RuntimeError(f"gloo: a collective took longer than {limit.total_seconds():g} s")
-            with suppress(RuntimeError):  # torch's, that it is not complete yet; what failed is complete.
-                self._work.wait(_PATIENCE)
-        return bool(self._work.wait())
-
-    def get_future(self) -> Future[Any]:
-        """Returns its future."""
-        return self._cord.future(self._work)
+        return self._cord.wait(self._work, limit.total_seconds())
 
     def synchronize(self) -> None:
         """Waits, as `wait`."""
@@ -127,7 +95,13 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
 
 
 class CuttableGroup(dist.ProcessGroup):
-    """A process group whose collectives of CPU tensors, gloo's, end when its cord is cut; NCCL's are left as they are, as it can abort."""
+    """A process group whose collectives of CPU tensors, gloo's, end when its cord is cut; NCCL's are left as they are, as it can abort.
+
+    Attributes:
+        cord: of the crew that forms, and of each group then.
+        devices: of the crew that forms.
+        inner: the same group, whose collectives do not end.
+    """
 
     cord = Cord()
     devices: tuple[str, ...] = ("cpu",)
@@ -138,7 +112,7 @@ class CuttableGroup(dist.ProcessGroup):
         super().__init__(store, rank, size)
         devices = devices or self.devices
         self.cord = cord = type(self).cord
-        self._inner: Any = dist.ProcessGroup(store, rank, size)
+        self.inner: Any = dist.ProcessGroup(store, rank, size)
         self._cpu_only = devices == ("cpu",)
         kinds: Any = dist.ProcessGroup.BackendType
         for device in devices:
@@ -149,7 +123,7 @@ class CuttableGroup(dist.ProcessGroup):
             )
             arguments = (_C10D.PrefixStore(f"{device}/", store), rank, size, timeout)
             backend = cord.apart(partial(make, *arguments))
-            for group in (self, self._inner):
+            for group in (self, self.inner):
                 group._set_default_backend(kind)
                 group._register_backend(torch.device(device), kind, backend)
 
@@ -159,7 +133,7 @@ def _cuttable(name: str) -> Callable[..., Any]:
 
     def collective(self: CuttableGroup, *args: Any, **options: Any) -> Any:
         self.cord.check()
-        work = getattr(self._inner, name)(*args, **options)
+        work = getattr(self.inner, name)(*args, **options)
         tensor = _first(args)
         on_cpu = self._cpu_only if tensor is None else tensor.device.type == "cpu"
         return CuttableWork(work, self.cord, paired=paired) if work is not None and on_cpu else work
@@ -183,7 +157,7 @@ def _install() -> None:
     for name in dir(dist.ProcessGroup):
         if any(word in name for word in words) and name != "monitored_barrier":
             setattr(CuttableGroup, name, _cuttable(name))
-    for name in ("is_completed", "is_success", "exception", "result", "_source_rank"):
+    for name in ("is_completed", "is_success", "exception", "result", "get_future", "_source_rank"):
         setattr(CuttableWork, name, lambda self, *args, name=name: getattr(self._work, name)(*args))
     dist.Backend.register_backend(BACKEND, CuttableGroup, devices=["cpu", "cuda"])
     on_cpu = partial(CuttableGroup, devices=("cpu",))

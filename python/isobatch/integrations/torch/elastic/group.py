@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
@@ -52,12 +53,14 @@ class CrewGroup:
         self._before: set[str] | None = None
         self._own: set[str] | None = None
         self._wrapped: list[Any] = []
+        self._reducing: list[tuple[Any, torch.Tensor, Future[torch.Tensor]]] = []
         self._cord = Cord()
 
     def begin(self) -> None:
         """Notes what is there before the group."""
         self._before, self._own = {*sockets().values()}, None
         self._cord = CuttableGroup.cord = Cord()
+        self._reducing = []
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""
@@ -96,12 +99,27 @@ class CrewGroup:
         if dist.get_world_size() == 1:
             return net
         model = DistributedDataParallel(net, init_sync=False, **options)
+        if next(net.parameters()).device.type == "cpu":
+            model.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
         self._wrapped.append(model)
         return model
 
+    def _reduce(self, bucket: Any) -> Future[torch.Tensor]:
+        """Takes the mean of a bucket's gradients, as DDP does. With the last all are waited for, as the backward then has nothing else to
+        do: a future's callback of Python on gloo's thread takes as long as all the rest of a small reduction."""
+        group: Any = dist.group.WORLD
+        buffer, future = bucket.buffer().div_(dist.get_world_size()), Future[torch.Tensor]()
+        self._reducing.append((group.inner.allreduce([buffer]), buffer, future))
+        if bucket.is_last():
+            reducing, self._reducing = self._reducing, []
+            for work, reduced, its in reducing:
+                self._cord.wait(work)
+                its.set_result(reduced)
+        return future
+
     def cut(self) -> None:
         """Ends what this rank waits for in the group, from another thread."""
-        self._cord.cut()
+        self._cord.is_cut = True
         for group in _groups():
             with suppress(RuntimeError, AttributeError):
                 group._get_backend(torch.device("cuda")).abort()

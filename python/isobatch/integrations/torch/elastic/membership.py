@@ -307,10 +307,10 @@ class Heartbeat(threading.Thread):
         count, period = 0, min(1.0, self._membership.lease / 10)
         due = 0.0
         try:
-            while not self._ended.wait(0.05):
-                self._membership.lifeline.answer()
+            while not self._ended.wait(0.1):
                 full = monotonic() >= due
                 if full:
+                    self._membership.lifeline.answer()
                     due, count = monotonic() + period, count + 1
                     self._store.set(f"beat/{self._membership.id}", str(count))
                 with self._lock:
