@@ -139,6 +139,24 @@ def test_a_script_is_what_the_real_class_has(tmp_path):
     assert {name: getattr(read, name) for name in FIELDS} == {name: getattr(real, name) for name in FIELDS}
 
 
+def test_the_names_of_a_class_are_its_own(tmp_path):
+    text = """
+        bs = 2
+        class C:
+            lr, bs = 1e-4, 8
+            def steps(): pass
+        class D(C):
+            pass
+        args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs, learning_rate={}, max_steps=9)
+    """
+    with pytest.raises(InputError, match=r"learning_rate is D.lr \(line 10\), which has no literal value"):
+        ib.Recipe.read(script(tmp_path, text.format("D.lr")), gpus=1)
+    assert ib.Recipe.read(script(tmp_path, text.format("2e-5")), gpus=1).effective_batch == 16
+    inside = "class C:\n    args = TrainingArguments('o', learning_rate=1e-4)\ndef f():\n    TrainingArguments('o')\n"
+    with pytest.raises(InputError, match="2 configurations"):
+        ib.Recipe.read(script(tmp_path, inside), gpus=1)
+
+
 def test_trl_is_read_as_trl(tmp_path, capsys):
     text = "args = RLOOConfig(output_dir='o', per_device_train_batch_size=8, learning_rate=1e-6, max_steps=9)"
     values = {"per_device_train_batch_size": 8, "num_generations": 2, "learning_rate": 1e-6, "max_steps": 9}

@@ -67,7 +67,7 @@ def _read_loop(page: SettingsPage) -> None:
     """`Accelerator(…)`, `DataLoader(…)`, the optimizer, `clip_grad_norm_(…)` and the scheduler of a script, each a table of its arguments.
     The length is in a loop that is not read: it is asked for.
     """
-    from isobatch.tools.follow import OPTIMIZERS
+    from isobatch.tools.calls import OPTIMIZERS
 
     loader, own, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
     micro = loader.whole("batch_size", "batch_per_gpu")

@@ -1,6 +1,4 @@
-"""Follows a Python script without executing it: names, sums of numbers, tables, functions where they are called, and the defaults of
-argparse and dataclasses. What it looks for are calls of the classes that configure a training.
-"""
+"""Follows a Python script without executing it, statement by statement: functions where they are called, and what a condition leaves open."""
 
 from __future__ import annotations
 
@@ -9,76 +7,13 @@ import copy
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.literals import Scope
+from isobatch.tools.calls import SETTERS, CallScope, Defaults, setter
 from isobatch.tools.page import Unknown
 
-TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
-TRL = (
-    "SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "RewardConfig", "PRMConfig",
-    "GKDConfig", "OnlineDPOConfig", "XPOConfig", "NashMDConfig", "IterativeSFTConfig",
-)  # fmt: skip
-OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
-_SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
-_WARMED = ("num_warmup_steps", "num_training_steps")
-_TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "GradientAccumulationPlugin")
-"""Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
-_FIRST = {
-    "DataLoader": ("dataset", "batch_size"),
-    **dict.fromkeys(TRAINER, ("output_dir",)),
-    **dict.fromkeys(OPTIMIZERS, ("params", "lr")),
-    "clip_grad_norm_": ("parameters", "max_norm"),
-    "OneCycleLR": (
-        "optimizer",
-        "max_lr",
-        "total_steps",
-        "epochs",
-        "steps_per_epoch",
-        "pct_start",
-        "anneal_strategy",
-    ),
-    "CosineAnnealingLR": ("optimizer", "T_max", "eta_min"),
-    "StepLR": ("optimizer", "step_size", "gamma"),
-    "MultiStepLR": ("optimizer", "milestones", "gamma"),
-    "ExponentialLR": ("optimizer", "gamma"),
-    "get_scheduler": ("name", "optimizer", *_WARMED),
-    "get_constant_schedule_with_warmup": ("optimizer", "num_warmup_steps"),
-    **dict.fromkeys(
-        ("get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"),
-        ("optimizer", *_WARMED, "num_cycles"),
-    ),
-}
-_SETTERS = {
-    "set_training": (
-        ("learning_rate", "learning_rate", 5e-5), ("batch_size", "per_device_train_batch_size", 8), ("weight_decay", "weight_decay", 0),
-        ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("gradient_accumulation_steps", "gradient_accumulation_steps", 1),
-    ),
-    "set_optimizer": (
-        ("name", "optim", "adamw_torch"), ("learning_rate", "learning_rate", 5e-5), ("weight_decay", "weight_decay", 0),
-        ("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("epsilon", "adam_epsilon", 1e-8), ("args", "optim_args", None),
-    ),
-    "set_lr_scheduler": (
-        ("name", "lr_scheduler_type", "linear"), ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("warmup_steps", "warmup_steps", 0), ("warmup_ratio", "warmup_ratio", 0),
-    ),
-    "set_dataloader": (
-        ("train_batch_size", "per_device_train_batch_size", 8), ("eval_batch_size", "per_device_eval_batch_size", 8),
-        ("drop_last", "dataloader_drop_last", False), ("auto_find_batch_size", "auto_find_batch_size", False),
-    ),
-    "set_save": (("strategy", "save_strategy", "steps"), ("steps", "save_steps", 500)),
-    "set_evaluate": (("strategy", "eval_strategy", "no"), ("steps", "eval_steps", 500)),
-    "set_logging": (("strategy", "logging_strategy", "steps"), ("steps", "logging_steps", 500)),
-}  # fmt: skip
-"""Methods of TrainingArguments, as transformers 4.30 to 5.23 have them: argument, setting, and the default that overwrites it."""
-_OPEN = (
-    "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
-    "warmup_steps", "weight_decay", "optim", "max_grad_norm",
-)  # fmt: skip
-"""What an unknown table behind `**` may hold, and a plan depends on."""
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
@@ -87,31 +22,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_MOST_CALLS = 2_000
+_MOST_STATEMENTS = 2_000
 _DEEPEST = 20
-
-
-class Made(NamedTuple):
-    """A call in the script.
-
-    Attributes:
-        name: of the class.
-        settings: its arguments; what the script changes in them later is in here too.
-        when: the condition under which it is made; empty for none.
-    """
-
-    line: int
-    name: str
-    settings: dict[str, Any]
-    when: str
-
-
-class Defaults(dict[str, Any]):
-    """Arguments that a parser or a dataclass gives defaults. One without is asked for."""
-
-    def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 - as a dict's
-        """Of an argument."""
-        return self[key] if key in self else Unknown()
 
 
 class _Returned(Exception):
@@ -119,27 +31,13 @@ class _Returned(Exception):
         self.value = value
 
 
-class Script(Scope):
-    """Follows a script, and its functions where they are called.
-
-    Attributes:
-        made: calls of the classes that are looked for, in their order.
-        defaults: the arguments whose default was taken, with their values.
-        intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
-    """
+class Script(CallScope):
+    """Follows a script, and its functions where they are called."""
 
     def __init__(self, tree: ast.Module) -> None:
-        super().__init__({})
-        self.made: dict[int, Made] = {}
-        self.defaults: dict[str, Any] = {}
-        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        self.classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        super().__init__(tree)
         self.called: set[str] = set()
-        self.when: list[str] = []
-        self.origin: dict[str, str] = {}
-        self.schedulers = set[str]()
-        self.intervals: dict[int, Any] = {}
-        self.calls = self.depth = 0
+        self.statements = 0
         self._follow(tree.body)
         for name, node in self.functions.items():
             if name not in self.called:
@@ -147,15 +45,17 @@ class Script(Scope):
 
     def statement(self, node: ast.stmt) -> None:
         """Follows a statement."""
-        self.calls += 1
-        if self.calls > _MOST_CALLS:
-            raise InputError(f"line {node.lineno}: more than {_MOST_CALLS:,} statements to follow")
+        self.statements += 1
+        if self.statements > _MOST_STATEMENTS:
+            raise InputError(f"line {node.lineno}: more than {_MOST_STATEMENTS:,} statements to follow")
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             named = (inner for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
             self._lose((inner.target for inner in named), f"a := (line {node.lineno})")
         match node:
-            case ast.FunctionDef() | ast.ClassDef() | ast.AsyncFunctionDef():
-                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.known[node.name] = Unknown()
+            case ast.ClassDef():
+                self._class(node)
             case ast.If():
                 self._choose(node)
             case ast.With():
@@ -184,13 +84,29 @@ class Script(Scope):
         for node in body:
             self.statement(node)
 
+    def _class(self, node: ast.ClassDef) -> None:
+        """The body of a class is run where it is defined: its calls are met, and its names are those of the class."""
+        outside, self.known = self.known, dict(self.known)
+        self._follow(node.body)
+        body, self.known = self.known, outside
+        inner = [
+            it
+            for statement in node.body
+            if not isinstance(statement, ast.ClassDef | ast.FunctionDef)
+            for it in ast.walk(statement)
+        ]
+        names = {it.id for it in inner if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
+        names |= {it.name for it in node.body if isinstance(it, ast.ClassDef | ast.FunctionDef)}
+        is_plain = not (node.bases or node.keywords or node.decorator_list)
+        self.known[node.name] = {name: body.get(name, Unknown()) for name in names} if is_plain else Unknown()
+
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
             module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
             self.origin[alias.asname or alias.name.partition(".")[0]] = module.partition(".")[0]
             if module.endswith("lr_scheduler"):
                 self.schedulers.add(alias.asname or alias.name)
-            self.known[alias.asname or alias.name.partition(".")[0]] = Unknown(alias.name)
+        super().statement(node)
 
     def _look(self, nodes: Iterable[ast.AST]) -> None:
         """Finds the calls in expressions that nothing else evaluates: arguments of another call."""
@@ -198,6 +114,53 @@ class Script(Scope):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Call):
                     self.value(inner)
+
+    def value(self, node: ast.expr) -> Any:
+        """Of an expression."""
+        if isinstance(node, ast.IfExp) and isinstance(
+            test := self.value(node.test), bool | int | float | str | None
+        ):
+            return self.value(node.body if test else node.orelse)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inside = self.value(node.operand)
+            return not inside if isinstance(inside, bool | int) else Unknown()
+        if isinstance(node, ast.Compare | ast.BoolOp):
+            return self._truth(node)
+        if isinstance(node, ast.Attribute):
+            if ast.unparse(node.value).rpartition(".")[2] in _MEMBERS:
+                return node.attr.lower()
+            holder = self.value(node.value)
+            if isinstance(holder, Defaults) and node.attr in holder:
+                self.defaults[node.attr] = holder[node.attr]
+        found = super().value(node)
+        if (
+            isinstance(node, ast.Dict)
+            and isinstance(found, dict)
+            and isinstance(it := found.get("scheduler"), dict)
+        ):
+            self.intervals[id(it)] = found.get("interval", "epoch")
+        return found
+
+    def _truth(self, node: ast.Compare | ast.BoolOp) -> Any:
+        """Of a comparison of two numbers or texts, and of `and` and `or`, which one known side may decide."""
+        if isinstance(node, ast.BoolOp):
+            sides = [self.value(item) for item in node.values]
+            decides = isinstance(node.op, ast.Or)
+            if any(it is decides for it in sides):
+                return decides
+            return (
+                not decides if all(it is not decides and isinstance(it, bool) for it in sides) else Unknown()
+            )
+        left, right = self.value(node.left), self.value(node.comparators[0])
+        compare = _COMPARED.get(type(node.ops[0]))
+        alike = isinstance(left, int | float) and isinstance(right, int | float)
+        if (
+            len(node.ops) > 1
+            or compare is None
+            or not (alike or (isinstance(left, str) and isinstance(right, str)))
+        ):
+            return Unknown()
+        return compare(left, right)
 
     def _choose(self, node: ast.If) -> None:
         test = ast.unparse(node.test)
@@ -230,258 +193,19 @@ class Script(Scope):
             ):
                 self.assign(inner, Unknown(why=f"depends on {why}"))
             elif (
-                isinstance(inner, ast.Call) and _setter(inner) and isinstance(of := self._holder(inner), dict)
+                isinstance(inner, ast.Call) and setter(inner) and isinstance(of := self._holder(inner), dict)
             ):
-                of |= {key: Unknown(why=f"depends on {why}") for _, key, _ in _SETTERS[_setter(inner)]}
-
-    def value(self, node: ast.expr) -> Any:
-        """Of an expression."""
-        if isinstance(node, ast.IfExp) and isinstance(
-            test := self.value(node.test), bool | int | float | str | None
-        ):
-            return self.value(node.body if test else node.orelse)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inside = self.value(node.operand)
-            return not inside if isinstance(inside, bool | int) else Unknown()
-        if isinstance(node, ast.Compare | ast.BoolOp):
-            return self._truth(node)
-        if isinstance(node, ast.Attribute):
-            if ast.unparse(node.value).rpartition(".")[2] in _MEMBERS:
-                return node.attr.lower()
-            holder = self.value(node.value)
-            if isinstance(holder, Defaults) and node.attr in holder:
-                self.defaults[node.attr] = holder[node.attr]
-        if isinstance(node, ast.Dict):
-            return self._table(node)
-        return super().value(node)
-
-    def _truth(self, node: ast.Compare | ast.BoolOp) -> Any:
-        """Of a comparison of two numbers or texts, and of `and` and `or`, which one known side may decide."""
-        if isinstance(node, ast.BoolOp):
-            sides = [self.value(item) for item in node.values]
-            decides = isinstance(node.op, ast.Or)
-            if any(it is decides for it in sides):
-                return decides
-            return (
-                not decides if all(it is not decides and isinstance(it, bool) for it in sides) else Unknown()
-            )
-        left, right = self.value(node.left), self.value(node.comparators[0])
-        compare = _COMPARED.get(type(node.ops[0]))
-        alike = isinstance(left, int | float) and isinstance(right, int | float)
-        if (
-            len(node.ops) > 1
-            or compare is None
-            or not (alike or (isinstance(left, str) and isinstance(right, str)))
-        ):
-            return Unknown()
-        return compare(left, right)
-
-    def _table(self, node: ast.Dict) -> Any:
-        out: dict[str, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            name, found = None if key is None else self.value(key), self.value(value)
-            if key is None and isinstance(found, dict):
-                out.update(found)
-            elif isinstance(name, str):
-                out[name] = found
-            else:
-                return Unknown()
-        if isinstance(made := out.get("scheduler"), dict):
-            self.intervals[id(made)] = out.get("interval", "epoch")
-        return out
-
-    def _call_value(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
-        last = name.rpartition(".")[2]
-        if _setter(node) and isinstance(of := self._holder(node), dict):
-            return self._set(node, of)
-        if name == "setattr" and len(node.args) == 3:
-            return self._set_attribute(node)
-        if self._is_looked_for(name):
-            if id(node) not in self.made or self.depth:
-                self._make(node, last)
-            return self.made[id(node)].settings
-        if last == "add_argument":
-            self._add_argument(node)
-            return Unknown()
-        if last in ("parse_args", "parse_known_args") and isinstance(node.func, ast.Attribute):
-            holder = self.known.get(f"{ast.unparse(node.func.value)}.")
-            return copy.deepcopy(holder) if isinstance(holder, Defaults) else Unknown()
-        if last in self.classes and self._is_dataclass(self.classes[last]):
-            return self._dataclass(last, node)
-        if last in ("HfArgumentParser", "TrlParser") and node.args:
-            first = node.args[0]
-            names = first.elts if isinstance(first, ast.Tuple | ast.List) else [first]
-            return {"_classes": [self._of_class(ast.unparse(it)) for it in names]}
-        if last.startswith("parse_") and isinstance(node.func, ast.Attribute):
-            holder = self.value(node.func.value)
-            return holder["_classes"] if isinstance(holder, dict) and "_classes" in holder else Unknown()
-        if name in self.functions:
-            return self._enter(self.functions[name], self._bound(self.functions[name], node))
-        if name in ("int", "float") and len(node.args) == 1 and not node.keywords:
-            given = self.value(node.args[0])
-            return (int if name == "int" else float)(given) if type(given) in (int, float) else given
-        if (name == "dict" or last in _TABLES) and not node.args:
-            return self._keywords(node)
-        return Unknown()
-
-    def _set_attribute(self, node: ast.Call) -> None:
-        """`setattr(args, "max_steps", 100)`; a name that is not known may be any."""
-        settings, name, value = self.value(node.args[0]), self.value(node.args[1]), self._said(node.args[2])
-        why = f"may be set by setattr (line {node.lineno}), of a name that is not known"
-        if not isinstance(settings, dict):
-            self._may_be_set([name] if isinstance(name, str) else _OPEN, why)
-        else:
-            lost = Unknown(why=why)
-            settings.update(
-                {name: value} if isinstance(name, str) else dict.fromkeys({*_OPEN, *settings}, lost)
-            )
-
-    def _holder(self, node: ast.Call) -> Any:
-        return self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
-
-    def _set(self, node: ast.Call, of: dict[str, Any]) -> dict[str, Any]:
-        """`args.set_training(learning_rate=2e-5)`: what it does not name falls back to the method's own default."""
-        table = _SETTERS[_setter(node)]
-        given = {name: self._said(item) for (name, _, _), item in zip(table, node.args, strict=False)}
-        given |= self._keywords(node)
-        tables = [self.value(word.value) for word in node.keywords if word.arg is None]
-        lost = Unknown(why=f"may be in ** (line {node.lineno}), which has no literal value")
-        is_open = not all(isinstance(it, dict) for it in tables)
-        for name, key, default in table:
-            of[key] = given.get(name, lost if is_open else default)
-        return of
-
-    def _may_be_set(self, names: Iterable[str], why: str) -> None:
-        """Of each configuration before it."""
-        for made in self.made.values():
-            if made.name in (*TRAINER, *TRL):
-                made.settings.update({name: Unknown(why=why) for name in names if name in _OPEN})
-
-    def assign(self, target: ast.expr, value: Any) -> None:
-        """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
-        if (
-            isinstance(target, ast.Attribute)
-            and target.attr in _OPEN
-            and not isinstance(self.value(target.value), dict)
-        ):
-            self._may_be_set([target.attr], f"may be set by {ast.unparse(target)} (line {target.lineno})")
-        if (
-            isinstance(target, ast.Tuple | ast.List)
-            and isinstance(value, list)
-            and len(value) >= len(target.elts)
-        ):
-            for item, each in zip(target.elts, value, strict=False):
-                self.assign(item, each)
-            return
-        super().assign(target, value)
-
-    def _is_looked_for(self, name: str) -> bool:
-        last = name.rpartition(".")[2]
-        if last == "Trainer":
-            return self.origin.get(name.partition(".")[0], "") in ("lightning", "pytorch_lightning")
-        if last in OPTIMIZERS:
-            return self.origin.get(name.partition(".")[0], "torch") in (
-                "torch",
-                "lion_pytorch",
-                "transformers",
-                "bitsandbytes",
-            )
-        return (
-            last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_")
-            or (
-                name in self.schedulers
-                # No lr_scheduler.step().
-                or ((last[:1].isupper() or last.startswith("get_")) and any(it in name for it in _SCHEDULERS))
-            )
-        )
-
-    def _make(self, node: ast.Call, name: str) -> None:
-        settings = {key: self._said(item) for key, item in zip(_FIRST.get(name, ()), node.args, strict=False)}
-        settings |= self._keywords(node)
-        self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self.when))
-
-    def _keywords(self, node: ast.Call) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for word in node.keywords:
-            if word.arg is not None:
-                out[word.arg] = self._said(word.value)
-                continue
-            found = self.value(word.value)
-            if isinstance(found, dict):
-                out.update(found)
-            else:
-                why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which has no literal value"
-                out = {**{key: Unknown(why=why) for key in _OPEN}, **out}
-        return out
-
-    def _said(self, node: ast.expr) -> Any:
-        """A value; where it is not known, why."""
-        found = self.value(node)
-        if isinstance(found, Unknown) and not found.name:
-            inside = found.why or "has no literal value"
-            return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {inside}")
-        return found
-
-    def _add_argument(self, node: ast.Call) -> None:
-        """`parser.add_argument("--lr", default=2e-5)`."""
-        holder = self.known.setdefault(f"{ast.unparse(node.func).rpartition('.')[0]}.", Defaults())
-        given = {word.arg: word.value for word in node.keywords if word.arg}
-        names = [
-            item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
-        ]
-        if not names or not isinstance(holder, Defaults):
-            return
-        long = next((name for name in names if name.startswith("--")), names[0])
-        key = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
-        action = _constant(given.get("action"))
-        if "default" in given:
-            holder[key] = self.value(given["default"])
-        elif action in ("store_true", "store_false"):
-            holder[key] = action == "store_false"
-        else:
-            holder[key] = Unknown(why=f"has no default: --{key} is given on the command line")
-
-    def _is_dataclass(self, node: ast.ClassDef) -> bool:
-        return any("dataclass" in ast.unparse(it) for it in node.decorator_list)
-
-    def _of_class(self, name: str) -> Any:
-        return self._dataclass(name, None) if name in self.classes else Unknown()
-
-    def _dataclass(self, name: str, call: ast.Call | None) -> Defaults:
-        """The defaults of a dataclass, with what a call of it gives."""
-        out = Defaults()
-        for item in self.classes[name].body:
-            if (
-                isinstance(item, ast.AnnAssign)
-                and isinstance(item.target, ast.Name)
-                and item.value is not None
-            ):
-                value = item.value
-                if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
-                    value = next((word.value for word in value.keywords if word.arg == "default"), value)
-                out[item.target.id] = self.value(value)
-        if call is not None:
-            given = self._keywords(call)
-            names = list(out)
-            given |= {key: self.value(item) for key, item in zip(names, call.args, strict=False)}
-            return Defaults({**out, **given})
-        return out
-
-    def _bound(self, function: ast.FunctionDef, node: ast.Call) -> dict[str, Any]:
-        names = [it.arg for it in (*function.args.posonlyargs, *function.args.args)]
-        given = {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
-        return {**given, **{word.arg: self.value(word.value) for word in node.keywords if word.arg}}
+                of |= {key: Unknown(why=f"depends on {why}") for _, key, _ in SETTERS[setter(inner)]}
 
     def _enter_uncalled(self, function: ast.FunctionDef) -> None:
         """Follows a function that somebody else may call: what it changes in settings made outside of it is not known."""
         outside = [(made.settings, copy.deepcopy(made.settings)) for made in self.made.values()]
-        self._enter(function, {})
+        self.enter(function, {})
         why = f"is set in {function.name} (line {function.lineno}), which this file does not call"
         for settings, before in outside:
             _lose_changes(settings, before, why)
 
-    def _enter(self, function: ast.FunctionDef, given: dict[str, Any]) -> Any:
+    def enter(self, function: ast.FunctionDef, given: dict[str, Any]) -> Any:
         """Follows a function to its return."""
         if self.depth >= _DEEPEST:
             return Unknown()
@@ -515,12 +239,3 @@ def _lose_changes(table: Any, other: Any, why: str) -> None:
         for key in {*table, *other}:
             if repr(table.get(key)) != repr(other.get(key)):
                 table[key] = Unknown(why=why)
-
-
-def _constant(node: ast.expr | None) -> Any:
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def _setter(node: ast.Call) -> str:
-    """The method of TrainingArguments that a call names; else empty."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) and node.func.attr in _SETTERS else ""

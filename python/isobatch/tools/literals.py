@@ -72,10 +72,7 @@ class Scope:
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value(item) for item in node.elts]
         if isinstance(node, ast.Dict):
-            pairs = zip(node.keys, node.values, strict=True)
-            return {
-                str(key.value): self.value(value) for key, value in pairs if isinstance(key, ast.Constant)
-            }
+            return self._table(node)
         if isinstance(node, ast.Attribute | ast.Subscript):
             holder, key = self.value(node.value), _key(node)
             if isinstance(holder, dict) and isinstance(key, str):
@@ -92,6 +89,19 @@ class Scope:
         if isinstance(node, ast.UnaryOp | ast.BinOp):
             return self._number(node)
         return UNKNOWN
+
+    def _table(self, node: ast.Dict) -> Any:
+        """A table with names; not known where one of them, or what is behind `**`, is not."""
+        out: dict[str, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            name, found = None if key is None else self.value(key), self.value(value)
+            if key is None and isinstance(found, dict):
+                out.update(found)
+            elif isinstance(name, str | int):
+                out[str(name)] = found
+            else:
+                return UNKNOWN
+        return out
 
     def _call_value(self, node: ast.Call) -> Any:
         named = {word.arg: self.value(word.value) for word in node.keywords if word.arg}

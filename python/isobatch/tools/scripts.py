@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.follow import OPTIMIZERS, TRAINER, TRL, Made, Script
+from isobatch.tools.calls import OPTIMIZERS, TRAINER, TRL, Made
+from isobatch.tools.follow import Script
 from isobatch.tools.page import Unknown
 from isobatch.words import few
 
