@@ -63,7 +63,7 @@ def _gpu(gates: Gates) -> list[Proof]:
     if isinstance(boards, str) or not boards:
         return [_missing("gpu", gates, boards if isinstance(boards, str) else "NVML finds no GPU")]
     states = [gpu.state(board, index, 0, 0) for index, board in enumerate(boards)]
-    answers = checks.uneven(states, [gpu.check(one) for one in states])
+    answers = checks.compare(states, [0] * len(states), [gpu.check(one) for one in states])
     results = {f"GPU {one.rank} ({one.serial})": answer for one, answer in zip(states, answers, strict=True)}
     if len(states) < gates.gpus:
         text = f"{len(states)} GPUs, {gates.gpus:g} are asked for"
@@ -75,7 +75,7 @@ def _gpu(gates: Gates) -> list[Proof]:
 
 def _gpu_errors(_: Gates) -> list[Proof]:
     """Looks for errors of GPUs in the kernel's log."""
-    return [checks.judge("gpu_errors", {"node": system.check_log(system.kernel_log()).short()})]
+    return [checks.judge("gpu_errors", {"node": system.check_log(system.kernel_log())})]
 
 
 def _models() -> list[str]:

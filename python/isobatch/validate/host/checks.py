@@ -80,11 +80,12 @@ class _Mine(NamedTuple):
     log: CheckResult | None
 
 
-def uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
-    """Adds to the answers who has fewer NVLinks or PCIe lanes than most."""
+def compare(gpus: Sequence[Gpu], nodes: Sequence[int], answers: Sequence[CheckResult]) -> list[CheckResult]:
+    """Adds to the answers who has fewer NVLinks or PCIe lanes than most; and where GPUs of one board, which NVLink joins, have none up:
+    all alike, none has fewer than most."""
     usual = {name: mode(getattr(one, name) for one in gpus) for name in ("nvlinks_up", "pcie_width")}
-    found = []
-    for own, answer in zip(gpus, answers, strict=True):
+    beside, found = Counter(nodes), []
+    for own, node, answer in zip(gpus, nodes, answers, strict=True):
         more = [
             HostFault(
                 f"{what}: {getattr(own, name)}, where most GPUs have {usual[name]}", Cause.GPU_LINK, True
@@ -92,18 +93,9 @@ def uneven(gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
             for name, what in (("nvlinks_up", "NVLinks up"), ("pcie_width", "PCIe lanes"))
             if getattr(own, name) is not None and usual[name] is not None and getattr(own, name) < usual[name]
         ]
-        found.append(msgspec.structs.replace(answer, findings=(*answer.findings, *more)))
-    return found
-
-
-def _unlinked(group: Group, gpus: list[Gpu], answers: list[CheckResult]) -> list[CheckResult]:
-    """Adds to the answers where GPUs of one board, which NVLink joins, have none up: all alike, none has fewer than most."""
-    beside = Counter(rank.node for rank in group.roster)
-    found = []
-    for rank, own, answer in zip(group.roster, gpus, answers, strict=True):
-        joined = any(mark in (own.name or "") for mark in BOARDS) and beside[rank.node] > 1
-        none = own.nvlinks and not own.nvlinks_up and joined
-        more = (HostFault(f"none of its {own.nvlinks} NVLinks is up", Cause.GPU_LINK),) if none else ()
+        joined = any(mark in (own.name or "") for mark in BOARDS) and beside[node] > 1
+        if own.nvlinks and not own.nvlinks_up and joined:
+            more.append(HostFault(f"none of its {own.nvlinks} NVLinks is up", Cause.GPU_LINK))
         found.append(msgspec.structs.replace(answer, findings=(*answer.findings, *more)))
     return found
 
@@ -112,7 +104,7 @@ def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult])
     """Judges whether all GPUs are the job's alone, healthy and alike."""
     known = [one for one in gpus if one is not None]
     if len(known) == len(gpus):
-        answers = _unlinked(group, known, uneven(known, answers))
+        answers = compare(known, [rank.node for rank in group.roster], answers)
     return judge("gpu", {place(group, rank): answer for rank, answer in enumerate(answers)})
 
 
