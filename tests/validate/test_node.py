@@ -141,7 +141,7 @@ def test_a_check_that_hangs_is_named_within_the_budget_and_the_others_are_made(m
     monkeypatch.setitem(node.CHECKS, "gpu", _hang)
     begun = time.monotonic()
     monkeypatch.setattr(node.system, "kernel_log", lambda: "")
-    report = node.run(Gates(), ("gpu", "gpu_errors"), seconds=6.0)
+    report = node.run(Gates(seconds=6.0), ("gpu", "gpu_errors"))
     assert time.monotonic() - begun < 6.5
     hung, log = report.proofs
     assert (hung.verdict, hung.diagnosis.cause) == (Verdict.FAIL, Cause.HOST_HANGS)
@@ -164,7 +164,7 @@ def test_a_check_that_dies_or_raises_is_a_failed_one(monkeypatch):
 
     monkeypatch.setitem(node.CHECKS, "matmul", raises)
     monkeypatch.setitem(node.CHECKS, "gpu", lambda _: os._exit(3))
-    report = node.run(Gates(), ("gpu", "matmul"), seconds=20)
+    report = node.run(Gates(seconds=20), ("gpu", "matmul"))
     assert [proof.text for proof in report.proofs] == [
         "the check's process died",
         "RuntimeError: CUDA error: an illegal memory access was encountered",

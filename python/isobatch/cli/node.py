@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     gpus = max(thresholds.pop("host", {}).get("gpus", 0), args.device == "cuda")
     baseline = None if args.baseline is None else NodeReport.load(args.baseline)
     file = args.thresholds and str(args.thresholds)
-    gates = Gates(gpus=gpus, thresholds=thresholds, file=file, baseline=baseline)
-    report = check(gates, only or tuple(CHECKS), args.seconds)
+    gates = Gates(seconds=args.seconds, gpus=gpus, thresholds=thresholds, file=file, baseline=baseline)
+    report = check(gates, only or tuple(CHECKS))
     if args.failing_nodes is not None:
         list_unfit(args.failing_nodes, report.node, fit=not report.exit_code)
     publish(report, args)

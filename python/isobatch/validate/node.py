@@ -39,7 +39,6 @@ from isobatch.validate.workload import first_line
 from isobatch.words import figure
 
 PRODUCT_SECONDS, REDUCE_SECONDS, REDUCE_BYTES = 2.0, 3.0, 1 << 28
-PHASE_SECONDS = 15.0  # to connect, and to reduce
 LEAVE_SECONDS = 0.5  # for a process that is killed
 _PR_SET_PDEATHSIG = 1
 
@@ -123,7 +122,7 @@ def _all_reduce(gates: Gates) -> list[Proof]:
         return [skip_claim("all_reduce", "one GPU: nothing to reduce with")]
     with tempfile.TemporaryDirectory(prefix="isobatch-") as name:
         row, lost = Path(name) / "row.json", Path(name) / "lost.txt"
-        text = start_ranks(_reduce, (name,), len(models), fork=False)
+        text = start_ranks(_reduce, (name, gates.seconds / 4), len(models), fork=False)
         if not row.exists():
             return [_broken("all_reduce", lost.read_text() if lost.exists() else str(text), "reboot")]
         found = msgspec.json.decode(row.read_bytes(), type=AllReduceRow)
@@ -134,9 +133,9 @@ def _all_reduce(gates: Gates) -> list[Proof]:
     return [judge_sums([found], 0), band]
 
 
-def _reduce(name: str) -> None:
+def _reduce(name: str, seconds: float) -> None:
     """Runs one rank of the all-reduce; the first leaves its row in the folder, or who was lost."""
-    group = Group(Options(device="cuda", phase_seconds=PHASE_SECONDS))
+    group = Group(Options(device="cuda", phase_seconds=seconds))
     group.pulse.on_loss = lambda text: write_whole(Path(name) / "lost.txt", text.encode())
     try:
         with group.pulse.phase("connect"):
@@ -166,7 +165,7 @@ ACTIONS: dict[str, Action] = {"matmul": "drain", "all_reduce": "drain", "bandwid
 # ---- each in a process of its own ----
 
 
-def run(gates: Gates, only: Sequence[str] = tuple(CHECKS), seconds: float = 60.0) -> NodeReport:
+def run(gates: Gates, only: Sequence[str] = tuple(CHECKS)) -> NodeReport:
     """Runs checks in turn; one may take half of the seconds that are left, the last one all of them.
 
     Raises:
@@ -175,7 +174,7 @@ def run(gates: Gates, only: Sequence[str] = tuple(CHECKS), seconds: float = 60.0
     started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     proofs: list[Proof] = []
     for name in only:
-        left = seconds - LEAVE_SECONDS - (time.monotonic() - begun)
+        left = gates.seconds - LEAVE_SECONDS - (time.monotonic() - begun)
         proofs += _limited(name, gates, left if name == only[-1] else left / 2)
     wrong = [proof for proof in proofs if proof.diagnosis is not None]
     actions = {proof.name: proof.values.get("action") or ACTIONS[proof.name] for proof in wrong}

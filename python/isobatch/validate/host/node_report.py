@@ -44,8 +44,10 @@ class NodeReport(ProofReport, frozen=True, kw_only=True):
 
 
 class Gates(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node has to reach: a number of GPUs, thresholds by GPU model (and the file that they are from), the report of a good node."""
+    """What a node has to reach: a number of GPUs, thresholds by GPU model (and the file that they are from), the report of a good node;
+    and the seconds for all checks together."""
 
+    seconds: float = 60.0
     gpus: float = 0
     thresholds: Thresholds = {}
     file: str | None = None
