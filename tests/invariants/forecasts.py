@@ -61,19 +61,21 @@ def check_elastic(seed: int, questions: int) -> int:
     draw = random.Random(seed)
     asked = []
     for number in range(questions):
+        first = draw.randint(1, 20)
         gpus = (
-            range(1, draw.randint(2, 40))
+            range(first, first + draw.randint(1, 60))
             if draw.random() < 0.5
             else sorted(draw.sample(range(1, 70), draw.randint(1, 9)))
         )
         one = {
             "gpus": gpus, "max_batch": draw.choice([1, 7, 100, 300]), "micro_batches": draw.sample(range(1, 20), draw.randint(1, 4)),
             "model_parallel": draw.choice([1, 1, 2, 3]), "gpus_per_node": draw.choice([None, None, 4]), "prefer_larger": draw.random() < 0.5,
+            "weights": [draw.choice([0.0, 1.0, 0.3, draw.random() * 5]) for _ in gpus] if draw.random() < 0.5 else None,
         }  # fmt: skip
         found = ib.elastic(**one)
         batch, weight, splits = brute.elastic(**one)
         case = f"seed {seed}, question {number}: {one}: {found}"
-        assert (found.effective_batch, found.weight) == (batch, weight), (
+        assert found.effective_batch == batch and abs(found.weight - weight) <= 1e-9 * max(1, weight), (
             f"every batch tried gives {batch}, {weight}: {case}"
         )
         assert [*zip(found.gpus, found.micro_batch, found.accumulation, strict=True)] == splits, (

@@ -37,7 +37,7 @@ CHECKS = {
     "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
     "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),
     "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
-    "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 20, 300, 1),
+    "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 150, 300, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
     "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100, 0.3),
     "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
