@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from isobatch import _core, words
+from isobatch import _core
 from isobatch.cli import options
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.source import add_from, read, recipe, target
@@ -19,7 +19,7 @@ from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.tools import detect
 from isobatch.tools.platforms import PLATFORMS, write
-from isobatch.words import counted
+from isobatch.words import count, counted, duration, few, figure, percent, price, ranged, real
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (
@@ -130,11 +130,11 @@ def run(args: argparse.Namespace) -> int:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
         say(
-            f"left out {words.counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
+            f"left out {counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
         )
     without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
     hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
-    say(f"{len(feasible):,} of {words.counted(len(rows), 'GPU count')} have a plan{hint}")
+    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
     for line in _refused(rows, bool(profiles)):
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
@@ -180,10 +180,10 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
     cells = []
     for row in rows:
         share = _share(row)
-        ranges = {"range": f"± {words.percent(share)}" if share else ""}
+        ranges = {"range": f"± {percent(share)}" if share else ""}
         line = [ranges[name] if name in ranges else _cell(name, row[name]) for name in names]
         if "cost" in names and line[names.index("cost")]:
-            line[names.index("cost")] = words.price(row["cost"], currency)
+            line[names.index("cost")] = price(row["cost"], currency)
         if deadline is not None:
             line.append(_verdict(row, deadline) or "")
         cells.append(line)
@@ -201,16 +201,12 @@ def _refused(rows: list[dict[str, Any]], profiled: bool) -> list[str]:
     for row in rows:
         for reason in Reason.of(row["reasons"]) if row["status"] == "infeasible" else ():
             if reason.severity == "infeasible":
-                counts.setdefault(reason, []).append(words.count(row["gpus"]))
-    mute = {Reason.NEEDS_PROFILE: LINK_UNKNOWN} if profiled and not _other_hardware(rows) else {}
+                counts.setdefault(reason, []).append(count(row["gpus"]))
+    elsewhere = any(Reason.OTHER_HARDWARE in Reason.of(row["reasons"]) for row in rows)
+    mute = {Reason.NEEDS_PROFILE: LINK_UNKNOWN} if profiled and not elsewhere else {}
     return [
-        f"no plan on {words.few(gpus, 6)} GPUs: {mute.get(reason, reason.text)}"
-        for reason, gpus in counts.items()
+        f"no plan on {few(gpus, 6)} GPUs: {mute.get(reason, reason.text)}" for reason, gpus in counts.items()
     ]
-
-
-def _other_hardware(rows: list[dict[str, Any]]) -> bool:
-    return any(Reason.OTHER_HARDWARE in Reason.of(row["reasons"]) for row in rows)
 
 
 def _verdict(row: dict[str, Any], deadline: float) -> str | None:
@@ -229,7 +225,7 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
         todo = "hours need the length of the run: --set duration=90ep"
     else:
         todo = "the profile does not cover them"
-    return f"no hours at {words.counted(len(mute), 'GPU count')} ({words.few(map(str, mute), 4)}): {todo}"
+    return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}"
 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
@@ -243,7 +239,7 @@ def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: fl
             continue
         at = columns["gpus"].tolist().index(gpus)
         end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
-        text = f"{what}: {words.counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
+        text = f"{what}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
         lines.append(text + (f" ({end})" if end else ""))
     known = [row for row in rows if row["hours"] == row["hours"]]
     if known and grows_here(columns):
@@ -253,17 +249,17 @@ def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: fl
     if deadline is not None:
         lines.append(_deadline(rows, deadline, currency))
     if found.critical_batch is not None:
-        lines.append(f"critical batch: {words.figure(found.critical_batch)} samples, {found.definition}")
+        lines.append(f"critical batch: {figure(found.critical_batch)} samples, {found.definition}")
     return lines
 
 
 def _spent(row: dict[str, Any], currency: str) -> str:
     """Writes a run's time and cost, with their ranges."""
     error, share = row["hours_error"], _share(row)
-    took = words.ranged(row["hours"], error, lambda hours: words.duration(hours * 3600))
+    took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
     if row["cost"] != row["cost"]:
         return took
-    paid = words.ranged(row["cost"], share and row["cost"] * share, lambda cost: words.price(cost, currency))
+    paid = ranged(row["cost"], share and row["cost"] * share, lambda cost: price(cost, currency))
     return f"{took}, {paid}"
 
 
@@ -277,7 +273,7 @@ def _of_loss(found: Any) -> str:
 
 def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str:
     """Says where the deadline is met and where only likely, and the fewest GPU-hours for it."""
-    text = f"deadline {words.duration(deadline * 3600)}:"
+    text = f"deadline {duration(deadline * 3600)}:"
     kept: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         if row["status"] != "infeasible":
@@ -286,13 +282,13 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     if not good:
         return f"{text} met at none of {'the counts with known hours' if None in kept else 'these counts'}"
     counts = [
-        f"{name} at {words.counted(len(some), 'count')}, from {words.counted(int(some[0]['gpus']), 'GPU')}"
+        f"{name} at {counted(len(some), 'count')}, from {counted(int(some[0]['gpus']), 'GPU')}"
         for name, some in good.items()
     ]
     surely = "" if "met" in good else "surely met at none, "
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
     return (
-        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on {words.counted(int(least['gpus']), 'GPU')}, "
+        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on {counted(int(least['gpus']), 'GPU')}, "
         f"{_spent(least, currency)}"
     )
 
@@ -303,8 +299,8 @@ def _cell(name: str, value: Any) -> str:
     if value != value or value == -1:
         return ""
     if name in _EXACT:
-        return words.real(value)
-    return words.count(value) if value == int(value) else words.figure(value)
+        return real(value)
+    return count(value) if value == int(value) else figure(value)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

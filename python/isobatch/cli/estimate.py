@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from isobatch import words
 from isobatch.cli.options import count, path, size
 from isobatch.cli.parser import Parser, option
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import missing, together
-from isobatch.words import figure
+from isobatch.words import figure, shown
 
 if TYPE_CHECKING:
     from isobatch.forecast.laws import Law
@@ -129,12 +128,12 @@ def _say_how(args: argparse.Namespace, found: Any) -> None:
     for it in found.figures:
         if it.name == STATES and it.low > fits:
             say(
-                f"{it.name}: {_ends(it.low, it.high)} GiB do not fit {sheet.name}, which has {words.figure(fits)} GiB: share them "
+                f"{it.name}: {_ends(it.low, it.high)} GiB do not fit {sheet.name}, which has {figure(fits)} GiB: share them "
                 "by --shards, --tensor-parallel or --pipeline-parallel"
             )
     parallel = args.tensor_parallel * args.pipeline_parallel
     model = f"--model-parallel {parallel} " if parallel > 1 else ""
-    say(f"plan with {model}--gpu {sheet.name} --memory-gib {words.figure(fits)}")
+    say(f"plan with {model}--gpu {sheet.name} --memory-gib {figure(fits)}")
 
 
 def _list(sheets: Any) -> None:
@@ -154,7 +153,7 @@ def _list(sheets: Any) -> None:
 
 
 def _ends(low: float, high: float) -> str:
-    return words.figure(low) if low == high else f"{words.figure(low)} to {words.figure(high)}"
+    return figure(low) if low == high else f"{figure(low)} to {figure(high)}"
 
 
 def _shares(text: str) -> tuple[float, float]:
@@ -163,9 +162,7 @@ def _shares(text: str) -> tuple[float, float]:
     try:
         return float(low), float(high if dots else low)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a range such as 0.3..0.5, got {words.shown(text)}"
-        ) from None
+        raise argparse.ArgumentTypeError(f"must be a range such as 0.3..0.5, got {shown(text)}") from None
 
 
 # ---- published laws ----

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from isobatch import words
 from isobatch.cli.terminal import fitted, has_colours, paint, say
 from isobatch.errors import unwritable
-from isobatch.words import printable
+from isobatch.words import counted, printable, real
 
 _GAP = 2
 _COLOURED = ("status", "verdict", "deadline")
@@ -209,8 +208,8 @@ class Screen:
         )
         if self.rows > SHOWN or len(names) < len(every):
             say(
-                f"showing {min(self.rows, SHOWN):,} of {words.counted(self.rows, 'row')}, {len(names)} of "
-                f"{words.counted(len(every), 'column')}; use -o FILE for all"
+                f"showing {min(self.rows, SHOWN):,} of {counted(self.rows, 'row')}, {len(names)} of "
+                f"{counted(len(every), 'column')}; use -o FILE for all"
             )
 
 
@@ -220,4 +219,4 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return words.real(value) if isinstance(value, float) else str(value)
+    return real(value) if isinstance(value, float) else str(value)

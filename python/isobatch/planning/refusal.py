@@ -179,8 +179,8 @@ CAPS = {
 
 def split_of(plan: PlanRecord) -> str:
     """Writes how a step is split: micro-batch × accumulation × replicas."""
-    micro, accumulation, replicas, *_ = plan.layout
-    return f"{micro} × {accumulation} × {replicas}"
+    micro, accumulation, replicas, _, irregular = plan.layout
+    return f"{micro} × {accumulation} × {replicas}{', weighted' if irregular else ''}"
 
 
 def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -303,7 +303,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 def ways(plan: PlanRecord, options: Sequence[PlanRecord]) -> list[tuple[str, str, str, str]]:
     """Writes each way out: its batch, its split, its price and the flags to copy."""
-    return [(_what(plan, it), _how(it), _price(it), _flags(plan, it)) for it in options]
+    return [(_what(plan, it), split_of(it), _price(it), _flags(plan, it)) for it in options]
 
 
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -327,10 +327,6 @@ def _what(asked: PlanRecord, plan: PlanRecord) -> str:
     gpus = f"{counted(plan.world_size, 'GPU')}{left}, " if idle else ""
     change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
     return f"{gpus}{counted(batch, 'sample')} ({change})"
-
-
-def _how(plan: PlanRecord) -> str:
-    return f"{split_of(plan)}{', weighted' if plan.layout.irregular else ''}"
 
 
 def _price(plan: PlanRecord) -> str:

@@ -115,7 +115,7 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
     """Makes the plan of a run with `moves` behind it, moving to `after` at a step."""
     befores = [*(move.before for move in moves), _last(running, moves)]
     before = befores[-1]
-    if len(befores) > 1 and _same(before, befores[-2]):
+    if len(befores) > 1 and (before.cluster, before.settings) == (befores[-2].cluster, befores[-2].settings):
         # Stopped and started again without a change: one leg, not two.
         moves, before = moves[:-1], befores[-2]
     left = msgspec.structs.replace(before, moves=moves)
@@ -132,10 +132,6 @@ def _last(running: Plan, moves: tuple[Move, ...]) -> FeasiblePlan:
     if len(moves) < len(running.moves):
         return running.moves[-1].before
     return msgspec.structs.replace(running, moves=()).require()
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    return (one.cluster, one.settings) == (other.cluster, other.settings)
 
 
 def _check_step(running: Plan, step: int) -> None:

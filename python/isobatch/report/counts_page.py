@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from isobatch import words
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
@@ -19,7 +18,7 @@ from isobatch.report.charts import steps_over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import ROWS, explained
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.words import counted
+from isobatch.words import counted, duration, figure, real
 
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
@@ -72,7 +71,7 @@ def counts_page(
     if times.times_known(plans):
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
     if found.critical_batch is not None:
-        headlines.append(Headline("critical batch", words.figure(found.critical_batch), found.definition))
+        headlines.append(Headline("critical batch", figure(found.critical_batch), found.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
     listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
     every = rows_of(listed, "GPU count")
@@ -94,8 +93,7 @@ def _split_section(plans: Plans) -> list[Section]:
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
             ends = (
-                f"{words.real(each[name])} on {counted(each['gpus'], 'GPU')}"
-                for each in (points[0], points[-1])
+                f"{real(each[name])} on {counted(each['gpus'], 'GPU')}" for each in (points[0], points[-1])
             )
             chart = steps_over_gpus(points, name, label)
             drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
@@ -189,7 +187,7 @@ def _within(plans: Plans, deadline: float, currency: str) -> Headline:
     """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
     work = plans.spent("gpu_hours")
     row, note = times.best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
-    label = f"deadline {words.duration(deadline * 3600)}"
+    label = f"deadline {duration(deadline * 3600)}"
     if row is None:
         return Headline(label, "missed", "at all counts with known hours")
     took = times.duration_of(plans, row) + times.cost_of(plans, row, currency)

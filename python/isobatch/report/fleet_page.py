@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import words
 from isobatch.fleet.results import STATUS
 from isobatch.reason import Reason
 from isobatch.report import times
 from isobatch.report.charts import statuses
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.words import count, counted, percent
+from isobatch.words import count, counted, duration, few, figure, percent, price, printable, ranged
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
 
@@ -90,7 +89,7 @@ def _already_chosen(plans: Plans) -> str:
     select, top = plans.provenance.select, plans.provenance.top
     how = "Each job has one row"
     if select not in (None, "all"):
-        how = f"--select {words.printable(select, 40)} kept {counted(top, 'row')} of each job"
+        how = f"--select {printable(select, 40)} kept {counted(top, 'row')} of each job"
     return f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several clusters."
 
 
@@ -106,16 +105,14 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
         fewest = cheapest = "the best row of each job" if plans.provenance.top > 1 else "the row of each job"
-    found.append(Headline("GPU-hours", _spent(plans, "gpu_hours", words.figure), fewest))
+    found.append(Headline("GPU-hours", _spent(plans, "gpu_hours", figure), fewest))
     if not np.isnan(plans.spent("cost")).all():
-        found.append(
-            Headline("cost", _spent(plans, "cost", lambda cost: words.price(cost, currency)), cheapest)
-        )
+        found.append(Headline("cost", _spent(plans, "cost", lambda cost: price(cost, currency)), cheapest))
     if plans.compares:
         found += times.knee_of(plans)
     if deadline is not None:
         met, likely = times.in_time(plans, deadline)
-        within = f"of {counted(jobs, 'job')}, within {words.duration(deadline * 3600)}"
+        within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"
         more = f"; likely, not surely, by {count(likely)} more" if likely else ""
         found.append(Headline("deadline met", count(met), within + more))
     return found
@@ -125,7 +122,7 @@ def _why_unknown(plans: Plans) -> str:
     needed = ("world_size", "hours", "gpu_hours")
     left_out = [name for name in needed if name not in plans.numbers]
     if left_out and len(left_out) < len(needed):
-        return f"the table has no {words.few(left_out)}"
+        return f"the table has no {few(left_out)}"
     return "the plans were made without a profile (isobatch calibrate)"
 
 
@@ -139,7 +136,7 @@ def _spent(plans: Plans, name: str, write: Callable[[float], str]) -> str:
     rows = known[first]
     with np.errstate(divide="ignore", invalid="ignore"):
         error = values * (plans.number("hours_error") / plans.spent("hours"))
-    return words.ranged(float(values[rows].sum()), float(error[rows].sum()), write)
+    return ranged(float(values[rows].sum()), float(error[rows].sum()), write)
 
 
 # ---- the map, the reasons, the clusters ----
@@ -198,7 +195,7 @@ def _by_cluster(plans: Plans) -> list[Section]:
     if not 1 < len(names) <= 40:
         return []
     rows = [
-        {"name": words.printable(str(names[place]), 60), "status": status, "rows": many}
+        {"name": printable(str(names[place]), 60), "status": status, "rows": many}
         for place in dict.fromkeys(at.tolist())
         for code, status in enumerate(STATUS.tolist())
         if (many := int(((at == place) & (plans.status == code)).sum()))

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import _core, words
+from isobatch import _core
 from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import Plans
-from isobatch.words import count, counted, percent, printable
+from isobatch.words import count, counted, duration, figure, percent, price, printable, ranged
 
 _MAX_POINTS = 200
 """GPU counts that a line has."""
@@ -47,19 +47,19 @@ def written(plans: Plans, name: str, row: int, write: Callable[[float], str]) ->
     """Writes a row's hours, GPU-hours or cost with their range."""
     value, hours = (float(plans.spent(it)[row]) for it in (name, "hours"))
     error = float(plans.number("hours_error")[row])
-    return words.ranged(value, value * error / hours if hours else None, write)
+    return ranged(value, value * error / hours if hours else None, write)
 
 
 def duration_of(plans: Plans, row: int) -> str:
     """Writes how long a row's run takes, with its range."""
-    return written(plans, "hours", row, lambda hours: words.duration(hours * 3600))
+    return written(plans, "hours", row, lambda hours: duration(hours * 3600))
 
 
 def cost_of(plans: Plans, row: int, currency: str) -> str:
     """Writes what a row's run costs, with its range, after a comma; nothing where that is not known."""
     if np.isnan(plans.spent("cost")[row]):
         return ""
-    return f", {written(plans, 'cost', row, lambda cost: words.price(cost, currency))}"
+    return f", {written(plans, 'cost', row, lambda cost: price(cost, currency))}"
 
 
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
@@ -211,7 +211,7 @@ def _ends(lines: list[list[dict[str, Any]]], name: str) -> str:
     texts = []
     for line in lines[:_MAX_ENDS]:
         ends = line if len(line) == 1 else (line[0], line[-1])
-        at = ", ".join(f"{words.figure(it[name])} on {counted(it['gpus'], 'GPU')}" for it in ends)
+        at = ", ".join(f"{figure(it[name])} on {counted(it['gpus'], 'GPU')}" for it in ends)
         texts.append(at if len(lines) == 1 else f"{line[0]['job']} {at}")
     more = f"; and {count(len(lines) - _MAX_ENDS)} more" if len(lines) > _MAX_ENDS else ""
     return "; ".join(texts) + more

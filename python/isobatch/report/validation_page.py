@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from isobatch import words
 from isobatch.report.charts import all_reduce
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.report import Report
-from isobatch.words import count, counted, percent
+from isobatch.words import count, counted, duration, figure, percent
 
 
 def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
@@ -34,7 +33,7 @@ def _headlines(report: Report) -> list[Headline]:
         where = f"{counted(machine.nodes, 'node')}, {machine.backend}, {devices}"
         found.append(Headline("ranks", count(len(machine.ranks)), where))
     if (step := report.step) is not None:
-        took, speed = words.duration(step.planned_step_seconds), words.figure(step.samples_per_second)
+        took, speed = duration(step.planned_step_seconds), figure(step.samples_per_second)
         found.append(Headline("step", took, f"{step.workload}, measured"))
         found.append(Headline("samples per second", speed, "over all ranks"))
     if (plan := report.plan) is not None and plan.effective_batch is not None:
@@ -70,15 +69,15 @@ def _step(report: Report, step: StepTimes) -> Section:
     forecast = report.options.step_seconds or (report.plan.step_seconds if report.plan is not None else None)
     took, expected = step.planned_step_seconds, "not known"
     if forecast is not None:
-        expected = words.duration(forecast)
+        expected = duration(forecast)
         expected += f" (measured: {percent(took / forecast - 1, signed=True)})" if forecast else ""
     rows = [
-        ("whole step, measured", words.duration(took)),
+        ("whole step, measured", duration(took)),
         ("whole step, forecast", expected),
-        ("computing, median", words.duration(step.compute_median_seconds)),
-        ("with its all-reduce, median", words.duration(step.sync_median_seconds)),
-        ("with its all-reduce, 95 %", words.duration(step.sync_p95_seconds)),
-        ("added by communication", words.duration(max(0.0, step.exposed_seconds))),
+        ("computing, median", duration(step.compute_median_seconds)),
+        ("with its all-reduce, median", duration(step.sync_median_seconds)),
+        ("with its all-reduce, 95 %", duration(step.sync_p95_seconds)),
+        ("added by communication", duration(max(0.0, step.exposed_seconds))),
         ("overlap of communication", "not known" if step.overlap is None else percent(step.overlap)),
     ]
     caption = (

@@ -264,11 +264,6 @@ def _skypilot(plan: Plan, job: Job) -> SettingsSheet:
     return sheet
 
 
-def _torchx(plan: Plan, job: Job) -> SettingsSheet:
-    """Nodes by processes, and the environment."""
-    return launcher(plan, job)
-
-
 def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
     """`torchx run dist.ddp -j NxM`; add `--scheduler` for where it runs.
 
@@ -338,4 +333,4 @@ KUBEFLOW = record(
     "kubeflow", "Kubeflow Trainer", "2.0 to 2.3", "trainjob.yaml", ("yaml", "json"), _kubeflow, None
 )
 SKYPILOT = record("skypilot", "SkyPilot", "0.6 to 0.14", "task.yaml", ("yaml", "json"), _skypilot, None)
-TORCHX = record("torchx", "TorchX", "0.5 to 0.7", "launch.sh", ("sh",), _torchx, _torchx_script)
+TORCHX = record("torchx", "TorchX", "0.5 to 0.7", "launch.sh", ("sh",), launcher, _torchx_script)

@@ -10,22 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isobatch.errors import must_be
-from isobatch.schedules import kinds
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Exponential,
-    Form,
-    Inner,
-    Power,
-    Reciprocal,
-    Segment,
-    Shape,
-    Tanh,
-    Track,
-    level,
-    line,
-)
+from isobatch.schedules import form, kinds
 from isobatch.schedules.schedule import Schedule, choice, length, lone, number, rate, span
 
 
@@ -34,23 +19,25 @@ def _warmed(body: Schedule, warmup_t: float, init: float, peak: float, prefix: b
     warm = span("warmup_t", warmup_t)
     if warm == 0:
         return body
-    rise = line(0.0, warm, rate("warmup_lr_init", init), peak)
-    inner = Segment(start=warm, origin=warm if prefix else 0.0, shape=Inner(form=body.form), beyond=True)
+    rise = form.line(0.0, warm, rate("warmup_lr_init", init), peak)
+    inner = form.Segment(
+        start=warm, origin=warm if prefix else 0.0, shape=form.Inner(form=body.form), beyond=True
+    )
     return lone(rise, inner)
 
 
 def _cycled(
-    shape: Shape, lr: float, t_initial: float, lr_min: float, mul: float, decay: float, limit: int
+    shape: form.Shape, lr: float, t_initial: float, lr_min: float, mul: float, decay: float, limit: int
 ) -> Schedule:
     over, bottom = length("t_initial", t_initial), rate("lr_min", lr_min)
-    cycle = Cycle(
+    cycle = form.Cycle(
         period=over,
         multiplier=number("cycle_mul", mul),
         peak_decay=rate("cycle_decay", decay),
         limit=int(span("cycle_limit", limit)),
         end=bottom,
     )
-    return lone(Segment(length=over, a=rate("lr", lr), b=bottom, shape=shape), cycle=cycle)
+    return lone(form.Segment(length=over, a=rate("lr", lr), b=bottom, shape=shape), cycle=cycle)
 
 
 def CosineLRScheduler(
@@ -72,7 +59,7 @@ def CosineLRScheduler(
     >>> CosineLRScheduler(1.0, t_initial=10, cycle_limit=2, cycle_decay=0.5).values([0, 5, 10, 20]).tolist()
     [1.0, 0.5, 0.5, 0.0]
     """
-    shape = Cosine(stretch=number("k_decay", k_decay))
+    shape = form.Cosine(stretch=number("k_decay", k_decay))
     body = _cycled(shape, lr, t_initial, lr_min, cycle_mul, cycle_decay, cycle_limit)
     return _warmed(body, warmup_t, warmup_lr_init, lr, warmup_prefix)
 
@@ -95,7 +82,7 @@ def PolyLRScheduler(
     >>> PolyLRScheduler(1.0, t_initial=100, power=0.5).at(75)
     0.5
     """
-    shape = Power(stretch=number("k_decay", k_decay), exponent=number("power", power))
+    shape = form.Power(stretch=number("k_decay", k_decay), exponent=number("power", power))
     body = _cycled(shape, lr, t_initial, lr_min, cycle_mul, cycle_decay, cycle_limit)
     return _warmed(body, warmup_t, warmup_lr_init, lr, warmup_prefix)
 
@@ -120,7 +107,7 @@ def TanhLRScheduler(
     >>> TanhLRScheduler(1.0, t_initial=10, lb=-1, ub=1).at(5)
     0.5
     """
-    shape = Tanh(lower=number("lb", lb), upper=number("ub", ub))
+    shape = form.Tanh(lower=number("lb", lb), upper=number("ub", ub))
     body = _cycled(shape, lr, t_initial, lr_min, cycle_mul, cycle_decay, cycle_limit)
     peak = lr if warmup_prefix else body.at(warmup_t)
     return _warmed(body, warmup_t, warmup_lr_init, peak, warmup_prefix)
@@ -195,25 +182,27 @@ def WSDLRScheduler(
     if not 0 < ratio < 1:
         raise must_be("a number between 0 and 1", decay_ratio, field="decay_ratio")
     # (r^u − r)/(1 − r) goes from 1 to 0 as a + … of the other shapes do, with its asymptote below 0.
-    shapes: dict[str, tuple[Shape, float]] = {
-        "linear": (Power(), 0.0),
-        "1-sqrt": (Power(stretch=0.5), 0.0),
-        "cosine": (Cosine(), 0.0),
-        "power": (Power(stretch=number("decay_power", decay_power)), 0.0),
-        "exp": (Exponential(rate=ratio), -ratio / (1 - ratio)),
+    shapes: dict[str, tuple[form.Shape, float]] = {
+        "linear": (form.Power(), 0.0),
+        "1-sqrt": (form.Power(stretch=0.5), 0.0),
+        "cosine": (form.Cosine(), 0.0),
+        "power": (form.Power(stretch=number("decay_power", decay_power)), 0.0),
+        "exp": (form.Exponential(rate=ratio), -ratio / (1 - ratio)),
     }
     shape, below = shapes[choice("decay_fn", decay_fn, shapes)]
     at = total - over
-    decay = Segment(start=at, origin=at, length=over, b=below, shape=shape)
-    share = Track(segments=(level(0.0, 1.0), decay) if at else (decay,))
+    decay = form.Segment(start=at, origin=at, length=over, b=below, shape=shape)
+    share = form.Track(segments=(form.level(0.0, 1.0), decay) if at else (decay,))
     if stable_fn == "constant":
-        stable = Track(segments=(level(0.0, max(peak, bottom)),))
+        stable = form.Track(segments=(form.level(0.0, max(peak, bottom)),))
     elif stable_fn in ("rsqrt", "power"):
         power = 0.5 if stable_fn == "rsqrt" else number("stable_power", stable_power)
         timescale = length("stable_timescale", warm if stable_timescale is None else stable_timescale)
-        falling = Segment(length=timescale, a=peak, shape=Reciprocal(exponent=power), beyond=True)
-        stable = Track(segments=(Segment(shape=Inner(form=lone(falling, low=bottom).form), beyond=True),))
+        falling = form.Segment(length=timescale, a=peak, shape=form.Reciprocal(exponent=power), beyond=True)
+        stable = form.Track(
+            segments=(form.Segment(shape=form.Inner(form=lone(falling, low=bottom).form), beyond=True),)
+        )
     else:
         raise must_be("constant, rsqrt or power", stable_fn, field="stable_fn")
-    body = Schedule(Form(tracks=(stable, share), floor=bottom))
+    body = Schedule(form.Form(tracks=(stable, share), floor=bottom))
     return _warmed(body, warm, warmup_lr_init, peak, True)

@@ -12,19 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from isobatch.errors import InputError, missing, must_be
-from isobatch.schedules import kinds
-from isobatch.schedules.form import (
-    Cosine,
-    Cycle,
-    Exponential,
-    Form,
-    Power,
-    Segment,
-    Shape,
-    Track,
-    level,
-    line,
-)
+from isobatch.schedules import form, kinds
 from isobatch.schedules.schedule import Schedule, join, length, lone, number, product, rate, span
 
 
@@ -61,8 +49,8 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Sc
     [0.5, 1.0]
     """
     base, until = rate("lr", lr), span("total_iters", total_iters)
-    first = level(0.0, base * _share("factor", factor))
-    return lone(first, level(until, base)) if until else lone(first)
+    first = form.level(0.0, base * _share("factor", factor))
+    return lone(first, form.level(until, base)) if until else lone(first)
 
 
 def LinearLR(
@@ -78,7 +66,7 @@ def LinearLR(
         raise must_be("above 0 and at most 1", start_factor, field="start_factor")
     a, b = base * start_factor, base * _share("end_factor", end_factor)
     over = span("total_iters", total_iters)
-    return lone(line(0.0, over, a, b)) if over else lone(level(0.0, a))
+    return lone(form.line(0.0, over, a, b)) if over else lone(form.level(0.0, a))
 
 
 def ExponentialLR(lr: float, gamma: float) -> Schedule:
@@ -112,7 +100,9 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
     """
     over = length("T_max", T_max)
     return lone(
-        Segment(length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=Cosine(), beyond=quirks)
+        form.Segment(
+            length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=form.Cosine(), beyond=quirks
+        )
     )
 
 
@@ -167,7 +157,7 @@ def OneCycleLR(
             raise missing("total_steps", "give it, or epochs and steps_per_epoch")
         total_steps = epochs * steps_per_epoch
     total = length("total_steps", total_steps)
-    shapes: dict[str, Shape] = {"cos": Cosine(), "linear": Power()}
+    shapes: dict[str, form.Shape] = {"cos": form.Cosine(), "linear": form.Power()}
     if anneal_strategy not in shapes:
         raise must_be("cos or linear", anneal_strategy, field="anneal_strategy")
     first = rate("max_lr", max_lr) / length("div_factor", div_factor)
@@ -180,7 +170,7 @@ def OneCycleLR(
             (float(2 * pct_start * total) - 2, max_lr, first),
             (total - 1, first, final),
         ]
-    segments: list[Segment] = []
+    segments: list[form.Segment] = []
     begin, last = 0.0, total
     for index, (stop, a, b) in enumerate(phases):
         final_phase = index == len(phases) - 1
@@ -195,7 +185,7 @@ def OneCycleLR(
                     field="pct_start",
                 )
             segments.append(
-                Segment(
+                form.Segment(
                     start=begin if segments else 0.0,
                     after=bool(segments),
                     origin=begin,
@@ -237,12 +227,14 @@ def CyclicLR(
     if mode not in ("triangular", "triangular2", "exp_range"):
         raise must_be("triangular, triangular2 or exp_range", mode, field="mode")
     halving = 0.5 if mode == "triangular2" else 1.0
-    cycle = Cycle(period=up + down, amplitude_decay=halving, about=low, rounded=quirks)
-    triangle = Track(segments=(line(0.0, up, low, high), line(up, down, high, low)), cycle=cycle)
+    cycle = form.Cycle(period=up + down, amplitude_decay=halving, about=low, rounded=quirks)
+    triangle = form.Track(
+        segments=(form.line(0.0, up, low, high), form.line(up, down, high, low)), cycle=cycle
+    )
     if mode != "exp_range":
-        return Schedule(Form(tracks=(triangle,)))
-    fade = Segment(shape=Exponential(rate=length("gamma", gamma)), beyond=True)
-    return Schedule(Form(tracks=(triangle, Track(segments=(fade,))), floor=low))
+        return Schedule(form.Form(tracks=(triangle,)))
+    fade = form.Segment(shape=form.Exponential(rate=length("gamma", gamma)), beyond=True)
+    return Schedule(form.Form(tracks=(triangle, form.Track(segments=(fade,))), floor=low))
 
 
 def SequentialLR(lr: float, schedulers: Sequence[Schedule], milestones: Sequence[float]) -> Schedule:
