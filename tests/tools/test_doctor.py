@@ -449,8 +449,6 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
          "12 samples under split_batches", True),
         ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are no multiple of the 3", True),
-        ("a.json", {**HF, "num_generations": 8, "generation_batch_size": 64, "steps_per_generation": 1}, {},
-         "generation_batch_size and steps_per_generation are both given", True),
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):

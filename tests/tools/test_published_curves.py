@@ -1,11 +1,8 @@
 """What a tool computes from its file, and the plan's own: schedules with ends of their own, parallelism that divides the replicas, batches
 that count otherwise. The numbers are the tools' own, by their classes at the versions of docs/tools.md."""
 
-import math
-
 import pytest
 
-import isobatch as ib
 from isobatch.tools.read import read_file
 
 
@@ -164,56 +161,3 @@ def test_accelerates_micro_batches_and_other_switches_of_the_optimizer():
     assert fields(megatron, "accelerate", accumulation=4) is True
     assert fields({**HF, "adafactor": True}, "transformers", optimizer="adafactor") is True
     assert fields({**HF, "cutoff_len": 9, "use_muon": True}, "llama_factory", optimizer="muon") is True
-
-
-GRPO = {
-    **HF,
-    "gradient_accumulation_steps": 2,
-    "num_generations": 8,
-    "max_completion_length": 64,
-    "beta": 0.1,
-}
-
-
-def test_completions_of_a_prompt_stay_together(tmp_path, capsys):
-    """TRL divides micro-batch × replicas × accumulation by num_generations, and stops where a rest is left."""
-    import json
-
-    from isobatch.cli import main
-
-    found = read_file(GRPO)
-    assert (found.tool, found.multiple) == ("trl", 8) and any(
-        "num_generations 8" in note for note in found.notes
-    )
-    file = tmp_path / "grpo.json"
-    file.write_text(json.dumps(GRPO))
-    command = [
-        "plan",
-        "--from",
-        str(file),
-        "--set",
-        "gpus=8",
-        "--batch-tolerance",
-        "0.2",
-        "--to",
-        "trl",
-        "--gpus",
-    ]
-    written = 0
-    for gpus in range(1, 65):
-        if main([*command, str(gpus)]) == 0:
-            out = read_file(_yaml(tmp_path, capsys.readouterr().out), "trl").fields
-            assert out["batch_per_gpu"] * out["accumulation"] * gpus % 8 == 0, gpus
-            written += 1
-        capsys.readouterr()
-    assert written > 16
-    recipe = ib.Recipe.read(GRPO, gpus=8)
-    assert ib.plan(recipe, 7, batch_tolerance=0.2, batch_multiple=8).effective_batch == 112
-    assert math.gcd(recipe.effective_batch, 8) == 8
-
-
-def _yaml(folder, text):
-    """The file in what a plan prints, behind its last empty line."""
-    file = folder / "out.yaml"
-    file.write_text(text[text.index("\n# isobatch:") :])
-    return file

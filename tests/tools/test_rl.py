@@ -128,6 +128,20 @@ def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus
         assert {key: plan.to("trl", job=Job(own=own)).settings.get(key) for key in written} == written
 
 
+def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, capsys):
+    path = tmp_path / "grpo.json"
+    path.write_text(json.dumps({**GRPO, "steps_per_generation": 1, "use_vllm": True}))
+    command = ["plan", "--from", str(path), "--set", "gpus=8", "--batch-tolerance", "0.2", "--to", "trl"]
+    assert main([*command, "--gpus", "7"]) == 0
+    out, said = capsys.readouterr()
+    assert "\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n" in out, (
+        "112, of 16 a group and rollout"
+    )
+    assert "steps_per_generation: 1\n" in out and "vllm_mode server, the default before TRL 1.0" in said
+    assert main([*command, "--gpus", "16"]) == 2
+    assert "plan with --accumulation-multiple 2" in capsys.readouterr().err
+
+
 def test_a_rollout_of_several_steps_follows_the_accumulation():
     found = read_file({**GRPO, "steps_per_generation": 8})
     assert (

@@ -12,6 +12,7 @@ from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
+from isobatch.tools.page import leaves
 from isobatch.words import percent
 
 Plan: TypeAlias = Any
@@ -245,6 +246,19 @@ def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list
             yield [flag, *(item if isinstance(item, str) else scalar_text(item) for item in value)]
         elif value is not False and value is not None:
             yield [flag, value if isinstance(value, str) else scalar_text(value)]
+
+
+def overrides(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Each setting as an override of Hydra's and OmegaConf's.
+
+    >>> overrides({"optimizer": {"lr": 2e-05, "betas": [0.9, 0.95]}, "clip": None})
+    [['optimizer.lr=2.0e-05'], ['optimizer.betas=[0.9,0.95]'], ['clip=null']]
+    """
+
+    def text(value: object) -> str:
+        return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
+
+    return [[f"{at}={text(value)}"] for at, value in leaves(settings).items()]
 
 
 def shell(words: list[list[str]]) -> str:

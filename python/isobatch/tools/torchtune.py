@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from isobatch.errors import InputError
-from isobatch.files.texts import scalar_text
-from isobatch.tools.page import SettingsPage, leaves, length
+from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
     Curve,
     Job,
@@ -14,6 +13,7 @@ from isobatch.tools.sheet import (
     SettingsSheet,
     curve,
     intervals,
+    overrides,
     remark_lines,
     shell,
 )
@@ -203,46 +203,33 @@ def _theirs(line: Curve) -> Callable[[int], float]:
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - its own launcher
     """Writes the overrides behind torchtune's command."""
-
-    def text(value: object) -> str:
-        return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
-
-    words = [[f"{at}={text(value)}"] for at, value in leaves(sheet.settings).items()]
-    return (
-        f"{top}{remark_lines(remarks)}{shell([['tune', 'run', 'RECIPE'], ['--config', 'CONFIG'], *words])}\n"
-    )
+    words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
+    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds what torchtune refuses when it starts."""
-    if case.at("optimizer_in_bwd") is True:
-        for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
-            if number(case.at(key)) > most:
-                yield _stops(
-                    f"optimizer_in_bwd with {key} {case.at(key)}",
-                    "each gradient is used and freed in the backward pass",
-                    "recipes/full_finetune_distributed.py: __init__",
-                    "optimizer_in_bwd: false",
-                )
+    start = "recipes/full_finetune_distributed.py: __init__"
+    for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
+        if case.at("optimizer_in_bwd") is True and number(case.at(key)) > most:
+            what = f"optimizer_in_bwd with {key} {case.at(key)}"
+            yield _stops(
+                what, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
+            )
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
-        yield _stops(
+        what, change = (
             "tensor_parallel_dim without a tensor_parallel_plan",
-            "nothing says how the model is split",
-            "recipes/full_finetune_distributed.py: __init__",
             "tensor_parallel_plan: {_component_: ...}",
         )
+        yield _stops(what, "nothing says how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
+        what, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
+        yield _stops(what, "sequences are packed up to it", "torchtune/datasets/_packed.py", change)
+    shards = int(number(case.at("data_parallel_shard_dim")))
+    copies = int(number(case.at("data_parallel_replicate_dim")) or 1)
+    if shards > 0 and shards * copies != case.replicas:
         yield _stops(
-            "dataset.packed without tokenizer.max_seq_len",
-            "sequences are packed up to it",
-            "torchtune/datasets/_packed.py",
-            "tokenizer.max_seq_len: 4096",
-        )
-    sizes = {key: int(number(case.at(f"data_parallel_{key}_dim")) or 1) for key in ("shard", "replicate")}
-    product = sizes["shard"] * sizes["replicate"]
-    if sizes["shard"] > 0 and case.at("data_parallel_shard_dim") is not None and product != case.replicas:
-        yield _stops(
-            f"data_parallel_shard_dim {sizes['shard']} × data_parallel_replicate_dim {sizes['replicate']} is not {case.replicas} replicas",
+            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not {case.replicas} replicas",
             "the product of all dimensions is the number of GPUs",
             "torchtune/training/_distributed.py: ParallelDims",
             "data_parallel_shard_dim: -1",

@@ -60,8 +60,9 @@ def read(page: SettingsPage) -> None:
     repeats = page.whole("num_iterations", default=1) or 1
     if str(page.reading.fields.get("duration")).endswith("ep"):
         page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
-    if page.flag("use_vllm") and page.word("vllm_mode", "server") == "server":
-        page.note("vllm_mode server: its GPUs do not train, and are none of gpus")
+    if page.flag("use_vllm") and (mode := page.word("vllm_mode")) in ("server", None):
+        older = "" if mode else ", the default before TRL 1.0"
+        page.note(f"vllm_mode server{older}: its GPUs do not train, and are none of gpus")
     if steps and steps != parts:
         page.note(
             f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps that is written"

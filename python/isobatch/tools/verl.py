@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from isobatch.files.texts import scalar_text
-from isobatch.tools.page import SettingsPage, leaves, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, remark_lines, shell
+from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.sheet import Job, Plan, SettingsSheet, overrides, remark_lines, shell
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import count, share
 
@@ -149,12 +148,8 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
     """Writes Hydra's overrides behind the trainer's module."""
-
-    def text(value: object) -> str:
-        return f"[{','.join(map(scalar_text, value))}]" if isinstance(value, list) else scalar_text(value)
-
-    words = [[f"{at}={text(value)}"] for at, value in leaves(sheet.settings).items()]
-    return f"{top}{remark_lines(remarks)}{shell([['python', '-m', 'verl.trainer.main_ppo'], *words])}\n"
+    words = [["python", "-m", "verl.trainer.main_ppo"], *overrides(sheet.settings)]
+    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
