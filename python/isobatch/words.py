@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _MAX_VALUE_CHARACTERS = 80
@@ -235,6 +235,15 @@ def few(names: Iterable[str], most: int = 8) -> str:
     every = list(names)
     more = f" and {count(len(every) - most)} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
+
+
+def few_ranks(ranks: Sequence[int]) -> str:
+    """Ranks by number, as `few` has them.
+
+    >>> few_ranks([3]), few_ranks([1, 2])
+    ('rank 3', 'ranks 1, 2')
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {few(map(str, ranks))}"
 
 
 # ---- unknown names: another tool's name for the same thing, or a slip of the finger ----

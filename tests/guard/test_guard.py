@@ -149,6 +149,13 @@ def linear(inputs=2, outputs=1, lr=0.1):
     return model, torch.optim.SGD(model.parameters(), lr=lr)
 
 
+def step(model, optimizer, x=None):
+    """A step on a batch."""
+    model(torch.ones(8, 2) if x is None else x).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def alone(lr, set_rate=None, steps=70):
     """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
     made = ib.plan(recipe(effective_batch=8, duration="100st", dataset_size=None), 1)
@@ -250,9 +257,7 @@ def test_a_loader_is_in_the_end_what_it_was():
     for epoch in range(2):
         sampler.set_epoch(epoch=epoch)
         for (x,) in loader:
-            model(x).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step(model, optimizer, x)
     watch.finish()
     kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
     assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
@@ -301,9 +306,7 @@ def test_samples_whose_ids_are_no_numbers_are_counted():
         watch = guard(small(dataset_size=16)).attach(model, optimizer, loader)
         for _epoch in range(2):
             for batch in loader:
-                model(batch).mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                step(model, optimizer, batch)
         watch.finish()
         return watch
 
@@ -319,19 +322,26 @@ def test_ranks_that_take_different_numbers_of_steps_are_named(two):
         assert (error.cause, error.ranks) == (Cause.UNEQUAL_STEPS, (1,))
 
 
-def fit(made, loss, every=None, reference=None, weight=None):
+PAIRS = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
+
+
+def mean_loss(model, batch):
+    return mse_loss(model(batch[0]), batch[1])
+
+
+def fit(made, loss, every=None, reference=mean_loss, weight=None, loader=None, epochs=1):
     """One process under guard, which steps after every so many micro-batches."""
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
     model, optimizer = linear(3, 2, made.lr)
-    loader = DataLoader(data, made.micro_batch, shuffle=True)
-    watch = guard(made, reference or (lambda m, b: mse_loss(m(b[0]), b[1])), weight)
-    watch.attach(model, optimizer, loader)
-    for index, batch in enumerate(loader, 1):
-        (loss(model, batch) / made.accumulation).backward()
-        if index % (every or made.accumulation) == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+    if loader is None:
+        loader = DataLoader(PAIRS, made.micro_batch, shuffle=True)
+    watch = guard(made, reference, weight).attach(model, optimizer, loader)
+    for _ in range(epochs):
+        for index, batch in enumerate(loader, 1):
+            (loss(model, batch) / made.accumulation).backward()
+            if index % (every or made.accumulation) == 0:
+                optimizer.step()
+                optimizer.zero_grad()
     return watch
 
 
@@ -355,44 +365,32 @@ def test_a_batch_may_be_a_dataclass(divided):
     def paired(rows):
         return Pair(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
-    model, optimizer = linear(3, 2)
-    data = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
-    loader = DataLoader(data, SMALL.micro_batch, shuffle=True, collate_fn=paired)
-    watch = guard(SMALL, lambda m, b: mse_loss(m(b.x), b.y)).attach(model, optimizer, loader)
-    with contextlib.nullcontext() if divided else pytest.raises(GuardError, match="no division by the acc"):
-        for index, batch in enumerate(loader, 1):
-            (mse_loss(model(batch.x), batch.y) / (SMALL.accumulation if divided else 1)).backward()
-            if index % SMALL.accumulation == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    assert watch.unchecked == []
+    def loss(model, batch):
+        return mse_loss(model(batch.x), batch.y)
+
+    loader = DataLoader(PAIRS, SMALL.micro_batch, shuffle=True, collate_fn=paired)
+    if divided:
+        assert fit(SMALL, loss, reference=loss, loader=loader).unchecked == []
+        return
+    with pytest.raises(GuardError, match="no division by the acc"):
+        fit(SMALL, lambda m, b: 4 * loss(m, b), reference=loss, loader=loader)
 
 
 @pytest.mark.parametrize("fault", [None, "a mean of means"])
 def test_batches_of_varying_sizes_are_compared_by_their_weight(fault):
-    batches = [[3 * at, 3 * at + 1, 3 * at + 2] if at % 2 else list(range(5)) for at in range(8)]
-    data = TensorDataset(torch.randn(24, 3), torch.randn(24, 2))
-    made = small(effective_batch=8, micro_batch=4, duration="4st")
-
     class Batches(list):
         pass
 
-    model, optimizer = linear(3, 2)
-    loader = DataLoader(data, batch_sampler=Batches(batches))
-    watch = guard(made, lambda m, b: mse_loss(m(b[0]), b[1]), weight=lambda b: len(b[0]))
-    watch.attach(model, optimizer, loader)
+    batches = Batches([3 * at, 3 * at + 1, 3 * at + 2] if at % 2 else list(range(5)) for at in range(8))
+    made = small(effective_batch=8, micro_batch=4, duration="4st")
 
-    def run():
-        for index, (x, y) in enumerate(loader):
-            (mse_loss(model(x), y) * (0.5 if fault else len(x) / 8)).backward()
-            if index % 2:
-                optimizer.step()
-                optimizer.zero_grad()
+    def loss(model, batch):
+        return mean_loss(model, batch) * (1 if fault else len(batch[0]) / 4)
 
+    loader = DataLoader(PAIRS, batch_sampler=batches)
     expected = pytest.raises(GuardError, match="own units") if fault else contextlib.nullcontext()
     with pytest.warns(UserWarning, match=r"micro-batches of \[5, 3\]"), expected:
-        run()
-    assert watch.unchecked == []
+        assert fit(made, loss, weight=lambda b: len(b[0]), loader=loader).unchecked == []
 
 
 def test_an_epoch_that_is_kept_and_repeated_is_named():
@@ -403,9 +401,7 @@ def test_an_epoch_that_is_kept_and_repeated_is_named():
     guard(made).attach(model, optimizer, loader)
     with pytest.raises(GuardError, match="itertools.cycle") as caught:
         for (x,) in itertools.cycle(loader):
-            model(x).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step(model, optimizer, x)
     assert (caught.value.cause, caught.value.step) == (Cause.SAMPLES_REPEATED, 4)
 
 
@@ -424,7 +420,7 @@ def test_a_mean_over_each_micro_batchs_own_units_is_named():
 
 def test_steps_that_a_scaler_may_have_skipped_are_named():
     with pytest.raises(GuardError) as caught:
-        fit(SMALL, lambda m, b: mse_loss(m(b[0]), b[1]), every=8)
+        fit(SMALL, mean_loss, every=8)
     assert caught.value.cause is Cause.ANOTHER_ACCUMULATION
     assert Cause.SKIPPED_STEPS.text in caught.value.diagnosis
 
@@ -444,16 +440,8 @@ def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
                 yield torch.randn(*size, 3), torch.randn(*size, 2)
 
     def run(factor):
-        model, optimizer = linear(3, 2)
-        loader = DataLoader(Stream(), batch_size)
-        made = small(dataset_size=32, micro_batch=4)
-        watch = guard(made, lambda m, b: mse_loss(m(b[0]), b[1])).attach(model, optimizer, loader)
-        for _epoch in range(2):
-            for index, (x, y) in enumerate(loader):
-                (mse_loss(model(x), y) * factor / 2).backward()
-                if index % 2:
-                    optimizer.step()
-                    optimizer.zero_grad()
+        made, loader = small(dataset_size=32, micro_batch=4), DataLoader(Stream(), batch_size)
+        watch = fit(made, lambda m, b: factor * mean_loss(m, b), loader=loader, epochs=2)
         watch.finish()
         return watch.unchecked
 
@@ -574,20 +562,16 @@ def test_another_optimizer_is_named_where_it_is_another(decay, stopped):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=decay)
     guard(small(duration="2st", optimizer="adamw")).attach(model, optimizer)
-    model(torch.ones(8, 2)).mean().backward()
-    if not stopped:
-        optimizer.step()
-        return
-    with pytest.raises(GuardError, match="the optimizer is Adam, adamw planned"):
-        optimizer.step()
+    expected = pytest.raises(GuardError, match="the optimizer is Adam, adamw planned")
+    with expected if stopped else contextlib.nullcontext():
+        step(model, optimizer)
 
 
 def test_settings_without_a_field_in_the_recipe_are_unchecked():
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, maximize=True)
     watch = guard(small(duration="2st")).attach(model, optimizer)
-    model(torch.ones(8, 2)).mean().backward()
-    optimizer.step()
+    step(model, optimizer)
     assert watch.unchecked[-1].endswith("has no field for: maximize=True, nesterov=True")
 
 
@@ -598,12 +582,9 @@ def test_an_optimizer_may_clip_by_itself(inside):
         optimizer.param_groups[0]["max_grad_norm"] = 0.1  # as LAMB has it
     made = small(duration="2st", clip_norm=0.1)
     guard(made).attach(model, optimizer)
-    model(torch.ones(8, 2)).mean().backward()
-    if inside:
-        optimizer.step()
-    else:
-        with pytest.raises(GuardError, match="norm is 1.732 when the optimizer steps, 0.1 planned"):
-            optimizer.step()
+    expected = pytest.raises(GuardError, match="norm is 1.732 when the optimizer steps, 0.1 planned")
+    with contextlib.nullcontext() if inside else expected:
+        step(model, optimizer)
 
 
 @pytest.mark.parametrize("minutes", [7, 90])
@@ -620,7 +601,7 @@ def test_the_guard_waits_as_long_as_the_training(minutes):
 def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
     asked = []
     monkeypatch.setattr(gradient, "has_room", lambda device, needed: asked.append(needed))
-    watch = fit(SMALL, lambda m, b: 3 * mse_loss(m(b[0]), b[1]))  # too large, which nobody can look at
+    watch = fit(SMALL, lambda m, b: 3 * mean_loss(m, b))  # too large, which nobody can look at
     assert asked[-1] == 2 * 4 * 8 + 5 * 8 * 6  # two more gradients of eight float32, and pieces of the larger
     assert watch.unchecked == ["the gradient's size: no room for another gradient on the GPU"]
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, named, sharded
+from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, sharded
+from isobatch.words import few_ranks
 
 MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
 MAX_OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts at 2^16 and halves
@@ -94,7 +95,7 @@ class Finite:
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
         text = f"{self._run.micro} micro-batches without an optimizer step"
         if bad:
-            self._run.stop(Cause.NAN_ON_A_RANK.likely(named(bad)), text, bad)
+            self._run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad)
         self._run.stop(Cause.NO_STEP, text)
 
     def _look(self) -> bool:
@@ -134,7 +135,7 @@ class Finite:
         alike = [rank for rank, other in enumerate(every) if every.count(other) > 1 and any(other)]
         if alike:
             some = alike if len(alike) < self._run.ranks else ()
-            whose = named(alike) if some else f"all {self._run.ranks} ranks"
+            whose = few_ranks(alike) if some else f"all {self._run.ranks} ranks"
             self._run.stop(Cause.SAME_DATA, f"the local gradients of {whose} are equal to the last bit", some)
 
     def _stop(self, bad: list[int], index: int) -> None:
@@ -144,8 +145,8 @@ class Finite:
         if len(bad) in (0, run.ranks) and run.ranks > 1:
             text = f"the gradient of step {step} is finite on no rank: the weights, or the loss, are not"
             run.stop(Cause.NOT_FINITE, text, step=step)
-        text = f"the gradient of {named(bad)} at step {step} is not finite, before it is averaged"
-        run.stop(Cause.NAN_ON_A_RANK.likely(named(bad)), text, bad, step=step)
+        text = f"the gradient of {few_ranks(bad)} at step {step} is not finite, before it is averaged"
+        run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad, step=step)
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:

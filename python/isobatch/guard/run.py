@@ -21,6 +21,7 @@ from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing
 from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
+from isobatch.words import few_ranks
 
 LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 CLOSE_STEPS = 2  # at these first steps everything is checked
@@ -83,7 +84,7 @@ class Run:
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
         off = [rank for rank, (where, _) in enumerate(answers) if where != answers[0][0]]
         if off:
-            self.stop(Cause.UNEQUAL_STEPS, f"{named(off)} at another step than rank 0", off)
+            self.stop(Cause.UNEQUAL_STEPS, f"{few_ranks(off)} at another step than rank 0", off)
         return [value for _, value in answers]
 
     def unlike(self, what: str, tensors: Sequence[Tensor]) -> list[int]:
@@ -151,15 +152,6 @@ def has_room(device: torch.device, needed: int) -> bool:
         return True
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Writes ranks in words.
-
-    >>> named([1]), named([0, 2])
-    ('rank 1', 'ranks 0, 2')
-    """
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def inner(model: nn.Module) -> nn.Module:

@@ -15,10 +15,11 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, either
 from isobatch.diagnosis.tensors import differing
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
-from isobatch.guard.run import Run, named
+from isobatch.guard.run import Run
 from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.course import rest_of_epoch
 from isobatch.reason import Reason
+from isobatch.words import few_ranks
 
 KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 CALLED = "the model is called several times for a micro-batch, or for none; each {} counts as one"
@@ -70,7 +71,7 @@ class Samples:
         off = differing(self._run.exchange("seed", order))
         if off:
             text = (
-                f"the sampler of {named(off)} has seed {order[0]}"
+                f"the sampler of {few_ranks(off)} has seed {order[0]}"
                 if self._run.rank in off
                 else "seeds differ"
             )
@@ -250,7 +251,7 @@ class Samples:
         if not (
             self._watch and self._watch.own_batches and len({n for found, *_ in answers for n in found}) > 1
         ):
-            text = f"micro-batches of {sizes} samples on {named(off[:1])}, {planned[off[0]]} planned"
+            text = f"micro-batches of {sizes} samples on {few_ranks(off[:1])}, {planned[off[0]]} planned"
             run.stop(Cause.ANOTHER_MICRO_BATCH, text)
         self._draws = self.vary = True
         run.note(f"micro-batches of {sizes} samples: their sizes and epochs are not compared with the plan's")

@@ -22,10 +22,11 @@ from isobatch.guard.optimizer import (
     torch_optimizer,
 )
 from isobatch.guard.reference import Loss, OtherUnits, ReferenceLoss, Weight
-from isobatch.guard.run import Run, inner, local, named, sharded
+from isobatch.guard.run import Run, inner, local, sharded
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
 from isobatch.planning.plan import Plan
+from isobatch.words import few_ranks
 
 NO_LOADER = (
     "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md shows five lines "
@@ -272,7 +273,7 @@ class Guard:
         off = run.unlike("weights", [local(p) for p in self._model.parameters()])
         if off:
             run.stop(
-                Cause.OTHER_WEIGHTS.likely(named(off)),
-                f"the weights of {named(off)} are not those of the others",
+                Cause.OTHER_WEIGHTS.likely(few_ranks(off)),
+                f"the weights of {few_ranks(off)} are not those of the others",
                 off,
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import AllReduce, Machine, StepTimes
+from isobatch.validate.figures import AllReduce, Machine
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Draft, Proof
@@ -36,7 +36,6 @@ class Trial:
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
-    step: StepTimes
     log_before: str | None = None
     reduction: str
     compile_seconds = 0.0

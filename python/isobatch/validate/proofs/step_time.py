@@ -363,7 +363,6 @@ def prove(trial: Trial) -> list[Proof]:
     """Times the step, and each rank's own part of it."""
     group, table = trial.group, trial.allreduce.table
     step, peak, works = measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
-    trial.step = step
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
     seconds = SECONDS[trial.options.extent] * WINDOW_SHARE

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.words import few
+from isobatch.words import few, few_ranks
 
 if TYPE_CHECKING:
     import torch
@@ -272,7 +272,7 @@ def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> l
     if late:
         missing = [other for other in range(mine.ranks) if other not in found]
         raise InputError(
-            f"{named(missing)} of {mine.ranks} did not come within {limit.total_seconds():g} s: start all of them, and look at "
+            f"{few_ranks(missing)} of {mine.ranks} did not come within {limit.total_seconds():g} s: start all of them, and look at "
             "what they logged"
         )
     return [found[other] for other in range(mine.ranks)]
@@ -306,12 +306,3 @@ def gpu_is_shared(found: Iterable[Facts]) -> bool:
     """
     places = Counter((facts.machine, facts.bus) for facts in found if facts.bus is not None)
     return any(count > 1 for count in places.values())
-
-
-def named(ranks: list[int]) -> str:
-    """Names some ranks by number, the first ones where they are many.
-
-    >>> named([3]), named([1, 2]), named(list(range(100)))
-    ('rank 3', 'ranks 1, 2', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more')
-    """
-    return f"rank{'s' if len(ranks) > 1 else ''} {few(map(str, ranks))}"
