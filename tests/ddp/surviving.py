@@ -3,7 +3,7 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
+shards (the ranks of a replica, under fully_shard), disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
 kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming" or "healing"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
 import isobatch as ib
@@ -83,12 +84,21 @@ def undisturbed(options) -> tuple[dict, dict]:
             index, x, y = micro.batch
             (mse_loss(net(x), y) * micro.weight).backward()
             ids += index.tolist()
+        if "clip" in options:
+            nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
         steps[step.number] = sorted(ids), optimizer.param_groups[0]["lr"]
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
         averages.move()
     return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
+
+
+def shard(net, mesh) -> None:
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
 
 
 PHASES = {"agree": (Membership, "form"), "form": (CrewGroup, "form"), "heal": (survivors_module, "heal")}
@@ -157,21 +167,28 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     if options.get("phases"):
         _say_phases(say)
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
+    shards = options.get("shards", 1)
+    if shards > 1:
+        given |= {"shard": shard, "shards": shards}
+    else:
+        given["extra"] = {"averages": averages}
     crews = survivors(
         recipe_of(options),
         net,
         optimizer,
         store=store,
         name=name,
-        extra={"averages": averages},
         **given,
         **SETTINGS,
     )
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = crew.wrap(net, device_ids=[device.index] if gpus else None)
-            for step in crew.run.steps(crew.run.loader(data, num_workers=options.get("workers", 0))):
+            model = crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
+            loader = crew.run.loader(
+                data, num_workers=options.get("workers", 0), equal_passes=shards > 1
+            )
+            for step in crew.run.steps(loader):
                 ids: list[int] = []
                 at(step.number, "forward")
                 if step.number == options.get("fails"):
@@ -188,6 +205,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                         if not micro.last:
                             at(step.number, "between")
                         loss.backward()
+                if "clip" in options:
+                    nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
                 at(step.number, "reduced")
                 optimizer.step()
                 at(step.number, "applied")
@@ -196,7 +215,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                 optimizer.zero_grad()
                 if options.get("own"):
                     torch.distributed.broadcast(torch.ones(options["own"]), 0)
-                averages.move()
+                if shards == 1:
+                    averages.move()
                 if not crew.void:
                     say(done=step.number, crew=crew.number, of=crew.size)
                 at(step.number, "end")
@@ -205,6 +225,11 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                     say(state=crew.run.state_dict()["step"])
                     if "disk" in options:
                         write(Path(options["disk"]), net, optimizer, crew)
+    if shards > 1:
+        whole = {name: one.to_local() for name, one in net.named_parameters()}
+        torch.save({"place": (crew.rank % shards, shards), **whole}, folder / f"final-{name}-{os.getpid()}.pt")
+        say(ended=True)
+        return
     torch.save(
         {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}},
         folder / f"final-{name}-{os.getpid()}.pt",

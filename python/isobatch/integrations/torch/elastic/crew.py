@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from isobatch.errors import InputError
@@ -57,11 +58,18 @@ class Crew(Watch):
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left.
+        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or where it is sharded.
 
         Args:
             options: DDP's own, such as device_ids.
+
+        Raises:
+            InputError: options for a network that is sharded.
         """
+        if self._training.shards > 1:
+            if options:
+                raise InputError(f"wrap takes no options where shard is given, got {next(iter(options))}")
+            return net
         with self.guard():
             return self._group.wrap(net, **options)
         return net
@@ -102,6 +110,19 @@ class Crew(Watch):
                     if parameter.requires_grad:  # For what looks at gradients before the optimizer.
                         parameter.grad = torch.zeros_like(parameter)
 
+    def commit(self, step: int) -> None:
+        """Waits until all ranks are about to apply a step, where each has only a shard: it is applied by all, or by none."""
+        if self._training.shards == 1:
+            return
+        if self._training.device.type == "cuda":
+            torch.cuda.synchronize(self._training.device)
+        with self.pass_guard():
+            try:
+                self._group.wait(dist.all_reduce(torch.zeros(1), async_op=True))
+            except RuntimeError:
+                self._training.prepare(step)
+                raise
+
     def _is_loss(self, error: BaseException) -> bool:
         """Notes a loss, and tells the others; another error is the training's own."""
         if not is_loss(error):
@@ -140,7 +161,6 @@ class Crew(Watch):
             self._training.read_extras(self._extras)
         self._training.optimizer.zero_grad()
         self._pulse.exit()
-        self._group.free()
 
 
 class CrewRun(ElasticRun):

@@ -30,10 +30,37 @@ class Held(NamedTuple):
 
 
 class TrainingState:
-    """All that a step changes: the network, its optimizer, and what else the training names."""
+    """All that a step changes: the network, its optimizer, and what else the training names.
+
+    Attributes:
+        shards: the ranks that hold it together; 1: each holds all of it.
+    """
+
+    shards = 1
 
     def __init__(self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any]) -> None:
         self.net, self.optimizer, self.extra = net, optimizer, extra
+        self.device = next(net.parameters()).device
+
+    def unfold(self, lease: float, timeout: float) -> None:
+        """Spreads the state over the ranks of a new crew."""
+
+    def fold(self) -> None:
+        """Lets go of what belongs to the crew that ended."""
+
+    def settle(self, mine: Held) -> Held:
+        """Returns what this rank holds once all ranks of the new crew know what the others applied."""
+        return mine
+
+    def prepare(self, step: int) -> None:
+        """Keeps what a step needs to be applied later."""
+
+    def pack(self, tree: Any) -> Any:
+        """Returns a state to be sent; `unpack` is its inverse."""
+        return tree
+
+    def unpack(self, tree: Any) -> Any:
+        return tree
 
     def description(self) -> dict[str, Any]:
         """Returns what is the same on all ranks of a run."""
@@ -64,7 +91,9 @@ class TrainingState:
         """
         file = io.BytesIO()
         try:
-            torch.save([self.net.state_dict(), self.optimizer.state_dict(), self.extras()], file)
+            torch.save(
+                self.pack([self.net.state_dict(), self.optimizer.state_dict(), self.extras()]), file
+            )
         except Exception as error:  # Whatever a user's own state_dict raises.
             raise InputError(
                 f"the training's state cannot be sent: {type(error).__name__}: {error}"
@@ -78,8 +107,9 @@ class TrainingState:
             InputError: this rank's model, optimizer or extras cannot take it.
         """
         file = io.BytesIO(written.numpy().data)
-        net, optimizer, extras = torch.load(file, map_location="cpu", weights_only=False)
+        written_state = torch.load(file, map_location="cpu", weights_only=False)
         try:
+            net, optimizer, extras = self.unpack(written_state)
             self.net.load_state_dict(net)
             self.optimizer.load_state_dict(optimizer)
             self.read_extras(extras)
@@ -111,13 +141,13 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     )
     if (name := next(names, None)) is not None:
         raise InputError(
-            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost with it; shard nothing, or "
-            "train with ElasticRun and go on from a checkpoint"
+            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost with it. Where replicas are "
+            "sharded alike (HSDP), pass net whole, and shard= and shards=; else train with ElasticRun and go on from a checkpoint"
         )
 
 
 def heal(training: TrainingState, mine: Held, lease: float) -> Held:
-    """Brings all ranks of the new group to the state of the one that is furthest; it is sent to those behind only.
+    """Brings all ranks of the new group to the state of the replica that is furthest; it is sent to those behind only, shard by shard.
 
     Args:
         lease: seconds that a part of the state may take; who was lost in between is waited for no longer.
@@ -125,46 +155,60 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     Raises:
         InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different steps.
     """
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, tuple(mine))
-    held = [Held(*one) for one in every]
-    source = max(
-        range(len(held)),
-        key=lambda rank: (held[rank].step != OUT, held[rank].trained, held[rank].step, -rank),
-    )
-    best = held[source]
+    held, shards = [Held(*one) for one in gather(mine)], training.shards
+
+    def worth(first: int) -> tuple[bool, bool, int, int]:
+        replica = held[first : first + shards]
+        steps = [one.step for one in replica]
+        return min(steps) != OUT, all(one.trained for one in replica), min(steps), -first
+
+    first = max(range(0, len(held), shards), key=worth)
+    best = held[first + dist.get_rank() % shards]
+    if not all(worth(first)[:2]) and any(one.trained for one in held):
+        raise InputError("no replica is left with all of its shards at the same step: go on from a checkpoint")
     begins = {one.step for one in held if not one.trained and one.step != OUT}
     if not best.trained and len(begins) > 1:
         raise InputError(
             f"the ranks begin at steps {sorted(begins)}: start all of them with the same checkpoint",
             field="state",
         )
-    behind = [rank for rank, one in enumerate(held) if (one.step, one.checksum) != (best.step, best.checksum)]
-    if behind:
-        _send(training, source, behind, best.checksum, timedelta(seconds=lease))
+    sources = {
+        rank: first + rank % shards
+        for rank, one in enumerate(held)
+        if (one.step, one.checksum) != (held[first + rank % shards].step, held[first + rank % shards].checksum)
+    }
+    if sources:
+        _send(training, sources, best.checksum, timedelta(seconds=lease))
     return best
 
 
-def _send(
-    training: TrainingState, source: int, behind: list[int], checksum: str, patience: timedelta
-) -> None:
+def gather(mine: Held) -> list[Any]:
+    """Returns what each rank holds."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, tuple(mine))
+    return every
+
+
+def _send(training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta) -> None:
+    """Sends the state to the ranks behind, each from its source."""
     rank, size, written, error = dist.get_rank(), 0, None, None
-    if rank == source:
+    behind = [other for other, source in sources.items() if source == rank]
+    if behind:
         try:
             written = training.write()
             size = written.numel()
         except InputError as failed:
             error = str(failed)
-    note: list[Any] = [size, error]
-    dist.broadcast_object_list(note, source)
-    size, error = note
-    if error is not None:
-        raise InputError(error)
+    notes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(notes, (size, error))
+    for _, error in notes:
+        if error is not None:
+            raise InputError(error)
     if written is not None:
         _pass_on(written, dist.isend, behind, patience)
-    elif rank in behind:
-        received = torch.empty(size, dtype=torch.uint8)
-        _pass_on(received, dist.irecv, [source], patience)
+    elif rank in sources:
+        received = torch.empty(notes[sources[rank]][0], dtype=torch.uint8)
+        _pass_on(received, dist.irecv, [sources[rank]], patience)
         # All of it is here: from now on nothing can end half-way but this process.
         training.read(received)
         if training.checksum() != checksum:
@@ -186,6 +230,7 @@ def _pass_on(
 def _bits(tensor: torch.Tensor) -> str:
     """Sums a tensor's bits as whole numbers, on its own device."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     whole = flat.detach().contiguous().view(kinds[flat.element_size()])
     return f"{tuple(tensor.shape)} {whole.sum(dtype=torch.int64).item()}"

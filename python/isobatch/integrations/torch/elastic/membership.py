@@ -50,6 +50,7 @@ class Membership:
     A crew's list is closed once, by the store's compare-and-set: there is one truth. Who is not on it is out, and comes in at the next.
 
     Args:
+        shards: the ranks of a replica, which is in a crew as a whole.
         ranks: how many the first crew waits for.
         min_ranks: the fewest that go on; None: more than half of the crew before.
         lease: seconds of silence after which a rank is lost.
@@ -60,9 +61,17 @@ class Membership:
     """
 
     def __init__(
-        self, store: Store, name: str, *, ranks: int, min_ranks: int | None, lease: float, timeout: float
+        self,
+        store: Store,
+        name: str,
+        *,
+        ranks: int,
+        min_ranks: int | None,
+        lease: float,
+        timeout: float,
+        shards: int = 1,
     ) -> None:
-        self.store, self.lease, self.timeout = store, lease, timeout
+        self.store, self.lease, self.timeout, self.shards = store, lease, timeout, shards
         self.ranks, self.min_ranks, self.name = ranks, min_ranks, name
         self.lifeline = Lifeline(store.address)
         self.id = f"{name}|{self.lifeline.address}|{store.number('ids')}"
@@ -217,6 +226,11 @@ class _Closing:
             (seat for seat in alive if seat.id not in self._old), key=lambda seat: natural(seat.id)
         )
         if any(seat.vote >= 0 for seat in members):
+            if self._all.shards > 1:
+                whole, rest = _whole_replicas(members, self._old, self._all.shards)
+                if not whole:
+                    return self._given_up(_no_replica(members, len(self._old), self._all.shards))
+                members, others = whole, [*rest, *others]
             return self._going_on(members, others, late)
         return self._beginning([*members, *others], late)
 
@@ -230,11 +244,12 @@ class _Closing:
     def _going_on(self, members: list[Seat], others: list[Seat], late: bool) -> Roster | None:
         if self._all.id not in self._old:
             return None  # Only who has the run knows with how many it can go on.
-        least = self._all.least(len(self._old))
+        least, shards = self._all.least(len(self._old)), self._all.shards
+        others = _full(others, shards)
         count = len(members) + (len(others) if self._all.min_ranks else 0)
         if count >= least:
             while others and not self._all.fits(len(members) + len(others)):
-                others.pop()
+                del others[-shards:]
             return Roster(self._number, (*members, *others))
         what, hint = (
             ("min_ranks is", "")
@@ -257,7 +272,7 @@ class _Closing:
             # One may wait for a collective's end, as long as all wait for it; it is waited for once that is over.
             return self._given_up(why) if self._waited > 2 * self._all.timeout else None
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
-            return Roster(self._number, tuple(seats))
+            return Roster(self._number, tuple(_full(seats, self._all.shards)))
         return (
             self._given_up(f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s")
             if late
@@ -330,7 +345,32 @@ class Heartbeat(threading.Thread):
         if self._store.has(f"{number}/over"):
             self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
         elif full and self._store.has(f"{number + 1}/in"):
-            self.wanted = True
+            waiting = {_seat(line).id for line in self._store.lines(f"{number + 1}/in")}
+            self.wanted = sum(not self._beats.gone(one) for one in waiting) >= self._membership.shards
+
+
+def _full(seats: list[Seat], shards: int) -> list[Seat]:
+    """Returns as many seats as are whole replicas."""
+    return seats[: len(seats) // shards * shards]
+
+
+def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[list[Seat], list[Seat]]:
+    """Parts the members of the crew before in those whose replica has all of its shards, and the rest, whose state counts no more."""
+    holds = {seat.id for seat in members if seat.vote >= 0}
+    replicas = [{*old[first : first + shards]} for first in range(0, len(old), shards)]
+    whole = set().union(*(replica for replica in replicas if replica <= holds))
+    return (
+        [seat for seat in members if seat.id in whole],
+        [seat._replace(vote=OUT) for seat in members if seat.id not in whole],
+    )
+
+
+def _no_replica(members: list[Seat], before: int, shards: int) -> str:
+    names = ", ".join(seat.name for seat in members)
+    return (
+        f"no replica is left with all of its shards: of {before // shards} replicas of {shards} ranks only {names} are left; start a new run "
+        "from a checkpoint"
+    )
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from types import MethodType
@@ -24,6 +24,7 @@ from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import Held, TrainingState, check_whole, heal
 from isobatch.integrations.torch.elastic.membership import NEW, OUT, Heartbeat, Membership, Roster
+from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
 from isobatch.integrations.torch.elastic.store import Store, StoreGone
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
@@ -41,6 +42,8 @@ def survivors(
     store: str | None = None,
     ranks: int | None = None,
     min_ranks: int | None = None,
+    shard: Callable[[nn.Module, Any], Any] | None = None,
+    shards: int = 1,
     name: str | None = None,
     state: dict[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
@@ -72,6 +75,8 @@ def survivors(
         store: "host:port" of `isobatch store`; None: MASTER_ADDR and MASTER_PORT.
         ranks: how many the first crew waits for; None: WORLD_SIZE.
         min_ranks: the fewest that go on; None: more than half of the crew before.
+        shard: of HSDP: shards net over a mesh of (replicate, shard), `lambda net, mesh: fully_shard(net, mesh=mesh)`; called for each crew.
+        shards: the ranks that hold a replica together; a lost one takes its replica out, until there is another in its place.
         name: this rank's own; None: the host and LOCAL_RANK.
         state: of a checkpoint, what `crew.run.state_dict()` gave; net and optimizer are loaded already.
         extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and load_state_dict.
@@ -89,6 +94,7 @@ def survivors(
             raise must_be("a whole number from 1", value, field=field)
     if min_ranks is not None and min_ranks > count:
         raise must_be(f"at most ranks, {count}", min_ranks, field="min_ranks")
+    check_shards(shard, shards, count)
     for field, seconds in ("lease", lease), ("timeout", timeout):
         if not seconds > 0:
             raise must_be("above 0 seconds", seconds, field=field)
@@ -100,8 +106,11 @@ def survivors(
     check_whole(net, optimizer)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
     found = Store(address, max(lease, _STORE_SECONDS))
-    members = Membership(found, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout)
-    training = TrainingState(net, optimizer, extra or {})
+    whole = TrainingState(net, optimizer, extra or {})
+    training = whole if shard is None else ShardedState(net, optimizer, extra or {}, shard, shards)
+    members = Membership(
+        found, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout, shards=shards
+    )
     return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
 
 
@@ -187,7 +196,12 @@ class _Survivors:
                 with suppress(StoreGone):  # `form` says so.
                     self._members.say_over(self._why)
                 self._pulse.exit()
-                self._group.free()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Frees a crew's group, and what of the training holds it."""
+        self._training.fold()
+        self._group.free()
 
     def _take_seat(self, table: Roster) -> None:
         """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does only when it is healed."""
@@ -201,7 +215,7 @@ class _Survivors:
             self._without = OUT
 
     def _made(self, table: Roster) -> Crew:
-        members, parameter = self._members, next(self._training.net.parameters())
+        members = self._members
         self._refuse_standstill(table)
         crew = Crew(members, self._training, self._group, self._pulse, self._where)
         self._group.begin()
@@ -211,13 +225,14 @@ class _Survivors:
             table.number,
             crew.rank,
             crew.size,
-            cuda=parameter.is_cuda,
+            cuda=self._training.device.type == "cuda",
             lease=members.lease,
             timeout=members.timeout,
         )
+        self._training.unfold(members.lease, members.timeout)
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
-        best = heal(self._training, mine, members.lease)
+        best = heal(self._training, self._training.settle(mine), members.lease)
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
@@ -246,6 +261,10 @@ class _Survivors:
         over = not goes_on and self._members.end()
         run.free()
         crew.close()
+        if over:
+            self._group.free()
+        else:
+            self._let_go()
         return over
 
     def _refuse_what_is_over(self) -> None:
@@ -258,7 +277,8 @@ class _Survivors:
     def _check_counts(self, crew: Crew) -> None:
         """Refuses settings that would end the run at the first loss."""
         least = self._members.least(crew.size)
-        for count, plan in crew.run.plans(range(least, crew.size)).items():
+        shards = self._members.shards
+        for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():
             if plan.status == "infeasible":
                 raise InputError(
                     f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
@@ -296,9 +316,15 @@ class _Survivors:
             crew = self._crew
             if crew is None:
                 return step(*args, **options)
+            if not crew.void and crew.run.under_way is not None:
+                crew.commit(crew.run.under_way + 1)
             if crew.void:
                 return None
-            done = step(*args, **options)
+            try:
+                done = step(*args, **options)
+            except RuntimeError:
+                self._hold(False)  # It holds half a step.
+                raise
             if (number := crew.run.under_way) is not None:
                 crew.applied = number + 1
             return done

@@ -1,0 +1,237 @@
+"""A training whose replicas are groups of ranks, each with a shard (HSDP): sharded anew for each crew, from the shards that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import _composable_state
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, debug, distribute_tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.healing import Held, TrainingState, gather
+from isobatch.integrations.torch.elastic.membership import OUT
+
+Shard: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
+"""Applies fully_shard to a network, over a mesh of (replicate, shard)."""
+
+
+class _Part(NamedTuple):
+    """A DTensor without its mesh, whose groups end with the crew."""
+
+    local: torch.Tensor
+    placements: tuple[Any, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+class ShardedState(TrainingState):
+    """A training state of which each rank holds a shard.
+
+    What fully_shard has made of a network is of one crew: its groups, and what a pass that was cut off left behind. So the network is made
+    anew for each crew, out of a copy without values, and gets the shards that this rank holds. The object stays the same, its modules and
+    parameters do not.
+    """
+
+    def __init__(
+        self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any], shard: Shard, shards: int
+    ) -> None:
+        super().__init__(net, optimizer, extra)
+        self._shard, self.shards = shard, shards
+        names = {parameter: name for name, parameter in net.named_parameters()}
+        self._names = [[names.get(one, "") for one in group["params"]] for group in optimizer.param_groups]
+        if not all(name for group in self._names for name in group):
+            raise InputError("optimizer must have parameters of net only: shard those of one network")
+        self._plain = _without_values(net)
+        self._mesh: DeviceMesh | None = None
+        self._place = 0
+        self._folded: Any = None
+        self._sharded: dict[str, Any] = {}
+        self._prepared: tuple[int, Any] | None = None
+
+    def description(self) -> dict[str, Any]:
+        return {**super().description(), "shards": self.shards}
+
+    # ---- from crew to crew ----
+
+    def unfold(self, lease: float, timeout: float) -> None:
+        """Shards the network over this rank's replica in the new crew.
+
+        Raises:
+            InputError: `shard` leaves a parameter whole.
+        """
+        before, self._place = self._place, dist.get_rank() % self.shards
+        self._mesh = _mesh(self.shards, self.device.type, timedelta(seconds=lease), timedelta(seconds=timeout))
+        folded, self._folded = self._folded, None
+        if folded is not None:
+            _become(self.net, deepcopy(self._plain))
+        self._shard(self.net, self._mesh)
+        for name, parameter in self.net.named_parameters():
+            if not isinstance(parameter, DTensor) or parameter.device_mesh != self._mesh:
+                raise InputError(
+                    f"shard must leave no parameter whole, and {name} is: call fully_shard(net, mesh=mesh) in it, with the mesh that it is given",
+                    field="shard",
+                )
+        if folded is None:
+            self._deal_states()
+        else:
+            net, optimizer = self.unpack(folded)
+            if before != self._place:  # It holds another shard, and gets this one's from a replica that goes on.
+                net, optimizer = {}, None
+            self._assign(net)
+            self._set_parameters(dict(self.net.named_parameters()))
+            if optimizer is not None:
+                self.optimizer.load_state_dict(optimizer)
+        self._sharded = dict(self.net.named_parameters(remove_duplicate=False))
+
+    def fold(self) -> None:
+        """Lets go of the crew's mesh: all that is left is this rank's shards."""
+        if self._mesh is None:
+            return
+        # A pass that was cut off has parameters of whole layers in their place, so the shards are those of the beginning.
+        values = {**dict(self.net.named_buffers()), **self._sharded}
+        self._folded = self.pack([values, self.optimizer.state_dict()])
+        self._sharded = {}
+        _become(self.net, deepcopy(self._plain))
+        self._set_parameters(dict(self.net.named_parameters()))
+        self.optimizer.state.clear()
+        self._mesh._pg_registry.clear()
+        self._mesh = None
+        debug._clear_sharding_prop_cache()  # It has meshes of crews before, which are equal to later ones.
+
+    def pack(self, tree: Any) -> Any:
+        """Puts parts in the place of DTensors."""
+        return tree_map_only(
+            DTensor,
+            lambda one: _Part(one.to_local().detach(), one.placements, one.shape, one.stride()),
+            tree,
+        )
+
+    def unpack(self, tree: Any) -> Any:
+        """Puts DTensors of this crew in the place of parts."""
+        return tree_map_only(_Part, self._whole, tree, is_leaf=lambda one: isinstance(one, _Part))
+
+    def _whole(self, part: _Part) -> DTensor:
+        local = part.local.to(self.device)
+        return DTensor.from_local(
+            local, self._mesh, part.placements, run_check=False, shape=part.shape, stride=part.stride
+        )
+
+    def _assign(self, values: dict[str, Any]) -> None:
+        """Gives the parameters, which have no storage, their values, or room for them."""
+        made: dict[int, nn.Parameter] = {}
+        for name, parameter in self.net.named_parameters(remove_duplicate=False):
+            if id(parameter) not in made:
+                value = values.get(name)
+                value = torch.empty_like(parameter, device=self.device) if value is None else value
+                made[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+            values[name] = made[id(parameter)]
+        self.net.load_state_dict(values, strict=False, assign=True)
+
+    def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Gives the optimizer the network's parameters; their states move with them."""
+        for group, names in zip(self.optimizer.param_groups, self._names, strict=True):
+            for at, name in enumerate(names):
+                state = self.optimizer.state.pop(group["params"][at], None)
+                group["params"][at] = parameters[name]
+                if state is not None:
+                    self.optimizer.state[parameters[name]] = state
+
+    def _deal_states(self) -> None:
+        """Shards what the optimizer has of a checkpoint, like its parameters."""
+        self._set_parameters(dict(self.net.named_parameters()))
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = distribute_tensor(
+                        value, parameter.device_mesh, parameter.placements, src_data_rank=None
+                    )
+
+    # ---- a step that some ranks have applied ----
+
+    def prepare(self, step: int) -> None:
+        """Keeps the gradients of a step that every rank may have been about to apply, since some may have applied it."""
+        self._prepared = step, self.pack([one.grad for one in self._parameters()])
+
+    def settle(self, mine: Held) -> Held:
+        """Applies the step that another rank of the crew before has applied, where this one was about to: a shard is of the same step as
+        the others. What the loop does after it is not done again, so with `extra` the rank gets the state of another replica."""
+        every = [Held(*one) for one in gather(mine)]
+        ahead = max(every, key=lambda one: (one.trained, one.step))
+        prepared, self._prepared = self._prepared, None
+        if not mine.trained or mine.step == ahead.step:
+            return mine
+        if prepared is None or prepared[0] != ahead.step or self.extra:
+            return mine._replace(step=OUT, trained=False)
+        for parameter, gradient in zip(self._parameters(), self.unpack(prepared[1]), strict=True):
+            parameter.grad = gradient
+        type(self.optimizer).step(self.optimizer)  # type: ignore[call-arg]
+        self.optimizer.zero_grad()
+        return Held(ahead.step, True, self.checksum(), ahead.run)
+
+    def _parameters(self) -> list[Any]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def check_shards(shard: Shard | None, shards: int, ranks: int) -> None:
+    """Refuses replicas that the ranks do not fill, and a single one.
+
+    Raises:
+        InputError: naming what to give.
+    """
+    if type(shards) is not int or shards < 1:
+        raise must_be("a whole number from 1", shards, field="shards")
+    if (shard is None) != (shards == 1):
+        raise InputError(
+            "shard and shards go together: pass shard=, which calls fully_shard(net, mesh=mesh), and shards=, the ranks of a replica, from 2",
+            field="shard" if shard is None else "shards",
+        )
+    if ranks % shards:
+        raise must_be(f"a multiple of shards, {shards}", ranks, field="ranks")
+    if shard is not None and ranks == shards:
+        raise InputError(
+            f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only replica is lost; train with "
+            "ElasticRun and go on from a checkpoint",
+            field="ranks",
+        )
+
+
+def _mesh(shards: int, device: str, connecting: timedelta, timeout: timedelta) -> DeviceMesh:
+    """Forms the groups of this rank: the same shard of all replicas, and its replica."""
+    ranks = torch.arange(dist.get_world_size()).view(-1, shards)
+    row, column = divmod(dist.get_rank(), shards)
+    groups = []
+    for members in ranks[:, column].tolist(), ranks[row].tolist():
+        groups.append(dist.new_group(members, timeout=connecting, use_local_synchronization=True))
+        set_timeout(timeout, groups[-1])
+    return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
+
+
+def _without_values(net: nn.Module) -> nn.Module:
+    """Copies a network, with parameters that have no storage."""
+    memo: dict[int, Any] = {}
+    for parameter in net.parameters():
+        empty = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        empty.__dict__.update(parameter.__dict__)
+        memo[id(parameter)] = empty
+    try:
+        return deepcopy(net, memo)
+    except Exception as error:  # Whatever a module of the user's raises.
+        raise InputError(f"net cannot be copied: {type(error).__name__}: {error}", field="net") from None
+
+
+def _become(net: nn.Module, other: nn.Module) -> None:
+    """Makes a network another, in place: who holds it holds the one of the present crew."""
+    net.__class__ = other.__class__
+    net.__dict__.clear()
+    net.__dict__.update(other.__dict__)
+    _composable_state._module_state_mapping.pop(net, None)
