@@ -1,10 +1,11 @@
 """Kills, pauses and joins ranks of a surviving run at random, and compares it with the run that nobody disturbed.
 
     python bench/survive_chaos.py --runs 40 --folder /tmp/chaos
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --shards 2          # 3 replicas of 2 ranks
     python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk      # as root: namespaces, a tmpfs
 
 A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past its lease and woken
-(SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One rank that holds the state is always left.
+(SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One replica that holds the state is always left.
 With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
 --disk checkpoints are written to a disk that is full now and then, which ends the rank that writes.
 """
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -52,6 +54,7 @@ class Chaos:
         self.dead: set[str] = set()
         self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
         self.link: tuple[int, float] | None = None
+        self.shards = ranks.options["shards"]
 
     def start(self, name: str, **options: int) -> None:
         """Starts a rank, on the next host."""
@@ -66,26 +69,30 @@ class Chaos:
             if process.exitcode is None and name not in self.dead
         ]
 
-    def members(self) -> list[str]:
-        """Who was seen in the last crew, and is there."""
+    def exposed(self) -> list[str]:
+        """Who was seen in the last crew, and is there, but for one replica."""
         log = [line for line in lines(self.ranks.folder) if "at" in line]
         last = max((line["crew"] for line in log), default=-1)
-        names = {line["rank_of"].split("-")[1] for line in log if line["crew"] == last}
-        return [name for name in self.alive() if name in names and name not in self.paused]
+        ranks = {line["rank_of"].split("-")[1]: line["rank"] for line in log if line["crew"] == last}
+        there = {name: ranks[name] for name in self.alive() if name in ranks and name not in self.paused}
+        replicas = Counter(rank // self.shards for rank in there.values())
+        whole = [replica for replica, count in replicas.items() if count == self.shards]
+        stays = self.draw.choice(whole) if whole else None
+        return [name for name, rank in there.items() if whole and rank // self.shards != stays]
 
     def event(self) -> None:
         """Does one thing."""
         self.relent()
-        members = self.members()
+        exposed = self.exposed()
         what = self.draw.random()
-        if what < 0.5 and len(members) > 1:
-            for name in self.draw.sample(members, min(self.draw.choice((1, 1, 2, 3)), len(members) - 1)):
+        if what < 0.5 and exposed:
+            for name in self.draw.sample(exposed, min(self.draw.choice((1, 1, 2, 3)), len(exposed))):
                 self.ranks.processes[name].kill()
                 self._note("kills", kill=name)
                 self.dead.add(name)
                 time.sleep(self.draw.choice((0.0, 0.0, 0.05, 0.2)))
-        elif what < 0.6 and len(members) > 1 and not self.paused:
-            name = self.draw.choice(members)
+        elif what < 0.6 and exposed and not self.paused:
+            name = self.draw.choice(exposed)
             self.ranks.signal(name, signal.SIGSTOP)
             self.paused[name] = time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self._note("pauses", pause=name)
@@ -93,9 +100,11 @@ class Chaos:
             self.link = self.draw.randint(1, HOSTS), time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self.hosts.cut(self.link[0])
             self._note("cuts", cut=self.link[0])
-        elif what < 0.75 and self.disk is not None and len(members) > 1:
+        elif what < 0.75 and self.disk is not None and exposed:
             self.fill()
-        if len(self.alive()) < self.draw.choice((2, 3, 4, 5)):
+        for _ in range(
+            self.shards if len(self.alive()) < self.shards * self.draw.choice((2, 3, 4, 5)) else 0
+        ):
             self.start(f"j{self.counts['joins'] + 1}")
             self.counts["joins"] += 1
 
@@ -147,11 +156,13 @@ FULL = "No space left", "file write failed", "unexpected pos"
 
 
 def one(
-    folder: Path, seed: int, limit: float, alone: tuple[dict, dict], *, hosts: bool, disk: bool
+    folder: Path, seed: int, limit: float, alone: tuple[dict, dict], *, shards: int, hosts: bool, disk: bool
 ) -> tuple[list[str], str, Chaos]:
     """Runs one training with its chaos; gives what was wrong, and a line."""
     draw = random.Random(seed)
-    options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4)}
+    options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4), "shards": shards}
+    if shards > 1:
+        options |= {"ranks": 3 * shards, "min_ranks": shards, "timeout": 20.0}
     begun = time.monotonic()
     with ExitStack() as stack:
         links = stack.enter_context(Hosts(HOSTS + 1, "1gbit", name="ibs")) if hosts else None
@@ -161,8 +172,8 @@ def one(
         store = (f"{NETWORK}.{HOSTS + 1}", f"{links.name}-h{HOSTS + 1}") if links else None
         ranks = stack.enter_context(Ranks(folder, options, store))
         chaos = Chaos(ranks, draw, links, full)
-        for rank in range(OPTIONS["ranks"]):
-            chaos.start(f"r{rank}", seed=rank)
+        for rank in range(options["ranks"]):
+            chaos.start(f"r{rank}", seed=rank if shards == 1 else 0)
         while time.monotonic() - begun < limit:
             time.sleep(draw.uniform(0.1, 0.9))
             log = lines(folder)
@@ -199,6 +210,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="the first run's seed")
     parser.add_argument("--limit", type=float, default=150, metavar="SECONDS", help="for one run")
+    parser.add_argument("--shards", type=int, default=1, help="the ranks of a replica (HSDP)")
     parser.add_argument("--hosts", action="store_true", help="cut links too; needs root")
     parser.add_argument("--disk", action="store_true", help="fill the checkpoints' disk too; needs root")
     args = parser.parse_args()
@@ -208,7 +220,9 @@ def main() -> int:
     for seed in range(args.first, args.first + args.runs):
         folder = args.folder / f"run-{seed}"
         shutil.rmtree(folder, ignore_errors=True)
-        wrong, line, chaos = one(folder, seed, args.limit, alone, hosts=args.hosts, disk=args.disk)
+        wrong, line, chaos = one(
+            folder, seed, args.limit, alone, shards=args.shards, hosts=args.hosts, disk=args.disk
+        )
         counts = {kind: count + chaos.counts[kind] for kind, count in counts.items()}
         bad += bool(wrong)
         waits += gaps(folder)

@@ -139,7 +139,9 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     if not finals:
         found.append("no rank came to the end")
     for final in finals:
-        far = max(_apart(mine, weights[name], final.get("place")) for name, mine in final.items() if name in weights)
+        far = max(
+            _apart(mine, weights[name], final.get("place")) for name, mine in final.items() if name in weights
+        )
         apart = max(apart, far)
     if not apart <= CLOSE:
         found.append(f"the weights are {apart:.1e} apart")

@@ -3,8 +3,8 @@
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-shards (the ranks of a replica, under fully_shard), disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
-kills ([step, where] of this rank, each where one of PLACES, or [crew, "forming" or "healing"], or [0, "connecting"]), and signal, SIGKILL or SIGSTOP.
+shards (the ranks of a replica, under fully_shard), clip (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not
+hear that all are about to apply it), disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
 from isobatch.integrations.torch.elastic import healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
+from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
 
@@ -84,7 +85,7 @@ def undisturbed(options) -> tuple[dict, dict]:
             index, x, y = micro.batch
             (mse_loss(net(x), y) * micro.weight).backward()
             ids += index.tolist()
-        if "clip" in options:
+        if options.get("clip"):
             nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
         steps[step.number] = sorted(ids), optimizer.param_groups[0]["lr"]
         optimizer.step()
@@ -164,12 +165,21 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         return new_group(*args, **settings)
 
     torch.distributed.new_group = connecting
+    commit = Crew.commit
+
+    def committed(crew, step):
+        commit(crew, step)
+        if step - 1 == options.get("deaf"):
+            crew._training.prepare(step)
+            raise RuntimeError("gloo: the connection was closed")
+
+    Crew.commit = committed
     if options.get("phases"):
         _say_phases(say)
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     shards = options.get("shards", 1)
     if shards > 1:
-        given |= {"shard": shard, "shards": shards}
+        given |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
         given["extra"] = {"averages": averages}
     crews = survivors(
@@ -185,9 +195,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
             model = crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
-            loader = crew.run.loader(
-                data, num_workers=options.get("workers", 0), equal_passes=shards > 1
-            )
+            loader = crew.run.loader(data, num_workers=options.get("workers", 0), equal_passes=shards > 1)
             for step in crew.run.steps(loader):
                 ids: list[int] = []
                 at(step.number, "forward")
@@ -205,7 +213,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                         if not micro.last:
                             at(step.number, "between")
                         loss.backward()
-                if "clip" in options:
+                if options.get("clip"):
                     nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
                 at(step.number, "reduced")
                 optimizer.step()
@@ -226,8 +234,10 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                     if "disk" in options:
                         write(Path(options["disk"]), net, optimizer, crew)
     if shards > 1:
-        whole = {name: one.to_local() for name, one in net.named_parameters()}
-        torch.save({"place": (crew.rank % shards, shards), **whole}, folder / f"final-{name}-{os.getpid()}.pt")
+        whole = {name: one.to_local().detach() for name, one in net.named_parameters()}
+        torch.save(
+            {"place": (crew.rank % shards, shards), **whole}, folder / f"final-{name}-{os.getpid()}.pt"
+        )
         say(ended=True)
         return
     torch.save(

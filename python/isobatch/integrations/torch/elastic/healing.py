@@ -91,9 +91,7 @@ class TrainingState:
         """
         file = io.BytesIO()
         try:
-            torch.save(
-                self.pack([self.net.state_dict(), self.optimizer.state_dict(), self.extras()]), file
-            )
+            torch.save(self.pack([self.net.state_dict(), self.optimizer.state_dict(), self.extras()]), file)
         except Exception as error:  # Whatever a user's own state_dict raises.
             raise InputError(
                 f"the training's state cannot be sent: {type(error).__name__}: {error}"
@@ -165,7 +163,9 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     first = max(range(0, len(held), shards), key=worth)
     best = held[first + dist.get_rank() % shards]
     if not all(worth(first)[:2]) and any(one.trained for one in held):
-        raise InputError("no replica is left with all of its shards at the same step: go on from a checkpoint")
+        raise InputError(
+            "no replica is left with all of its shards at the same step: go on from a checkpoint"
+        )
     begins = {one.step for one in held if not one.trained and one.step != OUT}
     if not best.trained and len(begins) > 1:
         raise InputError(
@@ -175,7 +175,8 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     sources = {
         rank: first + rank % shards
         for rank, one in enumerate(held)
-        if (one.step, one.checksum) != (held[first + rank % shards].step, held[first + rank % shards].checksum)
+        if (one.step, one.checksum)
+        != (held[first + rank % shards].step, held[first + rank % shards].checksum)
     }
     if sources:
         _send(training, sources, best.checksum, timedelta(seconds=lease))

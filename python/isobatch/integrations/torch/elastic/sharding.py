@@ -70,7 +70,9 @@ class ShardedState(TrainingState):
             InputError: `shard` leaves a parameter whole.
         """
         before, self._place = self._place, dist.get_rank() % self.shards
-        self._mesh = _mesh(self.shards, self.device.type, timedelta(seconds=lease), timedelta(seconds=timeout))
+        self._mesh = _mesh(
+            self.shards, self.device.type, timedelta(seconds=lease), timedelta(seconds=timeout)
+        )
         folded, self._folded = self._folded, None
         if folded is not None:
             _become(self.net, deepcopy(self._plain))
@@ -85,7 +87,9 @@ class ShardedState(TrainingState):
             self._deal_states()
         else:
             net, optimizer = self.unpack(folded)
-            if before != self._place:  # It holds another shard, and gets this one's from a replica that goes on.
+            if (
+                before != self._place
+            ):  # It holds another shard, and gets this one's from a replica that goes on.
                 net, optimizer = {}, None
             self._assign(net)
             self._set_parameters(dict(self.net.named_parameters()))
@@ -104,9 +108,9 @@ class ShardedState(TrainingState):
         _become(self.net, deepcopy(self._plain))
         self._set_parameters(dict(self.net.named_parameters()))
         self.optimizer.state.clear()
-        self._mesh._pg_registry.clear()
+        getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
-        debug._clear_sharding_prop_cache()  # It has meshes of crews before, which are equal to later ones.
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call] # It has meshes of crews before, which are equal to later ones.
 
     def pack(self, tree: Any) -> Any:
         """Puts parts in the place of DTensors."""
@@ -149,7 +153,8 @@ class ShardedState(TrainingState):
     def _deal_states(self) -> None:
         """Shards what the optimizer has of a checkpoint, like its parameters."""
         self._set_parameters(dict(self.net.named_parameters()))
-        for parameter, state in self.optimizer.state.items():
+        for parameter in self._parameters():
+            state = self.optimizer.state.get(parameter, {})
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[name] = distribute_tensor(
@@ -174,7 +179,7 @@ class ShardedState(TrainingState):
             return mine._replace(step=OUT, trained=False)
         for parameter, gradient in zip(self._parameters(), self.unpack(prepared[1]), strict=True):
             parameter.grad = gradient
-        type(self.optimizer).step(self.optimizer)  # type: ignore[call-arg]
+        type(self.optimizer).step(self.optimizer)
         self.optimizer.zero_grad()
         return Held(ahead.step, True, self.checksum(), ahead.run)
 
@@ -209,7 +214,7 @@ def _mesh(shards: int, device: str, connecting: timedelta, timeout: timedelta) -
     """Forms the groups of this rank: the same shard of all replicas, and its replica."""
     ranks = torch.arange(dist.get_world_size()).view(-1, shards)
     row, column = divmod(dist.get_rank(), shards)
-    groups = []
+    groups: list[Any] = []
     for members in ranks[:, column].tolist(), ranks[row].tolist():
         groups.append(dist.new_group(members, timeout=connecting, use_local_synchronization=True))
         set_timeout(timeout, groups[-1])

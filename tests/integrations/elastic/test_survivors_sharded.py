@@ -1,0 +1,209 @@
+"""Replicas of two or three shards: a lost rank takes its replica out, and the run is the one that nobody disturbed."""
+
+import signal
+import threading
+
+import pytest
+
+import isobatch as ib
+
+torch = pytest.importorskip("torch", reason="survivors drives a torch training")
+
+from ddp import surviving  # noqa: E402
+from ddp.crews import Ranks, faults, lines  # noqa: E402
+from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
+
+OPTIONS = {
+    "ranks": 4,
+    "min_ranks": 2,
+    "shards": 2,
+    "lease": 10.0,
+    "timeout": 60.0,
+    "steps": 30,
+    "recipe": {"warmup": "5st"},
+    "inside": True,
+    "clip": 0.05,
+}
+DEAD = -signal.SIGKILL
+OVER = 4
+"""Who waited for its replica when the run ended."""
+
+
+@pytest.fixture(scope="module")
+def alone():
+    before = torch.get_default_dtype()
+    yield surviving.undisturbed(OPTIONS)
+    torch.set_default_dtype(before)
+
+
+def through(folder, alone, kills, expected, late=(), each=None, **options):
+    """Trains through kills of ranks; gives the crews' sizes in order."""
+    asked = {**OPTIONS, **options}
+    with Ranks(folder, asked) as ranks:
+        for rank in range(asked["ranks"]):
+            ranks.start(f"r{rank}", kills=kills.get(rank, []), **(each or {}).get(rank, {}))
+        for name in late:
+            ranks.wait_for(lambda line: line.get("done") == 8)
+            ranks.start(name, seed=9)
+        codes = ranks.wait(150)
+    assert codes == expected, [ranks.said(name) for name in codes]
+    assert faults(folder, alone)[0] == []
+    crews = {line["crew"]: line["of"] for line in lines(folder) if "at" in line}
+    return [crews[number] for number in sorted(crews)]
+
+
+def test_a_lost_rank_takes_its_replica_out_until_another_comes(tmp_path, alone):
+    expected = {"r0": 0, "r1": DEAD, "r2": 0, "r3": 0, "late": 0}
+    assert through(tmp_path, alone, {1: [[5, "between"]]}, expected, ["late"], pause=0.2) == [4, 2, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("place", surviving.PLACES)
+def test_a_loss_at_each_line_of_the_loop(tmp_path, place, inside):
+    """Without `with crew:` the loop has no collective of its own, as clipping is."""
+    options = {"inside": inside, "clip": 0.05 if inside else None}
+    expected = {"r0": DEAD, "r1": OVER, "r2": 0, "r3": 0}
+    alone = surviving.undisturbed({**OPTIONS, **options})
+    assert through(tmp_path, alone, {0: [[12, place]]}, expected, **options) == [4, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kills", "late", "expected", "sizes", "options"),
+    [
+        ({0: [[9, "forward"]], 1: [[9, "forward"]]}, ["a", "b"], {"a": 0, "b": 0}, [4, 2, 4], {"pause": 0.2}),
+        ({1: [[5, "between"]], 4: [[15, "reduced"]]}, [], {}, [6, 4, 4], {"ranks": 6}),
+        ({4: [[5, "forward"]]}, ["a"], {"a": 0}, [6, 3, 6], {"ranks": 6, "shards": 3, "pause": 0.2}),
+    ],
+)
+def test_replicas_go_and_come_as_a_whole(tmp_path, alone, kills, late, expected, sizes, options):
+    codes = {f"r{rank}": DEAD if rank in kills else 0 for rank in range(options.get("ranks", 4))}
+    assert through(tmp_path, alone, kills, {**codes, **expected}, late, **options) == sizes
+
+
+@pytest.mark.slow
+def test_a_step_that_a_rank_was_about_to_apply_is_applied_where_another_did(tmp_path, alone):
+    """Rank 0 does not hear that all are ready, and rank 1, the other half of the only replica left, has applied the step."""
+    expected = {"r0": 0, "r1": 0, "r2": DEAD, "r3": OVER}
+    assert through(tmp_path, alone, {2: [[12, "applied"]]}, expected, each={0: {"deaf": 12}}) == [4, 2]
+
+
+@pytest.mark.slow
+def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:
+        for rank in range(4):
+            ranks.start(f"r{rank}", kills=[[12, "between"]] if rank in (1, 2) else [], check=True)
+        codes = ranks.wait(90)
+    assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD, "r3": 3}
+    why = "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; the run ends here at step 12"
+    assert why in ranks.said("r0")
+    assert why in ranks.said("r3")
+    assert "the last state that was taken is of step 10" in ranks.said("r0")
+
+
+# ---- the list ----
+
+
+@pytest.fixture
+def store():
+    made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{made.port}"
+    del made
+
+
+@pytest.fixture
+def replicas(store):
+    """Makes members; those of the first crew are formed."""
+    made = []
+
+    def member(name):
+        options = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 5.0, "timeout": 8.0}
+        made.append(Membership(Store(store, 5.0), name, **options))
+        return made[-1]
+
+    def form(those, vote):
+        found = {}
+
+        def come(one):
+            try:
+                found[one.name] = one.form(vote, OUT if vote >= 0 else vote)
+            except ib.InputError as error:
+                found[one.name] = str(error)
+
+        threads = [threading.Thread(target=come, args=(one,), daemon=True) for one in those]
+        [thread.start() for thread in threads]
+        return found, threads
+
+    first = [member(f"r{rank}") for rank in range(4)]
+    [thread.join(20) for thread in form(first, NEW)[1]]
+    yield member, form, first
+    for one in made:
+        one.leave()
+
+
+def seats(table):
+    return [(seat.name, seat.vote) for seat in table.seats]
+
+
+def test_a_list_has_whole_replicas_only(replicas):
+    member, form, (zero, one, *others) = replicas
+    one.leave()
+    waiting, (waits,) = form([zero], 7)
+    found, threads = form(others, 7)
+    [thread.join(20) for thread in threads]
+    assert seats(found["r2"]) == seats(found["r3"]) == [("r2", 7), ("r3", 7)]
+    assert not waiting
+    new, (comes,) = form([member("late")], NEW)
+    comes.join(0.5)
+    assert not new
+    found, threads = form(others, 9)
+    [thread.join(20) for thread in [*threads, waits, comes]]
+    assert seats(found["r2"]) == seats(waiting["r0"]) == [("r2", 9), ("r3", 9), ("late", NEW), ("r0", OUT)]
+
+
+def test_no_list_closes_where_no_replica_is_whole(replicas):
+    _, form, (zero, one, two, three) = replicas
+    one.leave()
+    two.leave()
+    found, threads = form([zero, three], 7)
+    [thread.join(20) for thread in threads]
+    assert found["r0"] == found["r3"]
+    assert found["r0"].startswith("no replica is left with all of its shards: of 2 replicas of 2 ranks only")
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"shards": 2}, "shard and shards go together: pass shard="),
+        ({"shard": surviving.shard}, "shard and shards go together"),
+        ({"shard": surviving.shard, "shards": 0}, "shards must be a whole number from 1, got 0"),
+        ({"shard": surviving.shard, "shards": 3}, "ranks must be a multiple of shards, 3, got 4"),
+        ({"shard": surviving.shard, "shards": 4}, "ranks must be 2 replicas or more .* from a checkpoint"),
+        (
+            {"shard": surviving.shard, "shards": 2, "other": True},
+            "optimizer must have parameters of net only",
+        ),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(store, asked, why):
+    net = torch.nn.Linear(1, 1)
+    parameters = torch.nn.Linear(1, 1).parameters() if asked.pop("other", False) else net.parameters()
+    recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
+    with pytest.raises(ib.InputError, match=why):
+        survivors(recipe, net, torch.optim.SGD(parameters, lr=0.1), store=store, ranks=4, **asked)
+
+
+@pytest.mark.slow
+def test_a_parameter_that_is_left_whole_is_named(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "leaves": True}) as ranks:
+        for rank in range(4):
+            ranks.start(f"r{rank}")
+        codes = ranks.wait(90)
+    assert set(codes.values()) == {3}
+    assert "shard must leave no parameter whole, and 0.weight is: call fully_shard" in ranks.said("r0")
