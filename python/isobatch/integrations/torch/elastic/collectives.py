@@ -50,8 +50,11 @@ class Cord:
             self.check()
             if monotonic() > until:
                 raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
-            with suppress(RuntimeError):  # torch's, that it is not complete yet; what failed is complete.
-                work.wait(_PATIENCE)
+            try:  # A reduce_scatter never says that it is complete.
+                return bool(work.wait(_PATIENCE))
+            except RuntimeError as error:
+                if "Operation timed out" not in str(error):
+                    raise
         return bool(work.wait())
 
     def apart(self, waiting: Callable[[], Any]) -> Any:

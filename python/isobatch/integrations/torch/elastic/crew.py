@@ -118,7 +118,7 @@ class Crew(Watch):
             torch.cuda.synchronize(self._training.device)
         with self.pass_guard():
             try:
-                self._group.wait(dist.all_reduce(torch.zeros(1), async_op=True))
+                dist.all_reduce(torch.zeros(1))
             except RuntimeError:
                 self._training.prepare(step)
                 raise
