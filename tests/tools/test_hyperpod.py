@@ -9,11 +9,7 @@ from isobatch.doctor import examine
 from isobatch.tools.platforms import write
 from tools.test_reading import written
 
-UNEVEN = {
-    "num_dp_groups_with_small_batch_size": 16,
-    "small_local_batch_size": 2,
-    "large_local_batch_size": 3,
-}
+UNEVEN = {"num_dp_groups_with_small_batch_size": 16, "small_local_batch_size": 2, "large_local_batch_size": 3}
 
 
 def row(nodes, **arguments):
@@ -25,11 +21,7 @@ def row(nodes, **arguments):
 
 def recipe(tmp_path, rows, **more):
     types = ["ml.g6.12xlarge", "ml.p5.48xlarge", "ml.g6e.12xlarge"]
-    table = {
-        "instance_types": types,
-        "scale_config": {it["trainer"]["num_nodes"]: it for it in rows},
-        **more,
-    }
+    table = {"instance_types": types, "scale_config": {it["trainer"]["num_nodes"]: it for it in rows}, **more}
     return written(tmp_path, "recipe.yaml", yaml.safe_dump(table, sort_keys=False))
 
 

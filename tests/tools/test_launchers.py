@@ -18,10 +18,7 @@ from isobatch.tools.launchers import port
 from isobatch.tools.sheet import Job
 
 LAUNCHERS = ("slurm", "torchrun", "torchx", "skypilot", "kubeflow", "ray-train")
-JOB = {
-    "command": ("train.py", "--data", "a b"),
-    "again": 'isobatch plan "it\'s $HOME`x`.toml"',
-}
+JOB = {"command": ("train.py", "--data", "a b"), "again": 'isobatch plan "it\'s $HOME`x`.toml"'}
 
 
 def written(tool, **job):

@@ -592,7 +592,7 @@ def test_what_a_file_builds_on_is_read_with_it(source, tmp_path):
             {
                 "a.py": "x0 = dict()\n"
                 + "".join(f"x{i} = dict(l=x{i - 1}, r=x{i - 1})\n" for i in range(1, 40))
-                + "train_cfg = x39\ntrain_cfg.merge(x39)",
+                + "train_cfg = x39\ntrain_cfg.merge(x39)"
             },
             "more than 200,000 values",
         ),
@@ -862,20 +862,8 @@ def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, capsys):
         "max_steps": 20,
     }
     filling = written(tmp_path, "training_args.json", json.dumps(arguments))
-    words = [
-        "plan",
-        "--from",
-        str(filling),
-        "--from",
-        str(config),
-        "--set",
-        "gpus=8",
-        "--gpus",
-        "16",
-        "--to",
-        "deepspeed",
-    ]
-    assert main(words) == 0
+    line = "plan --set gpus=8 --gpus 16 --to deepspeed --from"
+    assert main([*line.split(), str(filling), "--from", str(config)]) == 0
     assert '"train_batch_size": 128' in capsys.readouterr().out
 
 
@@ -962,24 +950,8 @@ def test_megatrons_lowered_batch_is_named(tmp_path, capsys):
     file.write_text(
         "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
     )
-    assert (
-        main(
-            [
-                "plan",
-                "--from",
-                str(file),
-                "--gpus",
-                "7",
-                "--split",
-                "smaller",
-                "--min-micro-batch",
-                "4",
-                "--max-micro-batch",
-                "4",
-            ]
-        )
-        == 0
-    )
+    line = "plan --gpus 7 --split smaller --min-micro-batch 4 --max-micro-batch 4 --from"
+    assert main([*line.split(), str(file)]) == 0
     said = capsys.readouterr()
     assert "4 × accumulation 9 × 7 replicas = 252" in said.out
     assert "--split smaller --min-micro-batch N --max-micro-batch N" in said.err + said.out
@@ -1071,26 +1043,8 @@ def test_a_file_without_an_end_is_read_no_further_than_a_configuration_may_go():
         read_file("/dev/zero", "transformers")
 
 
-HOSTILE = (
-    10**400,
-    -(10**30),
-    1e308,
-    "1e999",
-    "9" * 500,
-    -1,
-    0,
-    True,
-    "x",
-    "",
-    "auto",
-    [],
-    [1],
-    {},
-    {"a": 1},
-    [[1]],
-    None,
-    0.5,
-)
+HOSTILE = (10**400, -(10**30), 1e308, "1e999", "9" * 500, -1, 0, True, "x", "", "auto", [], [1], {})
+HOSTILE += ({"a": 1}, [[1]], None, 0.5)
 
 
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])

@@ -38,16 +38,8 @@ def script(tmp_path):
 def test_verl_is_read_from_hydras_overrides(script):
     found = read_file(script)
     assert (found.tool, found.multiple) == ("verl", 5)
-    read = {
-        name: found.fields[name] for name in ("effective_batch", "micro_batch", "gpus", "duration", "warmup")
-    }
-    assert read == {
-        "effective_batch": 1280,
-        "micro_batch": 40,
-        "gpus": 16,
-        "duration": "400st",
-        "warmup": "40st",
-    }
+    want = {"effective_batch": 1280, "micro_batch": 40, "gpus": 16, "duration": "400st", "warmup": "40st"}
+    assert {name: found.fields[name] for name in want} == want
     assert "model_parallel" not in found.fields, "the rollout's tensors are of GPUs that generate"
     assert any("rollout.nnodes 3: these nodes only generate" in note for note in found.notes)
 
@@ -153,19 +145,8 @@ def test_a_rollout_of_several_steps_follows_the_accumulation():
 def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):
     path = tmp_path / "grpo.json"
     path.write_text(json.dumps({**GRPO, "per_device_train_batch_size": 7, "num_generations": 14}))
-    command = [
-        "counts",
-        "--from",
-        str(path),
-        "--set",
-        "gpus=8",
-        "--gpus",
-        "1..8",
-        "--batch-tolerance",
-        "0.1",
-        "--json",
-    ]
-    assert main(command) == 0
+    line = "counts --set gpus=8 --gpus 1..8 --batch-tolerance 0.1 --json --from"
+    assert main([*line.split(), str(path)]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     working = [row for row in rows if row["status"] != "infeasible"]
     assert len(working) > 3 and all(row["effective_batch"] % 14 == 0 for row in working)
@@ -251,19 +232,9 @@ def swift(tmp_path, text, name="run.sh"):
 def test_ms_swifts_script_is_its_own(tmp_path):
     found = swift(tmp_path, SWIFT)
     assert (found.tool, found.multiple, found.faults) == ("ms_swift", 8, [])
-    read = {
-        name: found.fields[name]
-        for name in ("gpus", "batch_per_gpu", "accumulation", "lr", "schedule", "weight_decay", "betas")
-    }
-    assert read == {
-        "gpus": 8,
-        "batch_per_gpu": 4,
-        "accumulation": 4,
-        "lr": 1e-4,
-        "schedule": "cosine",
-        "weight_decay": 0.1,
-        "betas": (0.9, 0.95),
-    }
+    want = {"gpus": 8, "batch_per_gpu": 4, "accumulation": 4, "lr": 1e-4}
+    want |= {"schedule": "cosine", "weight_decay": 0.1, "betas": (0.9, 0.95)}
+    assert {name: found.fields[name] for name in want} == want
     assert (
         "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8" in found.notes
     ), found.notes

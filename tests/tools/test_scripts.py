@@ -149,6 +149,8 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
             pass
         args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs, learning_rate={}, max_steps=9)
     """
+    with pytest.raises(InputError, match=r"learning_rate is C.rate"):
+        ib.Recipe.read(script(tmp_path, text.format("C.rate")), gpus=1)
     with pytest.raises(InputError, match=r"learning_rate is D.lr \(line 10\), which has no literal value"):
         ib.Recipe.read(script(tmp_path, text.format("D.lr")), gpus=1)
     assert ib.Recipe.read(script(tmp_path, text.format("2e-5")), gpus=1).effective_batch == 16
@@ -487,11 +489,7 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
         ("steps=4,", "steps=4, deepspeed_plugin=p,", "Accelerator.deepspeed_plugin.*give accumulation"),
         ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
-        (
-            "get_cosine_schedule_with_warmup",
-            "torch.optim.lr_scheduler.CyclicLR",
-            "CyclicLR.*give schedule",
-        ),
+        ("get_cosine_schedule_with_warmup", "torch.optim.lr_scheduler.CyclicLR", "CyclicLR.*give schedule"),
     ],
 )
 def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):

@@ -78,12 +78,7 @@ def notes(settings, tool=None):
 
 
 def test_an_everyday_file_has_no_note():
-    everyday = {
-        "gradient_accumulation_steps": 2,
-        "logging_dir": "x",
-        "hub_model_id": "y",
-        "seed": 3,
-    }
+    everyday = {"gradient_accumulation_steps": 2, "logging_dir": "x", "hub_model_id": "y", "seed": 3}
     assert notes({**FILE, **everyday, "report_to": "wandb", "gradient_checkpointing": True}) == []
 
 

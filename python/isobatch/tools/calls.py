@@ -93,12 +93,16 @@ class Made(NamedTuple):
     when: str
 
 
-class Defaults(dict[str, Any]):
-    """Arguments that a parser or a dataclass gives defaults. One without is asked for."""
+class Attributes(dict[str, Any]):
+    """Of a class; one that is not there is not known."""
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 - as a dict's
-        """Of an argument."""
+        """Of a name."""
         return self[key] if key in self else Unknown()
+
+
+class Defaults(Attributes):
+    """Arguments that a parser or a dataclass gives defaults. One without is asked for."""
 
 
 class CallScope(Scope, ABC):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import SETTERS, CallScope, Defaults, setter
+from isobatch.tools.calls import SETTERS, Attributes, CallScope, Defaults, setter
 from isobatch.tools.page import Unknown
 
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
@@ -98,7 +98,8 @@ class Script(CallScope):
         names = {it.id for it in inner if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
         names |= {it.name for it in node.body if isinstance(it, ast.ClassDef | ast.FunctionDef)}
         is_plain = not (node.bases or node.keywords or node.decorator_list)
-        self.known[node.name] = {name: body.get(name, Unknown()) for name in names} if is_plain else Unknown()
+        attributes = Attributes((name, body.get(name, Unknown())) for name in names)
+        self.known[node.name] = attributes if is_plain else Unknown()
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
