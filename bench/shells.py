@@ -23,7 +23,8 @@ from pathlib import Path
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.execution import Execution
-from isobatch.tools.shells.state import Launch, Shell, is_mark
+from isobatch.tools.shells.launches import Launch
+from isobatch.tools.shells.state import Shell, is_mark
 from isobatch.tools.shells.training import candidates, is_training, kinds, trainings
 
 BASH = "/bin/bash"

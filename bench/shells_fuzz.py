@@ -15,7 +15,8 @@ from shells import BASH, NOBODY, agrees
 
 from isobatch.errors import InputError
 from isobatch.tools.shells.execution import Execution
-from isobatch.tools.shells.state import Launch, Shell, is_known
+from isobatch.tools.shells.launches import Launch
+from isobatch.tools.shells.state import Shell, is_known
 
 SEEDS = [
     'BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS --lr 1e-4\n',
@@ -171,7 +172,7 @@ def by_isobatch(text: str) -> tuple[list[Launch] | None, str]:
         execution.run(text, Shell(arguments=()))
     except InputError:
         return None, "refused"
-    if execution.unread or execution.goes_on or execution.expansion.may_fail:
+    if execution.unread or execution.paths.goes_on or execution.expansion.may_fail:
         return None, "open"
     if execution.count > LONG:
         return None, "not compared"

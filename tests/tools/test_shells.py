@@ -44,6 +44,7 @@ SAME = {
     "a computation in another": "A=(1 2 3)\nB='A[1] + 010'\ntorchrun t.py $((B * 2)) $((0 && 1 / 0)) $((0xff & ~A[2]))",
     "integers": "declare -i A=3+4 B=A*2\nA+=5\ng() { local -i C=$1+1; local A=1+1; C+=1; torchrun t.py $A $B $C; }\ng 2\nA=A+1\ntorchrun t.py $A",
     "declared values": 'declare -a A=(1 "2 3")\ndeclare -x B=4 C\ntypeset -r D=5\ng() { local -r X=$1; declare D2=$X; torchrun t.py $X $D2; }\ng 1; g 2\nD2=\ntorchrun t.py "${A[@]}" $D $X $D2\nbash -c \'torchrun u.py $B\'',
+    "a local value that is local already": "g() { local A=1 B; local -i C=2; local A C; C+=2; torchrun t.py $A $C; }\nB=3\ng",
     "ways out of a loop": "for i in 1 2 3 4; do\n  if [ $i = 2 ]; then continue; fi\n  for j in 1 2; do break; done\n  [ $i = 4 ] && break\n  torchrun t.py $i $j\ndone\ntorchrun t.py $i",
     "a counting loop": "for ((i = 0, j = 9; i < 3; i++)); do\n  ((i == 1)) && continue\n  torchrun t.py $i\ndone\ni=0\nwhile [ $i -lt 2 ]; do ((++i)); torchrun u.py $i; done\nuntil ((i == 0)); do ((i--)); done\ntorchrun t.py $i",
     "a loop without an end of its own": "n=0\nwhile true; do\n  ((n++))\n  ((n > 2)) && break\n  torchrun t.py $n\ndone\ntorchrun t.py $n",

@@ -27,7 +27,7 @@ _PRECEDENCE = {
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
     "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add, "-": operator.sub,
-    "*": operator.mul,
+    "*": operator.mul, "**": lambda base, exponent: pow(base, exponent, 1 << 64),
 }  # fmt: skip
 _UNARY: dict[str, Callable[[int], int]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert, "!": operator.not_,
@@ -35,19 +35,13 @@ _UNARY: dict[str, Callable[[int], int]] = {
 _MOST_TOKENS, _MOST_BRACKETS, _MOST_NAMES = 200, 20, 8
 
 
-class Variables:
-    """Where an expression has its names from."""
-
-    def get(self, name: str, place: int | None) -> str | None:
-        """The text of a variable, or of an array's value at a place; None where only the run knows it."""
-        raise NotImplementedError
-
-    def put(self, name: str, value: Number) -> None:
-        """Sets a variable."""
-        raise NotImplementedError
+Get = Callable[[str, int | None], str | None]
+"""The text of a variable, or of an array's value at a place; None where only the run knows it."""
+Put = Callable[[str, Number], None]
+"""Sets a variable."""
 
 
-def compute(text: str, variables: Variables, depth: int = 0) -> Number:
+def compute(text: str, get: Get, put: Put, depth: int = 0) -> Number:
     """The value of an expression, in which a character of what is not known (see Marks) is such an operand.
 
     Raises:
@@ -60,7 +54,7 @@ def compute(text: str, variables: Variables, depth: int = 0) -> Number:
         raise ValueError(f"has more than {_MOST_TOKENS} parts or {_MOST_BRACKETS} brackets")
     if not tokens:
         return 0
-    expression = _Expression(tokens, variables, depth)
+    expression = _Expression(tokens, get, put, depth)
     value = expression.comma()
     if expression.sign():
         expression.fail()
@@ -99,8 +93,8 @@ class _Expression:
         runs: whether this part counts: False behind `0 &&`, None where that depends on what is not known.
     """
 
-    def __init__(self, tokens: list[str], variables: Variables, depth: int) -> None:
-        self.tokens, self.variables, self.depth = tokens, variables, depth
+    def __init__(self, tokens: list[str], get: Get, put: Put, depth: int) -> None:
+        self.tokens, self.get, self.put, self.depth = tokens, get, put, depth
         self.at = 0
         self.runs: bool | None = True
 
@@ -172,20 +166,13 @@ class _Expression:
                 raise ValueError("divides by 0")
             quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
             return _wrapped(quotient if sign == "/" else left - right * quotient)
-        if sign in ("<<", ">>") and not 0 <= right < 64:
-            raise ValueError(f"shifts by {right}")
+        if (sign in ("<<", ">>") and right >= 64) or (sign in ("<<", ">>", "**") and right < 0):
+            raise ValueError(f"has {right} behind {sign}")
         return _wrapped(int(_BINARY[sign](left, right)))
 
     def power(self) -> Number:
         base = self.unary()
-        if not self.take("**"):
-            return base
-        exponent = self.power()
-        if base is None or exponent is None or not self.runs:
-            return 0 if self.runs is False else None
-        if exponent < 0:
-            raise ValueError("has a negative exponent")
-        return _wrapped(pow(base, exponent, 1 << 64))
+        return self.apply("**", base, self.power()) if self.take("**") else base
 
     def unary(self) -> Number:
         if sign := self.take(*_UNARY):
@@ -227,12 +214,12 @@ class _Expression:
         """Of a variable: its text is an expression too."""
         if self.runs is False:
             return 0
-        text = self.variables.get(name, place)
-        return None if text is None else compute(text, self.variables, self.depth + 1)
+        text = self.get(name, place)
+        return None if text is None else compute(text, self.get, self.put, self.depth + 1)
 
     def set(self, name: str, value: Number) -> Number:
         if self.runs is not False:
-            self.variables.put(name, value if self.runs else None)
+            self.put(name, value if self.runs else None)
         return value
 
 

@@ -10,8 +10,8 @@ from types import EllipsisType
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import evaluate_test
 from isobatch.tools.shells.expansion import Expansion
-from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
-from isobatch.tools.shells.tree import Assignment, Document, Simple, Sum, Text
+from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_several
+from isobatch.tools.shells.tree import Assignment, Document, Simple
 
 _OPTIONS = {"export": "", "readonly": "a"}
 """Of the commands that set variables; of the others, all that are read."""
@@ -123,11 +123,6 @@ def _test(_: Expansion, __: Shell, words: list[str]) -> bool | None:
     return evaluate_test(words[1:-1]) if words[-1] == "]" else None
 
 
-def _let(expansion: Expansion, shell: Shell, words: list[str]) -> bool | None:
-    values = [expansion.computed(shell, Sum((Text(word, True),), True, f"(({word}))")) for word in words[1:]]
-    return values[-1] != "0" if values and is_known(values[-1]) else None
-
-
 def _refuse(_: Expansion, __: Shell, words: list[str]) -> None:
     raise InputError(f"{words[0]} is not read")
 
@@ -138,7 +133,6 @@ BUILTINS: dict[str, Builtin] = {
     **dict.fromkeys(("[", "test"), _test),
     **dict.fromkeys(("mapfile", "readarray", "getopts", "shopt"), _refuse),
     **dict.fromkeys(("alias", "unalias", "enable", "builtin"), _refuse),
-    "let": _let,
     "printf": _printf,
     "read": _read,
     "unset": _unset,

@@ -35,12 +35,8 @@ def evaluate_test(words: Sequence[str]) -> bool | None:
             return (one == two) == (sign != "!=")
         case [one, sign, two] if sign in _NUMBERS:
             return _compared(one, sign, two)
-        case ["!", one]:
-            return one == ""
-        case ["!", sign, one] if sign in ("-z", "-n"):
-            return (one == "") != (sign == "-z")
-        case ["!", one, sign, two] if sign in (*_TEXTS, *_NUMBERS):
-            return negated(evaluate_test([one, sign, two]))
+        case ["!", *others] if len(others) < 4:
+            return negated(evaluate_test(others))
     return None
 
 

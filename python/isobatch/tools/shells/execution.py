@@ -6,47 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from isobatch.errors import InputError
 from isobatch.tools.shells import builtins, tree
 from isobatch.tools.shells.conditions import evaluate, negated
 from isobatch.tools.shells.expansion import Expansion
-from isobatch.tools.shells.state import (
-    LAUNCHERS,
-    Launch,
-    Marks,
-    Outcome,
-    Shell,
-    is_known,
-    is_mark,
-    is_several,
-)  # fmt: skip
-from isobatch.tools.shells.syntax import DECLARES, parse
+from isobatch.tools.shells.launches import LAUNCHERS, Launch, inner_script
+from isobatch.tools.shells.paths import Paths
+from isobatch.tools.shells.simple import DECLARES
+from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, is_several
+from isobatch.tools.shells.syntax import parse
 from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text, Word
 
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
 MAX_ROUNDS = 200
-_SHELLS = ("bash", "sh", "zsh", "dash")
 _LEAVES = ("exit", "return", "break", "continue")
-_OTHERS = ("source", ".", "eval", "exec", *_LEAVES, *DECLARES)
+_OTHERS = ("source", ".", "eval", "exec", "let", *_LEAVES, *DECLARES)
 """Commands of bash that are followed here."""
-
-
-class Departure(NamedTuple):
-    """Where some runs leave a loop or a function earlier than others.
-
-    Attributes:
-        flow: how: `break`, `continue` or `return`.
-        shell: the variables of these runs.
-        place: the condition under which they do.
-    """
-
-    flow: str
-    shell: Shell
-    place: str
 
 
 class Execution:
@@ -55,7 +32,7 @@ class Execution:
     Attributes:
         launches: the commands, in their order.
         unread: what is not read, in words.
-        goes_on: whether it was taken for granted that the script does not end somewhere, as in `cd data || exit 1`.
+        paths: what depends on the run.
     """
 
     def __init__(self) -> None:
@@ -63,10 +40,8 @@ class Execution:
         self.expansion = Expansion(self.marks)
         self.launches: list[Launch] = []
         self.unread: list[str] = []
-        self.goes_on = False
         self.count = self.line = 0
-        self._when: list[str] = []
-        self._departures: list[Departure] = []
+        self.paths = Paths(self.marks)
         self._depth = self._tested = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
@@ -78,22 +53,21 @@ class Execution:
         if not self._depth and not is_known(text):
             raise InputError("has characters of Unicode's private use, which are not read")
         with self._deeper():
-            return self._block(shell, parse(text, line))
+            block = parse(text, line)
+            try:
+                return self._block(shell, block)
+            except InputError as error:
+                if error.message.startswith("line "):
+                    raise
+                raise InputError(f"line {self.line}: {self.marks.shown(error.message)}") from None
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise InputError(f"line {self.line}: commands call each other more than {MAX_DEPTH} deep")
+            raise InputError(f"commands call each other more than {MAX_DEPTH} deep")
         yield
         self._depth -= 1
-
-    @contextmanager
-    def _under(self, condition: str) -> Iterator[None]:
-        """Commands that run only under a condition."""
-        self._when.append(self.marks.shown(condition))
-        yield
-        self._when.pop()
 
     @contextmanager
     def _test(self) -> Iterator[None]:
@@ -104,9 +78,9 @@ class Execution:
 
     def _apart(self, shell: Shell, command: Command) -> bool | None:
         """A command in a subshell: what it sets, and where it leaves it, changes nothing outside."""
-        first = len(self._departures)
+        first = len(self.paths.departures)
         status, _ = self._command(shell.apart(), command)
-        del self._departures[first:]
+        del self.paths.departures[first:]
         return status
 
     def _block(self, shell: Shell, block: Block) -> Outcome:
@@ -137,44 +111,10 @@ class Execution:
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
         """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
         other, place = shell.copy(), f"{chain.source} (line {chain.line})"
-        with self._under(place):
+        with self.paths.under(place):
             _, flow = self._pipeline(other, pipeline)
-        self._join(shell, "", other, flow, place)
+        self.paths.join(shell, "", other, flow, place)
         return operator == "||" if flow else None
-
-    def _join(self, shell: Shell, flow: str, other: Shell, other_flow: str, place: str) -> str:
-        """Makes the state the one behind two ways, one for each answer of a condition, and returns how both leave.
-
-        A way that ends the script was not taken: else there is nothing to read. One that leaves a loop or a function early meets the
-        other at its end.
-        """
-        if "exit" in (flow, other_flow) and flow != other_flow:
-            self.goes_on = True
-            shell.adopt(other if flow == "exit" else shell)
-            return other_flow if flow == "exit" else flow
-        if flow == other_flow:
-            self.marks.merge(shell, other, f"which depends on {place}")
-            return flow
-        if flow and other_flow:
-            raise InputError(f"line {self.line}: {flow} or {other_flow}, by what is not known, is not read")
-        self._departures.append(Departure(flow or other_flow, shell.copy() if flow else other, place))
-        shell.adopt(other if flow else shell)
-        return ""
-
-    def _end(self, shell: Shell, kind: str, outcome: Outcome, first: int) -> Outcome:
-        """The end of what `kind` leaves: the runs that left it since the departure `first` are merged into the others."""
-        status, flow = outcome
-        left = self._departures[first:]
-        self._departures[first:] = [it for it in left if it.flow != kind]
-        for it in left:
-            if it.flow == kind and flow not in ("", kind):
-                raise InputError(
-                    f"line {self.line}: a {kind} that only some runs meet, before {flow}, is not read"
-                )
-            if it.flow == kind:
-                self.marks.merge(shell, it.shell, f"which depends on {it.place}")
-                status = None
-        return status, "" if flow == kind else flow
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline) -> Outcome:
         if len(pipeline.commands) == 1:
@@ -187,16 +127,8 @@ class Execution:
     def _command(self, shell: Shell, command: Command) -> Outcome:
         self.count += 1
         if self.count > MAX_COMMANDS:
-            raise InputError(f"line {self.line}: more than {MAX_COMMANDS:,} commands: a loop without an end?")
+            raise InputError(f"more than {MAX_COMMANDS:,} commands: a loop without an end?")
         self.line = getattr(command, "line", self.line)
-        try:
-            return self._followed(shell, command)
-        except InputError as error:
-            if error.message.startswith("line "):
-                raise
-            raise InputError(f"line {self.line}: {self.marks.shown(error.message)}") from None
-
-    def _followed(self, shell: Shell, command: Command) -> Outcome:
         match command:
             case tree.Simple():
                 return self._simple(shell, command)
@@ -208,7 +140,7 @@ class Execution:
                 self._check_files(shell, command.files)
                 return self._command(shell, command.command)
             case tree.Computation():
-                return self._computation(shell, command), ""
+                return self._compute(shell, command.inside), ""
             case tree.Grouping(apart=True):
                 return self._apart(shell, command._replace(apart=False)), ""
             case tree.Grouping():
@@ -221,10 +153,11 @@ class Execution:
                 shell.functions[command.name] = command.body
         return True, ""
 
-    def _computation(self, shell: Shell, command: tree.Computation) -> bool | None:
-        value = self.expansion.computed(shell, command.inside)
+    def _compute(self, shell: Shell, *parts: tree.Sum) -> bool | None:
+        """`(( … ))` and `let`: what they set, and whether the last number is another than 0."""
+        value = [self.expansion.computed(shell, part) for part in parts][-1]
         if value == "0" and shell.errexit and not self._tested:
-            raise InputError(f"{command.inside.source} is 0: under set -e that ends the script")
+            raise InputError(f"{parts[-1].source} is 0: under set -e that ends the script")
         return value != "0" if is_known(value) else None
 
     def _check_files(self, shell: Shell, files: tuple[Word, ...]) -> None:
@@ -234,8 +167,9 @@ class Execution:
             if not all(map(is_known, names)):
                 self.expansion.may_fail = True
             elif names == [""] or len(names) != 1:
+                has = f"{len(names)} words: {' '.join(names)}"
                 raise InputError(
-                    f"a redirection needs one file, and has {len(names)} words{': ' * bool(names)}{' '.join(names)}: bash does not run the command"
+                    f"a redirection needs one file, and has {has}; bash does not run the command"
                 )
 
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
@@ -253,82 +187,83 @@ class Execution:
             return self._block(shell, body) if status else self._choice(shell, choice, number + 1)
         place = f"{source} (line {choice.line})"
         other = shell.copy()
-        with self._under(f"if {place}"):
+        with self.paths.under(f"if {place}"):
             first = self._block(shell, body)[1]
-        with self._under(f"if not {place}"):
+        with self.paths.under(f"if not {place}"):
             second = self._choice(other, choice, number + 1)[1]
-        return None, self._join(shell, first, other, second, place)
+        return None, self.paths.join(shell, first, other, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
         """Each round of a loop whose length is known. Of another what it sets is not known, before it and behind."""
-        values = self._values(shell, loop)
-        before, marks = shell.copy(), (len(self.launches), len(self.unread), len(self._departures))
-        loops = shell.loops
+        before, position = shell.copy(), self._position()
         shell.loops += 1
-        outcome = self._rounds(shell, loop, values)
+        outcome = self._rounds(shell, loop)
         if outcome is None:
-            del self.launches[marks[0] :], self.unread[marks[1] :], self._departures[marks[2] :]
-            shell.adopt(before)
-            shell.loops = loops + 1
+            self._rewind(position)
+            shell.adopt(before.copy())
+            shell.loops += 1
             outcome = self._unknown_rounds(shell, loop)
-        else:
-            outcome = self._end(shell, "break", outcome, marks[2])
-        shell.loops = loops
-        return outcome
+        shell.loops = before.loops
+        return self.paths.end(shell, "break", outcome, position[2])
 
-    def _rounds(self, shell: Shell, loop: tree.Repetition, values: list[str] | None) -> Outcome | None:
+    def _position(self) -> tuple[int, int, int]:
+        """How much is written down so far."""
+        return len(self.launches), len(self.unread), len(self.paths.departures)
+
+    def _rewind(self, position: tuple[int, int, int]) -> None:
+        """Forgets what was written down since."""
+        launches, unread, departures = position
+        del self.launches[launches:], self.unread[unread:], self.paths.departures[departures:]
+
+    def _rounds(self, shell: Shell, loop: tree.Repetition) -> Outcome | None:
         """The rounds one by one; None where their number is not known."""
-        if loop.name and values is None:
-            return None
-        status: bool | None = True
+        values = self._values(shell, loop) if loop.name else None
         for number in range(MAX_ROUNDS):
-            if values is not None:
-                if number == len(values):
-                    return (None if values else True), ""
-                shell.set(loop.name, values[number])
-            else:
-                before = shell.copy()
+            before, goes_on = shell.copy(), None if values is None else number < len(values)
+            if not loop.name:
                 with self._test():
-                    status, flow = self._block(shell, loop.condition)
-                if flow or status is None:
-                    return (status, flow) if flow else None
-                if not status:
-                    return (None if number else True), ""
-            first = len(self._departures)
-            status, flow = self._end(shell, "continue", self._block(shell, loop.body), first)
+                    goes_on, flow = self._block(shell, loop.condition)
+                if flow:
+                    return goes_on, flow
+            if not goes_on:
+                return None if goes_on is None else ((None if number else True), "")
+            if values is not None:
+                shell.set(loop.name, values[number])
+            status, flow = self._round(shell, loop)
             if flow:
                 return status, flow
-            self._block(shell, loop.step)
-            if values is None and shell == before:
+            if not loop.name and shell == before:
                 return None
         return None
 
+    def _round(self, shell: Shell, loop: tree.Repetition) -> Outcome:
+        """The body of a loop, and what `for ((…))` does behind it."""
+        first = len(self.paths.departures)
+        status, flow = self.paths.end(shell, "continue", self._block(shell, loop.body), first)
+        if not flow:
+            self._block(shell, loop.step)
+        return status, flow
+
     def _unknown_rounds(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        place = f"{loop.source} (line {loop.line})"
-        marks = (len(self.launches), len(self.unread), len(self._departures))
+        place, position = f"{loop.source} (line {loop.line})", self._position()
         for _ in range(MAX_DEPTH):
-            del self.launches[marks[0] :], self.unread[marks[1] :], self._departures[marks[2] :]
+            self._rewind(position)
             other = shell.copy()
-            with self._under(place):
+            with self.paths.under(place):
                 if loop.name:
                     other.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
                 with self._test():
-                    _, flow = self._block(other, loop.condition)
-                if not flow:
-                    outcome = self._block(other, loop.body)
-                    outcome = self._end(other, "continue", outcome, marks[2])
-                    flow = self._end(other, "break", outcome, marks[2])[1]
+                    outcome = self._block(other, loop.condition)
+                outcome = outcome if outcome[1] else self._round(other, loop)
+                flow = self.paths.end(other, "break", outcome, position[2])[1]
             if flow:
-                self._join(shell, "", other, flow, place)
+                self.paths.join(shell, "", other, flow, place)
                 return None, ""
-            self._block(other, loop.step)
             if not self.marks.merge(shell, other, f"which depends on {place}"):
                 return None, ""
         raise InputError(f"{place} sets what is not known after many rounds")
 
     def _values(self, shell: Shell, loop: tree.Repetition) -> list[str] | None:
-        if not loop.name:
-            return None
         values = list(shell.arguments or ())
         if loop.words is not None:
             values = [field for word in loop.words for field in self.expansion.fields(shell, word)]
@@ -339,8 +274,7 @@ class Execution:
     def _simple(self, shell: Shell, command: tree.Simple) -> Outcome:
         if command.document is not None:
             self.expansion.text(shell, command.document.word)
-        if command.words:
-            self._check_files(shell, command.files)
+        self._check_files(shell, command.files)
         if command.words[:1] in [((Text(name, False),),) for name in DECLARES]:
             builtins.declare(self.expansion, shell, command)
             return True, ""
@@ -348,13 +282,8 @@ class Execution:
         if not words:
             for assignment in command.assignments:
                 builtins.assign(self.expansion, shell, assignment)
-            ran = any(
-                isinstance(part, tree.Output)
-                for it in command.assignments
-                for word in it.words
-                for part in word
-            )
-            self._check_files(shell, command.files if not command.words else ())
+            parts = [part for it in command.assignments for word in it.words for part in word]
+            ran = any(isinstance(part, tree.Output) for part in parts)
             return (None if ran or command.words or command.files else True), ""
         name = words[0]
         if name in shell.functions:
@@ -372,17 +301,16 @@ class Execution:
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
         if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *_LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
-        if (
-            name == "read"
-            and command.document
-            and not command.assignments
-            and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
-        ):
+        whole = name == "read" and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
+        if whole and command.document and not command.assignments:
             builtins.read_document(self.expansion, shell, command.document, words[-1])
             return False, ""  # it wants an end that is not there
         if name in builtins.BUILTINS:
             status = builtins.BUILTINS[name](self.expansion, shell, words)
             return (None if command.files else status), ""
+        if name == "let" and words[1:]:
+            sums = [tree.Sum((Text(word, True),), True, f"(({word}))") for word in words[1:]]
+            return self._compute(shell, *sums), ""
         if name in ("break", "continue"):
             if words[1:] not in ([], ["1"]) or not shell.loops:
                 raise InputError(f"{shown}, or outside of a loop, is not read")
@@ -416,11 +344,10 @@ class Execution:
         if body is None or command.files or command.assignments:
             raise InputError(f"{words[0]} is a function of some runs, or has a redirection or an assignment")
         with self._deeper():
-            arguments, local, loops, first = shell.arguments, shell.local, shell.loops, len(self._departures)
+            before, first = shell.copy(), len(self.paths.departures)
             shell.arguments, shell.local, shell.loops = tuple(words[1:]), {}, 0
-            outcome = self._end(shell, "return", self._command(shell, body), first)
-            shell.leave(local)
-            shell.arguments, shell.loops = arguments, loops
+            outcome = self.paths.end(shell, "return", self._command(shell, body), first)
+            shell.leave(before)
         return outcome
 
     def _record(self, shell: Shell, words: list[str], command: tree.Simple) -> None:
@@ -429,26 +356,11 @@ class Execution:
         for assignment in command.assignments:
             builtins.assign(self.expansion, own, assignment)
             own.exported.add(assignment.name)
-        text, arguments = self._inner(own, words, command)
+        document = self.expansion.text(own, command.document.word) if command.document else None
+        text, arguments = inner_script(words, document)
         if text and not is_several(text):
             self.run(text, own.child(arguments), command.line)
             return
         seen = [(name, own.variables.get(name)) for name in LAUNCHERS if name in own.exported]
         environment = tuple((name, value) for name, value in seen if isinstance(value, str))
-        when = (*self._when, *(self.marks.shown(f"if not {it.place}") for it in self._departures))
-        self.launches.append(Launch(command.line, tuple(words), when, environment))
-
-    def _inner(self, shell: Shell, words: list[str], command: tree.Simple) -> tuple[str, tuple[str, ...]]:
-        """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""
-        for place, word in enumerate(words[:-2]):
-            option = words[place + 1]
-            if (
-                PurePosixPath(word).name in _SHELLS
-                and option[:1] == "-"
-                and option[1:2] != "-"
-                and "c" in option
-            ):
-                return words[place + 2], tuple(words[place + 4 :])
-        if command.document and (words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS):
-            return self.expansion.text(shell, command.document.word), ()
-        return "", ()
+        self.launches.append(Launch(command.line, tuple(words), self.paths.conditions, environment))

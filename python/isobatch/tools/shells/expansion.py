@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.arithmetic import Number, Variables, compute
-from isobatch.tools.shells.state import ALWAYS_SET, Marks, Origin, Shell, Value, is_known, is_several
+from isobatch.tools.shells.arithmetic import Number, compute
+from isobatch.tools.shells.state import ALWAYS_SET, Marks, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import NOT_COMPUTED, Assignment, Output, Parameter, Sum, Text, Word
 
 _BLANKS = " \t\n"
@@ -104,20 +104,36 @@ class Expansion:
         shell.set(name, value)
 
     def computed(self, shell: Shell, part: Sum) -> str:
-        """The number of an arithmetic expression, as a text."""
+        """The number of an arithmetic expression, as a text. Only `(( … ))` sets variables."""
         text = self.text(shell, part.inside)
         is_expr = part.source[:1] != "(" and not part.source.startswith("$((")
-        names = _Names(self, shell, part)
+        reasons = [self.marks.reason(text)]
+
+        def get(name: str, place: int | None) -> str | None:
+            held = self.value(shell, name, f"${name}") or ""
+            values = held if isinstance(held, tuple) else (held,)
+            at = place or 0
+            reasons.append(self.marks.reason("".join(values)))
+            if any(map(is_several, values[: at + 1] if at >= 0 else values)):
+                return None
+            return values[at] if -len(values) <= at < len(values) else ""
+
+        def put(name: str, value: Number) -> None:
+            if part.source[:1] != "(":
+                raise InputError(f"{part.source} sets a variable, which is not read: write NAME=$(( … ))")
+            mark = self.marks.mark(f"${name}", f"which {part.source} sets to what is not known")
+            shell.set(name, mark if value is None else str(value))
+
+        value = None
         try:
-            value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, names)
+            value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put)
         except ValueError as error:
             if not is_expr:
                 raise InputError(f"{part.source} cannot be computed: {error}") from None
-            value = None
         if value is not None:
             return str(value)
         self.may_fail = True
-        reason = self.marks.reason(text) or names.reason
+        reason = next((it for it in reasons if it is not None), None)
         why = f"in which {reason.source} is not known" if reason else "which is not worked out"
         return self.marks.mark(part.source, why)
 
@@ -232,29 +248,6 @@ class Expansion:
                 return self.marks.mark(part.source, "which is not known")
             return str(len(before)) if name == "#" else before[-1] if len(before) == int(name) else None
         return self.marks.mark(part.source, "which only the run knows")
-
-
-class _Names(Variables):
-    """The variables of a computation; only `(( … ))` sets any."""
-
-    def __init__(self, expansion: Expansion, shell: Shell, part: Sum) -> None:
-        self.expansion, self.shell, self.part = expansion, shell, part
-        self.reason: Origin | None = None
-
-    def get(self, name: str, place: int | None) -> str | None:
-        held = self.expansion.value(self.shell, name, f"${name}") or ""
-        values = held if isinstance(held, tuple) else (held,)
-        at = place or 0
-        self.reason = self.reason or self.expansion.marks.reason("".join(values))
-        if any(map(is_several, values[: at + 1] if at >= 0 else values)):
-            return None
-        return values[at] if -len(values) <= at < len(values) else ""
-
-    def put(self, name: str, value: Number) -> None:
-        if self.part.source[:1] != "(":
-            raise InputError(f"{self.part.source} sets a variable, which is not read: write NAME=$(( … ))")
-        mark = self.expansion.marks.mark(f"${name}", f"which {self.part.source} sets to what is not known")
-        self.shell.set(name, mark if value is None else str(value))
 
 
 def _is_many(part: Parameter) -> str:

@@ -15,9 +15,6 @@ Value = str | tuple[str, ...] | None
 Outcome = tuple[bool | None, str]
 """Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`, `break`, `continue`."""
 
-LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
-"""Variables by which a command, ms-swift's, starts processes of its own."""
-
 ALWAYS_SET = {
     "PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE",
     "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO", "FUNCNAME", "EPOCHSECONDS",
@@ -40,22 +37,6 @@ class Origin(NamedTuple):
 
     source: str
     why: str
-
-
-class Launch(NamedTuple):
-    """A command that the script starts.
-
-    Attributes:
-        line: in the script, of the outermost command.
-        words: it and its arguments; what is not known in them is a mark.
-        when: the conditions under which it runs that only the run knows.
-        environment: the launchers' variables that it sees (LAUNCHERS).
-    """
-
-    line: int
-    words: tuple[str, ...]
-    when: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -122,15 +103,15 @@ class Shell:
             self.variables[name] = value
 
     def declare_local(self, name: str) -> None:
-        """Makes a variable one of the function."""
-        before = self.variables.get(name, ...)
-        self.set(name, None)
-        if self.local is not None:
-            self.local.setdefault(name, (before, name in self.exported, name in self.integers))
-        self.integers.discard(name)
+        """Makes a variable one of the function, without a value; one that is keeps its own."""
+        self.check(name)
+        if self.local is not None and name not in self.local:
+            self.local[name] = (self.variables.get(name, ...), name in self.exported, name in self.integers)
+            self.set(name, None)
+            self.integers.discard(name)
 
-    def leave(self, local: dict[str, Any] | None) -> None:
-        """Gives the variables outside of a function their values again."""
+    def leave(self, before: Shell) -> None:
+        """Leaves a function: its arguments and its variables are again what they were."""
         for name, (value, exported, integer) in (self.local or {}).items():
             self.variables[name] = value
             if value is ...:
@@ -138,7 +119,7 @@ class Shell:
             self.exported = self.exported | {name} if exported else self.exported - {name}
             self.integers = self.integers | {name} if integer else self.integers - {name}
             self.constant.discard(name)
-        self.local = local
+        self.arguments, self.local, self.loops = before.arguments, before.local, before.loops
 
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""

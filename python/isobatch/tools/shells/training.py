@@ -12,7 +12,8 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.shells.execution import Execution
-from isobatch.tools.shells.state import Launch, Marks, Shell, Value, is_known, is_mark
+from isobatch.tools.shells.launches import Launch
+from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark
 from isobatch.tools.unread import guess_field
 from isobatch.words import few
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NoReturn
 
 from isobatch.errors import InputError
@@ -33,12 +32,15 @@ class WordReader:
 
     Args:
         line: the first one's number.
-        commands: goes over those of `$( … )`, and its bracket.
     """
 
-    def __init__(self, text: str, line: int, commands: Callable[[WordReader], None], depth: int = 0) -> None:
-        self.text, self.first, self.commands, self.depth = text, line, commands, depth
+    def __init__(self, text: str, line: int, depth: int = 0) -> None:
+        self.text, self.first, self.depth = text, line, depth
         self.at = 0
+
+    def commands(self) -> None:
+        """Goes over the commands of `$( … )`, and its bracket."""
+        raise NotImplementedError
 
     @property
     def line(self) -> int:
@@ -86,7 +88,7 @@ class WordReader:
             elif stop == META and self.text.startswith(("<(", ">("), self.at):
                 first = self.at
                 self.at += 2
-                self.commands(self)
+                self.commands()
                 out.append(Output(False, self.text[first : self.at]))
             elif char in stop:
                 break
@@ -139,11 +141,11 @@ class WordReader:
             if self.char(1) == "(":
                 return self.computation(quoted, sets=False)
             if found := _EXPR.match(self.text, self.at):
-                inside = WordReader(found[1].replace('"', ""), self.line, self.commands, self.depth)
+                inside = type(self)(found[1].replace('"', ""), self.line, self.depth)
                 self.at = found.end()
                 return Sum(inside.parts(""), quoted, self.text[first : self.at])
             self.at += 1
-            self.commands(self)
+            self.commands()
             return Output(quoted, self.text[first : self.at])
         if char == "{":
             self.at += 1

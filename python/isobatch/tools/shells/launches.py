@@ -1,0 +1,39 @@
+"""The commands that a script starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
+"""Variables by which a command, ms-swift's, starts processes of its own."""
+
+_SHELLS = ("bash", "sh", "zsh", "dash")
+
+
+class Launch(NamedTuple):
+    """A command that the script starts.
+
+    Attributes:
+        line: in the script, of the outermost command.
+        words: it and its arguments; what is not known in them is a mark.
+        when: the conditions under which it runs that only the run knows.
+        environment: the launchers' variables that it sees (LAUNCHERS).
+    """
+
+    line: int
+    words: tuple[str, ...]
+    when: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple[str, ...]]:
+    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""
+    for place, word in enumerate(words[:-2]):
+        option = words[place + 1]
+        if PurePosixPath(word).name in _SHELLS and option[:1] == "-" != option[1:2] and "c" in option:
+            return words[place + 2], tuple(words[place + 4 :])
+    if document and (words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS):
+        return document, ()
+    return "", ()
