@@ -71,7 +71,7 @@ SETTERS = {
     "set_logging": (("strategy", "logging_strategy", "steps"), ("steps", "logging_steps", 500)),
 }  # fmt: skip
 """Methods of TrainingArguments, as transformers 4.30 to 5.23 have them: argument, setting, and the default that overwrites it."""
-_OPEN = (
+OPEN = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
     "warmup_steps", "weight_decay", "optim", "max_grad_norm",
 )  # fmt: skip
@@ -180,11 +180,11 @@ class CallScope(Scope, ABC):
         settings, name, value = self.value(node.args[0]), self.value(node.args[1]), self._said(node.args[2])
         why = f"may be set by setattr (line {node.lineno}), of a name that is not known"
         if not isinstance(settings, dict):
-            self._may_be_set([name] if isinstance(name, str) else _OPEN, why)
+            self._may_be_set([name] if isinstance(name, str) else OPEN, why)
         else:
             lost = Unknown(why=why)
             settings.update(
-                {name: value} if isinstance(name, str) else dict.fromkeys({*_OPEN, *settings}, lost)
+                {name: value} if isinstance(name, str) else dict.fromkeys({*OPEN, *settings}, lost)
             )
 
     def _holder(self, node: ast.Call) -> Any:
@@ -206,13 +206,13 @@ class CallScope(Scope, ABC):
         """Of each configuration before it."""
         for made in self.made.values():
             if made.name in (*TRAINER, *TRL):
-                made.settings.update({name: Unknown(why=why) for name in names if name in _OPEN})
+                made.settings.update({name: Unknown(why=why) for name in names if name in OPEN})
 
     def assign(self, target: ast.expr, value: Any) -> None:
         """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
         if (
             isinstance(target, ast.Attribute)
-            and target.attr in _OPEN
+            and target.attr in OPEN
             and not isinstance(self.value(target.value), dict)
         ):
             self._may_be_set([target.attr], f"may be set by {ast.unparse(target)} (line {target.lineno})")
@@ -262,7 +262,7 @@ class CallScope(Scope, ABC):
                 out.update(found)
             else:
                 why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which has no literal value"
-                out = {**{key: Unknown(why=why) for key in _OPEN}, **out}
+                out = {**{key: Unknown(why=why) for key in OPEN}, **out}
         return out
 
     def _said(self, node: ast.expr) -> Any:

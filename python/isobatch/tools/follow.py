@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import SETTERS, Attributes, CallScope, Defaults, setter
+from isobatch.tools.calls import OPEN, SETTERS, Attributes, CallScope, Defaults, setter
 from isobatch.tools.page import Unknown
 
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
@@ -22,6 +22,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
+_CHANGES = ("update", "pop", "popitem", "clear", "setdefault")
+"""Methods of a table."""
 _MOST_STATEMENTS = 2_000
 _DEEPEST = 20
 
@@ -114,7 +116,27 @@ class Script(CallScope):
         for node in nodes:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Call):
+                    self._lose_in_table(inner, alone=isinstance(node, ast.Expr) and node.value is inner)
                     self.value(inner)
+
+    def _lose_in_table(self, call: ast.Call, *, alone: bool) -> None:
+        """What a method may change in a table is not known; `table.update(...)` of literals, as a statement, is followed."""
+        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _CHANGES:
+            return
+        table, named = self.value(call.func.value), {word.arg for word in call.keywords}
+        is_update = call.func.attr == "update"
+        known = None not in named and all(isinstance(self.value(it), dict) for it in call.args)
+        if not isinstance(table, dict) or (is_update and alone and known):
+            return
+        key = self.value(call.args[0]) if call.args else None
+        if is_update and not call.args and None not in named:
+            names = named
+        elif isinstance(key, str):
+            names = {key}
+        else:
+            names = {*table, *(OPEN if call.func.attr in ("update", "setdefault") else ())}
+        why = f"may be changed by {ast.unparse(call)[:60]} (line {call.lineno})"
+        table.update(dict.fromkeys(names, Unknown(why=why)))
 
     def value(self, node: ast.expr) -> Any:
         """Of an expression."""
