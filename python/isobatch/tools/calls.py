@@ -224,6 +224,14 @@ class CallScope(Scope, ABC):
             for item, each in zip(target.elts, value, strict=False):
                 self.assign(item, each)
             return
+        if isinstance(target, ast.Subscript) and isinstance(self.key(target), Unknown):
+            table, why = (
+                self.value(target.value),
+                f"may be set by {ast.unparse(target)[:60]} (line {target.lineno})",
+            )
+            if isinstance(table, dict):
+                table.update(dict.fromkeys({*OPEN, *table}, Unknown(why=why)))
+                return
         super().assign(target, value)
 
     def _is_looked_for(self, name: str) -> bool:

@@ -54,14 +54,25 @@ class Scope:
         if isinstance(target, ast.Name):
             self.known[target.id] = value
         elif isinstance(target, ast.Attribute | ast.Subscript):
-            holder, key = self.value(target.value), _key(target)
+            holder, key = self.value(target.value), self.key(target)
             if isinstance(holder, dict) and isinstance(key, str):
                 holder[key] = value
+            elif isinstance(holder, list):
+                if _is_index(key, holder):
+                    holder[key] = value
+                else:
+                    holder[:] = [UNKNOWN] * len(holder)
+            elif isinstance(holder, dict) and isinstance(key, Unknown):
+                holder.update(dict.fromkeys(holder, UNKNOWN))
             elif holder is None and isinstance(target.value, ast.Attribute):
                 self.assign(target.value, {key: value})  # a part that nothing was assigned to before
         elif isinstance(target, ast.Tuple | ast.List):
             for item in target.elts:
                 self.assign(item, UNKNOWN)
+
+    def key(self, node: ast.Attribute | ast.Subscript) -> Any:
+        """The name or the index of a part."""
+        return node.attr if isinstance(node, ast.Attribute) else self.value(node.slice)
 
     def value(self, node: ast.expr) -> Any:
         """Of an expression."""
@@ -74,7 +85,7 @@ class Scope:
         if isinstance(node, ast.Dict):
             return self._table(node)
         if isinstance(node, ast.Attribute | ast.Subscript):
-            holder, key = self.value(node.value), _key(node)
+            holder, key = self.value(node.value), self.key(node)
             if isinstance(holder, dict) and isinstance(key, str):
                 return holder.get(key)
             return holder[key] if isinstance(holder, list) and _is_index(key, holder) else UNKNOWN
@@ -193,12 +204,6 @@ def merge(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
             )
         out[name] = value
     return out
-
-
-def _key(node: ast.Attribute | ast.Subscript) -> Any:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.slice.value if isinstance(node.slice, ast.Constant) else UNKNOWN
 
 
 def _is_index(key: Any, held: list[Any]) -> bool:
