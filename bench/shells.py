@@ -44,6 +44,8 @@ NAMES = [
     "bash",
     "sh",
     "sbatch",
+    "ray",
+    "uv",
 ]
 STUB = r"""#!/bin/bash
 unset BASH_ENV
@@ -60,7 +62,9 @@ exit 0
 NOT_THERE = "command_not_found_handle() { return 0; }; source() { return 0; }; cd() { return 0; }\n"
 """Commands that are not there, files that are not beside the script: they do nothing, well."""
 FILE = re.compile(r"\.(sh|slurm|sbatch|bash)$")
-TRAINS = re.compile(r"--(micro-batch-size|global-batch-size|per_device_train_batch_size|learning_rate|lr)\b")
+TRAINS = re.compile(
+    r"--(micro-batch-size|global-batch-size|per_device_train_batch_size|learning_rate|lr)\b|\b(train_batch_size|optim\.lr)="
+)
 
 
 class Sandbox:
@@ -72,7 +76,8 @@ class Sandbox:
         for name in NAMES:
             (folder / "bin" / name).write_text(STUB)
             (folder / "bin" / name).chmod(0o755)
-        (folder / "bin" / "expr").symlink_to("/usr/bin/expr")
+        for name in ("expr", "mkdir", "date", "dirname", "basename"):
+            (folder / "bin" / name).symlink_to(f"/usr/bin/{name}")
         (folder / "env").write_text(NOT_THERE)
         folder.chmod(0o755)
 

@@ -1,6 +1,5 @@
-"""Follows a script from its first line to its last, as bash would, but starts nothing: each command is written down with the words that
-it would get. Where only the run knows which way it goes, both are followed, and what differs behind them is not known.
-"""
+"""Follows a script as bash would, but starts nothing: each command is written down with the words that it would get. Where only the run
+knows which way it goes, both are followed, and what differs behind them is not known."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from isobatch.tools.shells.paths import Paths
 from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, is_several
 from isobatch.tools.shells.syntax import parse
-from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text, Word
+from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text
 
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
@@ -53,9 +52,8 @@ class Execution:
         if not self._depth and not is_known(text):
             raise InputError("has characters of Unicode's private use, which are not read")
         with self._deeper():
-            block = parse(text, line)
             try:
-                return self._block(shell, block)
+                return self._block(shell, parse(text, line))
             except InputError as error:
                 if error.message.startswith("line "):
                     raise
@@ -137,7 +135,7 @@ class Execution:
             case tree.Repetition():
                 return self._loop(shell, command)
             case tree.Redirection():
-                self._check_files(shell, command.files)
+                self.expansion.check_files(shell, command.files)
                 return self._command(shell, command.command)
             case tree.Computation():
                 return self._compute(shell, command.inside), ""
@@ -159,18 +157,6 @@ class Execution:
         if value == "0" and shell.errexit and not self._tested:
             raise InputError(f"{parts[-1].source} is 0: under set -e that ends the script")
         return value != "0" if is_known(value) else None
-
-    def _check_files(self, shell: Shell, files: tuple[Word, ...]) -> None:
-        """Raises an InputError for a redirection to no file, or to several: bash does not run the command."""
-        for word in files:
-            names = self.expansion.fields(shell, word)
-            if not all(map(is_known, names)):
-                self.expansion.may_fail = True
-            elif names == [""] or len(names) != 1:
-                has = f"{len(names)} words: {' '.join(names)}"
-                raise InputError(
-                    f"a redirection needs one file, and has {has}; bash does not run the command"
-                )
 
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
         """`if` and `case`, from the branch of this number on."""
@@ -195,15 +181,14 @@ class Execution:
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
         """Each round of a loop whose length is known. Of another what it sets is not known, before it and behind."""
-        before, position = shell.copy(), self._position()
         shell.loops += 1
+        before, position = shell.copy(), self._position()
         outcome = self._rounds(shell, loop)
         if outcome is None:
             self._rewind(position)
-            shell.adopt(before.copy())
-            shell.loops += 1
+            shell.adopt(before)
             outcome = self._unknown_rounds(shell, loop)
-        shell.loops = before.loops
+        shell.loops -= 1
         return self.paths.end(shell, "break", outcome, position[2])
 
     def _position(self) -> tuple[int, int, int]:
@@ -274,7 +259,7 @@ class Execution:
     def _simple(self, shell: Shell, command: tree.Simple) -> Outcome:
         if command.document is not None:
             self.expansion.text(shell, command.document.word)
-        self._check_files(shell, command.files)
+        self.expansion.check_files(shell, command.files)
         if command.words[:1] in [((Text(name, False),),) for name in DECLARES]:
             builtins.declare(self.expansion, shell, command)
             return True, ""
@@ -297,7 +282,7 @@ class Execution:
 
     def _builtin(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
         """A command of bash itself. A redirection may keep it from being run: then what it changes is not read."""
-        name, shown = words[0], " ".join(words)
+        name, shown = words[0], self.marks.shown(" ".join(words))
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
         if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *_LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
@@ -326,11 +311,10 @@ class Execution:
             if not is_mark(text.lstrip()[:1] or "x"):
                 return self.run(text, shell, command.line)
             self._record(shell, text.split() or [text], command)
-            self.unread.append(f"line {command.line}: what {self.marks.shown(shown)} sets is not known")
+            self.unread.append(f"line {command.line}: what {shown} sets is not known")
         elif name in ("source", "."):
-            self.unread.append(
-                f"line {command.line}: {self.marks.shown(shown)} is another file, and not read: what it sets is not known"
-            )
+            why = "is another file, and not read: what it sets is not known"
+            self.unread.append(f"line {command.line}: {shown} {why}")
         elif words[1:2] and (words[1] in _OTHERS or words[1] in builtins.BUILTINS or name in DECLARES):
             raise InputError(f"{shown} is not read")
         elif words[1:]:

@@ -137,6 +137,18 @@ class Expansion:
         why = f"in which {reason.source} is not known" if reason else "which is not worked out"
         return self.marks.mark(part.source, why)
 
+    def check_files(self, shell: Shell, files: tuple[Word, ...]) -> None:
+        """Raises an InputError for a redirection to no file, or to several: bash does not run the command."""
+        for word in files:
+            names = self.fields(shell, word)
+            known = all(map(is_known, names))
+            if known and (names == [""] or len(names) != 1):
+                has = f"{len(names)} words: {' '.join(names)}"
+                raise InputError(
+                    f"a redirection needs one file, and has {has}; bash does not run the command"
+                )
+            self.may_fail |= not known or "/" in names[0] or names[0] in (".", "..")
+
     def value(self, shell: Shell, name: str, source: str) -> Value:
         """Of a variable; a mark where only the run knows it."""
         self.read.add(name)
