@@ -139,6 +139,10 @@ REFUSED = {
         'torchrun t.py "$${NAME" x\necho "}"',
         r"line 1: \$\$ before a bracket is not read",
     ),
+    "a redirection's number in two lines": (
+        "torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
+        "line 2: a redirection behind a bracket, or",
+    ),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
     "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is readonly, or no name"),

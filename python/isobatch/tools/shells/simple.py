@@ -117,8 +117,9 @@ class SimpleReader(WordReader):
                 (words if declares else assignments).append(self._assignment(found))
                 continue
             word = self.next_word()
-            if self.char() in ("<", ">") and self.text[self.at - 1] == "}":
-                self.fail("a redirection behind a bracket is not read")
+            number = all(isinstance(it, Text) and it.text.isdigit() and not it.quoted for it in word)
+            if self.char() in ("<", ">") and (number or self.text[self.at - 1] == "}"):
+                self.fail("a redirection behind a bracket, or whose number is in two lines, is not read")
             if not words:
                 first = word[0].text if isinstance(word[0], Text) and not word[0].quoted else ""
                 if (len(word) == 1 and first in RESERVED) or _HIDDEN.match(first):
