@@ -303,26 +303,6 @@ def test_sizes_below_the_links_plateau_are_not_judged_by_the_cluster():
     assert judged_bandwidth(1 << 28, ranks=512, bus_gb_s=400.0).verdict == "caution"
 
 
-def test_a_gpus_local_step_is_a_figure(monkeypatch):
-    """It waits for its host to launch kernels, which the matrix products do not."""
-    from isobatch.validate.proofs import machine
-
-    monkeypatch.setattr(machine, "window", lambda group, work, seconds: 0.010)
-    group = SimpleNamespace(
-        device=torch.device("cuda"),
-        world_size=2,
-        emulated=False,
-        pulse=SimpleNamespace(grant=lambda seconds: None, who=str),
-        gather=lambda found: [found, [2 * one for one in found]],
-        from_first=lambda late: late,
-    )
-    verdicts = [
-        machine.prove_equally_fast(group, None, 0.0, "name", "work", device_bound=bound).verdict
-        for bound in (True, False)
-    ]
-    assert verdicts == ["fail", "unchecked"]
-
-
 def test_norms_of_buckets_stay_apart_until_the_step_is_over():
     """On a GPU they are computed on streams that run at once: a running sum would lose some."""
     from isobatch.validate.proofs.noise_scale import Norms

@@ -51,11 +51,8 @@ def validate(tmp_path):
 
 
 def failed(found):
-    """The proofs that failed, but for those of speed, which is this machine's."""
-    speed = "ranks", "local_step"
-    return {
-        name: one["text"] for name, one in found.items() if one["verdict"] == "fail" and name not in speed
-    }
+    """The proofs that failed, but for the speed of ranks, which is this machine's."""
+    return {name: one["text"] for name, one in found.items() if one["verdict"] == "fail" and name != "ranks"}
 
 
 RATES = """
@@ -140,9 +137,6 @@ def test_two_nodes_of_two_gpus(validate):
     # NCCL's buffers for the peers of that group are gone before memory is measured: all but the driver's is here.
     planned = report["step"]["micro_batches"][-1]["peak_memory_reserved_bytes"]
     assert found["memory"]["values"]["left_bytes"] + planned == 400 << 20
-    assert (
-        found["local_step"]["verdict"] == "unchecked" and "not judged on GPUs" in found["local_step"]["text"]
-    )
 
 
 @pytest.mark.slow

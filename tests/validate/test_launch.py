@@ -61,7 +61,7 @@ def test_by_command(plan, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     failures = {proof["name"] for proof in report["proofs"] if proof["verdict"] == "fail"}
     # A machine that others use may really have a slow rank.
-    assert failures <= {"ranks", "local_step"}, done.stdout + done.stderr
+    assert failures <= {"ranks"}, done.stdout + done.stderr
     assert done.returncode == (report["verdict"] in ("fail", "inconclusive"))
     assert "isobatch validate" in done.stdout
     assert "gradient" in done.stdout

@@ -65,7 +65,7 @@ def test_every_claim_was_looked_at(found):
     report = found[512][0]
     # What hosts say of themselves comes before NCCL makes its connections, all else behind.
     assert [*report.phase_seconds][:2] == ["host", "connect"]
-    assert {"gradient", "noise_scale", "all_reduce", "local_step", "epoch", "links", "micro_batch"} <= {
+    assert {"gradient", "noise_scale", "all_reduce", "step_time", "epoch", "links", "micro_batch"} <= {
         proof.name for proof in report.proofs
     }
     assert "to one process" in report.proof("gradient").text

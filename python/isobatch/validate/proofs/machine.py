@@ -73,16 +73,9 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
 
 
 def prove_equally_fast(
-    group: Group,
-    work: Callable[[], object],
-    seconds: float,
-    name: str,
-    what: str,
-    *,
-    device_bound: bool = True,
+    group: Group, work: Callable[[], object], seconds: float, name: str, what: str
 ) -> Proof:
-    """Measures some work in windows of `seconds`; where a rank looks slow, in many more. On a GPU it is judged where it is `device_bound`:
-    a GPU that waits for its host to launch kernels is as slow as that."""
+    """Measures some work in windows of `seconds`; where a rank looks slow, in many more."""
     if group.world_size == 1:
         return skip_claim(name, "one rank: nothing to compare with")
     begun = time.monotonic()
@@ -99,10 +92,6 @@ def prove_equally_fast(
             break
     if group.emulated:
         return skip_claim(name, "several ranks share a GPU: function only, not performance", **proof.values)
-    if group.device.type == "cuda" and not device_bound:
-        return skip_claim(
-            name, f"{proof.text}; not judged on GPUs, where it may be the host's", **proof.values
-        )
     return proof
 
 

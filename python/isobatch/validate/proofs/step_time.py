@@ -13,7 +13,6 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
 from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
-from isobatch.validate.proofs.machine import FIRST_WINDOWS, prove_equally_fast
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -30,8 +29,8 @@ TRIED = 3  # of a size of the micro-batch: a median of two is moved by either
 HALVINGS = 4  # of the micro-batch
 SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
 """Of the whole phase, unless a step is so slow that the least number of them takes longer."""
-FREE_SHARE, SIZES_SHARE, WINDOW_SHARE = 1 / 3, 2 / 9, 1 / 30
-"""Of the phase at most: steps that run freely, all sizes of the micro-batch, and each window in which the ranks are compared."""
+FREE_SHARE, SIZES_SHARE = 1 / 3, 2 / 9
+"""Of the phase at most: steps that run freely, and all sizes of the micro-batch."""
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float, least: int = MIN_SAMPLES) -> list[float]:
@@ -90,13 +89,8 @@ class Works:
         self.training = training
         self._small: list[Any] = []
         self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Makes the step's micro-batches, before anything is timed: `take` frees them."""
-        self._small.clear()
-        self._batches = self.training.few_in_turn(1)
-        self._weights = self.training.weights(self._batches)
+        self._batches = training.few_in_turn(1)
+        self._weights = training.weights(self._batches)
 
     def _backward(self, *, sync: bool) -> None:
         training = self.training
@@ -114,11 +108,6 @@ class Works:
         """Takes the whole step, with the optimizer's."""
         self._backward(sync=True)
         self.training.step(self._optimizer, self._scaler)
-        self.clear()
-
-    def alone_again(self) -> None:
-        """Does as `alone`, any number of times."""
-        self.alone()
         self.clear()
 
     def take(self, n: int) -> bool:
@@ -160,7 +149,7 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
         took = group.time(works.whole)
     took = max(group.slowest([took]))  # what follows must be the same on all ranks
     # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
-    group.pulse.grant(took * (3 * MIN_SAMPLES + FIRST_WINDOWS + (1 + TRIED) * (HALVINGS + 1)))
+    group.pulse.grant(took * (3 * MIN_SAMPLES + (1 + TRIED) * (HALVINGS + 1)))
     seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
     begun = time.monotonic()
     found = _Times([], [], [], PeakMemory(group))
@@ -199,12 +188,12 @@ class Peak(NamedTuple):
 
 def measure(
     training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
-) -> tuple[StepTimes, Peak, Works]:
+) -> tuple[StepTimes, Peak]:
     """Measures the step's times and memory. `planned` has all of the plan's micro-batches."""
     group, seconds = training.group, SECONDS[training.options.extent]
     training.model.train()
     works = Works(training)
-    parts = seconds * (1 - SIZES_SHARE - FIRST_WINDOWS * WINDOW_SHARE)
+    parts = seconds * (1 - SIZES_SHARE)
     times = _times(group, works, parts, seconds * FREE_SHARE)
     peaks = group.gather((times.memory.bytes, times.memory.left))
     peak = Peak(
@@ -250,7 +239,7 @@ def measure(
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
     )
-    return step, peak, works
+    return step, peak
 
 
 def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
@@ -360,17 +349,12 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Times the step, and each rank's own part of it."""
-    group, table = trial.group, trial.allreduce.table
-    step, peak, works = measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    """Times the step, and finds its peak memory."""
+    table = trial.allreduce.table
+    step, peak = measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    seconds = SECONDS[trial.options.extent] * WINDOW_SHARE
-    works.prepare()
-    slow = prove_equally_fast(
-        group, works.alone_again, seconds, "local_step", "the local step", device_bound=False
-    )
-    return [slow, judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
+    return [judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 
-CLAIM = Claim(phase="step time", names=("local_step", "step_time", "memory"), prove=prove)
+CLAIM = Claim(phase="step time", names=("step_time", "memory"), prove=prove)
