@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 import isobatch as ib
 
 LATER = 3  # optimizer steps before a fault that comes later
+OPTIMIZERS = torch.optim.AdamW, torch.optim.SGD
 
 
 class Place:
@@ -32,8 +33,8 @@ class Place:
         self.plan, self.module = plan, sys.modules[f"guard.scripts.{script}"]
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.stack, self.steps, self.backwards = contextlib.ExitStack(), 0, 0
-        self.schedulers, self.optimizers, self.wrapped = [], [], []
-        for kind in (torch.optim.AdamW, torch.optim.SGD):
+        self.schedulers, self.optimizers = [], []
+        for kind in OPTIMIZERS:
             kind([nn.Parameter(torch.zeros(1))], lr=0.1)  # with its first instance, a kind gets torch's hooks
 
     def put(self, thing, name, new):
@@ -52,25 +53,21 @@ class Place:
 
         self.put(thing, name, called)
 
+    def after(self, kind, then):
+        """`then(thing)` for each that the script makes of a kind."""
+        own = kind.__init__
+
+        def made(thing, *args, **kwargs):
+            own(thing, *args, **kwargs)
+            then(thing)
+
+        self.put(kind, "__init__", made)
+
     def count(self):
-        """Notes optimizers, schedulers, wrappers, optimizer steps and backwards."""
-
-        def noted(kind, list_):
-            own = kind.__init__
-
-            def made(self, *args, **kwargs):
-                own(self, *args, **kwargs)
-                list_.append(self)
-
-            self.put(kind, "__init__", made)
-
-        for kind, list_ in (
-            (torch.optim.AdamW, self.optimizers),
-            (torch.optim.SGD, self.optimizers),
-            (torch.optim.lr_scheduler.LambdaLR, self.schedulers),
-            (DDP, self.wrapped),
-        ):
-            noted(kind, list_)
+        """Notes optimizers, schedulers, optimizer steps and backwards."""
+        for kind in OPTIMIZERS:
+            self.after(kind, self.optimizers.append)
+        self.after(torch.optim.lr_scheduler.LambdaLR, self.schedulers.append)
 
         def stepped(*_):
             self.steps += 1
@@ -151,17 +148,6 @@ def own_labels_only(place):
 def _summing(state, bucket):
     work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return work.then(lambda future: future.value()[0])
-
-
-def after_wrapping(place, then):
-    """`then(wrapper)` for each DDP wrapper."""
-    own = DDP.__init__
-
-    def made(self, *args, **kwargs):
-        own(self, *args, **kwargs)
-        then(self)
-
-    place.put(DDP, "__init__", made)
 
 
 @fault
@@ -248,7 +234,7 @@ def zero_grad_before_the_step(place):
 
 def on_step(place, wrap):
     """`wrap(step)` in place of each optimizer's."""
-    for kind in (torch.optim.AdamW, torch.optim.SGD):
+    for kind in OPTIMIZERS:
         own = kind.step
 
         def step(self, *args, _own=own, **kwargs):
@@ -291,7 +277,7 @@ def other_weights(place):
             with torch.no_grad():
                 next(ddp.parameters()).flatten()[0] += 1e-3
 
-    after_wrapping(place, write)
+    place.after(DDP, write)
 
 
 @fault
@@ -305,22 +291,6 @@ def weights_part_later(place):
                 place.optimizers[0].param_groups[0]["params"][0].mul_(1.01)
 
     on_step(place, step)
-
-
-@fault
-def optimizer_of_another_model(place):
-    """Made before what makes the parameters anew."""
-    for kind in (torch.optim.AdamW, torch.optim.SGD):
-        own = kind.__init__
-
-        def made(self, params, *args, _own=own, **kwargs):
-            groups = [g if isinstance(g, dict) else {"params": [g]} for g in params]
-            copies = [
-                {**g, "params": [nn.Parameter(p.detach().clone()) for p in g["params"]]} for g in groups
-            ]
-            _own(self, copies, *args, **kwargs)
-
-        place.put(kind, "__init__", made)
 
 
 # The learning rate.
@@ -391,13 +361,8 @@ def scheduler_in_epochs_at_every_step(place):
         for scheduler in schedulers:
             scheduler.step()
 
-    schedulers, made = [], torch.optim.lr_scheduler.StepLR.__init__
-
-    def noted(self, *args, **kwargs):
-        made(self, *args, **kwargs)
-        schedulers.append(self)
-
-    place.put(torch.optim.lr_scheduler.StepLR, "__init__", noted)
+    schedulers = []
+    place.after(torch.optim.lr_scheduler.StepLR, schedulers.append)
     on_step(place, step)
 
 
@@ -489,8 +454,42 @@ def _stretched(factor):
     return _made_with(torch.optim.lr_scheduler.LambdaLR, change)
 
 
+@fault
+def optimizer_of_another_model(place):
+    """Made before what makes the parameters anew."""
+
+    def copied(_, args, kwargs):
+        groups = [g if isinstance(g, dict) else {"params": [g]} for g in args[0]]
+        copies = [{**g, "params": [nn.Parameter(p.detach().clone()) for p in g["params"]]} for g in groups]
+        return (copies, *args[1:]), kwargs
+
+    for kind in OPTIMIZERS:
+        _made_with(kind, copied)(place)
+
+
+def _every_second(own):
+    """Draws with replacement."""
+
+    def again(self):
+        mine = list(own(self))
+        return iter([mine[at // 2 * 2] for at in range(len(mine))])
+
+    return again
+
+
 FAULTS.update(
     {
+        "samples repeated": _patch(lambda _: DistributedSampler, "__iter__", _every_second),
+        # The loop breaks: a stop by a criterion of its own, or range(steps) with too few of them.
+        "an epoch ends early": _patch(
+            lambda _: DataLoader,
+            "__iter__",
+            lambda own: lambda self: itertools.islice(own(self), len(self) - 2),
+        ),
+        # No step at an epoch's end: its last micro-batches come into the next epoch's first step.
+        "the tail is carried": _patch(
+            lambda _: DataLoader, "__len__", lambda own: lambda self: own(self) * 99
+        ),
         # T_max = len(loader) · epochs, and the warmup likewise.
         "lengths in micro batches": _stretched(lambda place: 1 / place.plan.accumulation),
         # Prepared by Accelerate, without the lengths times W.
@@ -528,8 +527,8 @@ FAULTS.update(
         ),
         "scheduler never": lambda place: scheduled(place, lambda *_: None) and None,
         "missing set epoch": lambda place: place.put(DistributedSampler, "set_epoch", lambda *_: None),
-        "summed over ranks": lambda place: after_wrapping(
-            place, lambda ddp: ddp.register_comm_hook(None, _summing)
+        "summed over ranks": lambda place: place.after(
+            DDP, lambda ddp: ddp.register_comm_hook(None, _summing)
         ),
     }
 )
@@ -549,33 +548,14 @@ class Everything(RandomSampler):
 
 
 @fault
-def an_epoch_ends_early(place):
-    """The loop breaks: a stop by a criterion of its own, or range(steps) with too few of them."""
-    own = DataLoader.__iter__
-
-    def some(self):
-        return itertools.islice(own(self), len(self) - 2)
-
-    place.put(DataLoader, "__iter__", some)
-
-
-@fault
-def the_tail_is_carried(place):
-    """No step at an epoch's end: its last micro-batches come into the next epoch's first step."""
-    own = DataLoader.__len__
-    place.put(DataLoader, "__len__", lambda self: own(self) * 99)
-
-
-@fault
 def the_trainer_multiplies(place):
     """The mend of a model that ignores num_items_in_batch is left out."""
-    own = place.module.hf.Trainer.__init__
 
-    def made(self, *args, model, **kwargs):
-        vars(model).pop("accepts_loss_kwargs")
-        own(self, *args, model=model, **kwargs)
+    def unmarked(_, args, kwargs):
+        vars(kwargs["model"]).pop("accepts_loss_kwargs")
+        return args, kwargs
 
-    place.put(place.module.hf.Trainer, "__init__", made)
+    _made_with(place.module.hf.Trainer, unmarked)(place)
 
 
 @fault
@@ -592,33 +572,15 @@ def summed_loss_beside_the_trainers_factor(place):
 
 @fault
 def not_distributed(place):
-    if hasattr(place.module, "hf"):
+    if hasattr(place.module, "pl"):
+        wrong = {"use_distributed_sampler": False}
+        _made_with(place.module.pl.Trainer, lambda _, args, kwargs: (args, kwargs | wrong))(place)
+    elif hasattr(place.module, "hf") or hasattr(place.module, "Accelerator"):
         from accelerate import Accelerator
 
         place.put(Accelerator, "prepare_data_loader", lambda _, loader, *args, **kwargs: loader)
-    elif hasattr(place.module, "pl"):
-        own = place.module.pl.Trainer.__init__
-
-        def made(self, **kwargs):
-            own(self, **kwargs, use_distributed_sampler=False)
-
-        place.put(place.module.pl.Trainer, "__init__", made)
-    elif hasattr(place.module, "Accelerator"):
-        place.put(place.module.Accelerator, "prepare_data_loader", lambda _, loader, *args, **kwargs: loader)
     else:
         place.put(place.module, "DistributedSampler", Everything)
-
-
-@fault
-def samples_repeated(place):
-    """A sampler that draws with replacement."""
-    own = DistributedSampler.__iter__
-
-    def again(self):
-        mine = list(own(self))
-        return iter([mine[at // 2 * 2] for at in range(len(mine))])
-
-    place.put(DistributedSampler, "__iter__", again)
 
 
 @fault
