@@ -15,11 +15,16 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
+from isobatch.diagnosis import tensors
 from isobatch.diagnosis.tensors import checksum, float32_as
-from isobatch.validate.proofs import memory
+from isobatch.validate import Options
+from isobatch.validate.figures import PairSpeed
+from isobatch.validate.proofs import all_reduce, machine, memory
+from isobatch.validate.proofs.noise_scale import Norms
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.ranks.network import Facts, agree, gpu_is_shared
+from isobatch.validate.trial import Trial
 from isobatch.validate.workload import out_of_memory
 
 MIB = 1 << 20
@@ -230,8 +235,6 @@ def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
 
 
 def test_gpus_are_held_to_closer_gates():
-    from isobatch.validate.proofs import machine
-
     windows = np.array([[0.010] * 25, [0.0108] * 25, [0.010] * 25])
     judged = [
         machine.judge_windows(windows, "ranks", "work", str, gates).verdict
@@ -241,9 +244,6 @@ def test_gpus_are_held_to_closer_gates():
 
 
 def test_a_slow_rail_is_named_by_its_gpu():
-    from isobatch.validate.figures import PairSpeed
-    from isobatch.validate.proofs.machine import judge_links
-
     pairs = [(0, 1), (0, 2), (1, 2)]
     found = [
         PairSpeed(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
@@ -252,14 +252,11 @@ def test_a_slow_rail_is_named_by_its_gpu():
     ]
     roster = [SimpleNamespace(node=node, host=f"host{node}") for node in range(3)]
     for backend, verdict in ("nccl", "caution"), ("gloo", "fail"):
-        proof = judge_links(SimpleNamespace(nodes=3, roster=roster, backend=backend), found)
+        proof = machine.judge_links(SimpleNamespace(nodes=3, roster=roster, backend=backend), found)
         assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == (verdict, "host2 GPU 3)")
 
 
 def test_sizes_on_gpus():
-    from isobatch.validate import Options
-    from isobatch.validate.proofs import all_reduce
-
     for extent, largest in ("quick", 1 << 28), ("usual", 1 << 30), ("full", 1 << 33):
         found = all_reduce.sizes(Options(extent=extent), True, [5000])
         assert max(size.bytes for size in found) == largest
@@ -268,25 +265,19 @@ def test_sizes_on_gpus():
 
 
 def test_the_clusters_bandwidth_is_what_is_expected_of_gpus():
-    from isobatch.validate import Options
-    from isobatch.validate.proofs.all_reduce import expected_gb_s
-
     cluster = ib.Cluster(nodes=2, gpus_per_node=8, intra_gb_s=240.0, inter_gb_s=25.0)
     plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=1), Options(), plan) == 240
-    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(), plan) == 25
-    assert expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(bus_gb_s=7.0), plan) == 7
-    assert expected_gb_s(SimpleNamespace(device=cpu, nodes=1), Options(), plan) is None
+    assert all_reduce.expected_gb_s(SimpleNamespace(device=gpu, nodes=1), Options(), plan) == 240
+    assert all_reduce.expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(), plan) == 25
+    assert all_reduce.expected_gb_s(SimpleNamespace(device=gpu, nodes=2), Options(bus_gb_s=7.0), plan) == 7
+    assert all_reduce.expected_gb_s(SimpleNamespace(device=cpu, nodes=1), Options(), plan) is None
 
 
 def judged_bandwidth(size, ranks=8, fastest=1.0, device="cuda", **options):
-    from isobatch.validate import Options
-    from isobatch.validate.proofs.all_reduce import judge_bandwidth
-
     row = SimpleNamespace(dtype="float32", bytes=size, bus_bw_gb_s=100.0, samples_us=[fastest], time_us=1.0)
     group = SimpleNamespace(world_size=ranks, emulated=False, device=torch.device(device))
-    return judge_bandwidth(group, Options(**options), [row], 400.0)
+    return all_reduce.judge_bandwidth(group, Options(**options), [row], 400.0)
 
 
 def test_a_fabric_that_looks_slow_is_a_caution():
@@ -305,7 +296,6 @@ def test_sizes_below_the_links_plateau_are_not_judged_by_the_cluster():
 
 def test_norms_of_buckets_stay_apart_until_the_step_is_over():
     """On a GPU they are computed on streams that run at once: a running sum would lose some."""
-    from isobatch.validate.proofs.noise_scale import Norms
 
     def halved(_, bucket):
         done = torch.futures.Future()
@@ -320,8 +310,6 @@ def test_norms_of_buckets_stay_apart_until_the_step_is_over():
 
 
 def test_a_large_model_and_a_compiled_one_have_more_time():
-    from isobatch.validate.trial import Trial
-
     model = torch.nn.Linear(70_000, 100_000, bias=False, device="meta")
     trial = Trial(None, None, SimpleNamespace(model=model), None, None)
     assert trial.allowance_seconds == 280  # 28 GB
@@ -391,11 +379,9 @@ def test_both_generations_of_switches_agree(before, mode):
 
 
 def test_a_checksum_by_parts_is_that_of_the_whole(monkeypatch):
-    from isobatch.diagnosis import tensors as module
-
-    tensors = [torch.randn(1001), torch.randn(3, 7).half(), torch.zeros(())]
-    whole = checksum(tensors)
-    monkeypatch.setattr(module, "WORDS", 64)
-    assert checksum(tensors) == whole
-    tensors[0][1000] += 1
-    assert checksum(tensors) != whole
+    some = [torch.randn(1001), torch.randn(3, 7).half(), torch.zeros(())]
+    whole = checksum(some)
+    monkeypatch.setattr(tensors, "WORDS", 64)
+    assert checksum(some) == whole
+    some[0][1000] += 1
+    assert checksum(some) != whole

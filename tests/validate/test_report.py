@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+import isobatch as ib
+from isobatch.cli import main
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Proof, Report, Verdict, json_schema
 
@@ -36,8 +38,6 @@ def test_a_report_is_read_back(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"schema": "isobatch.validation/9"}', "[]"])
 def test_what_is_no_report_is_refused(tmp_path, text):
-    import isobatch as ib
-
     file = tmp_path / "report.json"
     file.write_text(text)
     with pytest.raises(ib.InputError, match=r"report\.json"):
@@ -61,11 +61,16 @@ def test_the_worst_verdict_wins(verdicts, whole, code):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"extent": "long"}, {"fail": 0.0}, {"noise_steps": 1}, {"caution": 0.5, "fail": 0.1}, {"hook": "int8"}],
+    [
+        {"extent": "long"},
+        {"fail": 0.0},
+        {"noise_steps": 1},
+        {"caution": 0.5, "fail": 0.1},
+        {"hook": "int8"},
+        {"soak_minutes": -1.0},
+    ],
 )
 def test_an_option_that_is_not_legal_is_named(fields):
-    import isobatch as ib
-
     with pytest.raises(ib.InputError, match=next(iter(fields))):
         Options(**fields)
 
@@ -84,7 +89,6 @@ def test_the_command_line_has_the_same_defaults():
     ("host", "message"), [("127.0.0.1", "no answer"), ("no.such.host.invalid", "not resolve")]
 )
 def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
-    import isobatch as ib
     from isobatch.validate.ranks.network import probe
 
     with pytest.raises(ib.InputError, match=message):
@@ -101,15 +105,12 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
     ],
 )
 def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, capsys, words, message):
-    from isobatch.cli import main
-
     monkeypatch.chdir(tmp_path)
     assert main(["validate", *words]) == 2
     assert f"isobatch validate: {message}" in capsys.readouterr().err
 
 
 def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
-    from isobatch.cli import main
     from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.validating import validate
 from isobatch.diagnosis.causes import Cause
-from isobatch.validate import Options, Report, Verdict
+from isobatch.validate import Report, Verdict
 from isobatch.validate.figures import Soak
 from isobatch.validate.proofs import soak
 
@@ -66,8 +66,3 @@ def test_an_average_with_other_bits_is_the_all_reduces():
     found = soak.judge_bits(GROUP, soaked(averaged_differing=2))
     assert (found.verdict, found.diagnosis.cause) == (Verdict.CAUTION, Cause.WRONG_SUMS)
     assert "another order" in soak.judge_bits(GROUP, soaked(averaged_differing=None)).text
-
-
-def test_minutes_are_checked():
-    with pytest.raises(ib.InputError, match="at least 0"):
-        Options(soak_minutes=-1.0)
