@@ -10,17 +10,11 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 _SWITCH = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -64,66 +58,34 @@ SECONDS = 60
 _TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 
 
-class Loopback(RendezvousHandler):
-    """The rendezvous of one agent, whose workers use its store."""
+class Loopback(StaticTCPRendezvous):
+    """The rendezvous of one agent, whose workers use its store: that of a host of several, but on a socket of the loopback."""
 
     def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self._store: Store | None = None
-        self._port = 0
+        listening = socket.create_server((HOST, 0))
+        port = listening.getsockname()[1]
+        super().__init__(HOST, port, rank=0, world_size=1, run_id=run_id, timeout=SECONDS)
+        self._store = TCPStore(
+            HOST,
+            port,
+            is_master=True,
+            timeout=self.timeout,
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=listening.detach(),  # the store closes it
+            use_libuv=_TAKES_SOCKETS,
+        )
 
     def get_backend(self) -> str:
         """Returns the registered name."""
         return NAME
 
-    @property
-    def use_agent_store(self) -> bool:
-        """Tells workers to connect to the agent's store instead of making one."""
-        return True
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Returns the store, and where workers find it."""
-        if self._store is None:
-            listening = socket.create_server((HOST, 0))
-            self._port = listening.getsockname()[1]
-            self._store = TCPStore(
-                HOST,
-                self._port,
-                is_master=True,
-                timeout=timedelta(seconds=SECONDS),
-                wait_for_workers=False,
-                multi_tenant=True,
-                master_listen_fd=listening.detach(),  # the store closes it
-                use_libuv=_TAKES_SOCKETS,
-            )
-        store = PrefixStore(self._run_id, self._store)
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(HOST, self._port))
-
-    def is_closed(self) -> bool:
-        """Returns False: one agent has nobody to close it for."""
-        return False
-
-    def set_closed(self) -> None:
-        """Does nothing."""
-
-    def num_nodes_waiting(self) -> int:
-        """Returns 0: nobody else comes."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """Returns this launch's id."""
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        """Does nothing."""
-        return True
-
-
-def _make(parameters: RendezvousParameters) -> RendezvousHandler:
+def _make(parameters: RendezvousParameters) -> Loopback:
     return Loopback(parameters.run_id)
 
 
 def register() -> str:
     """Makes it known to torch's launcher; gives its name."""
-    rendezvous_handler_registry.register(NAME, _make)
+    rendezvous_handler_registry.register(NAME, _make)  # the same each time, or it refuses
     return NAME
