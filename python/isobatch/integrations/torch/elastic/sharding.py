@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _composable_state
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, debug, distribute_tensor
 from torch.optim import Optimizer
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.group import connecting
 from isobatch.integrations.torch.elastic.healing import Held, TrainingState, gather
 from isobatch.integrations.torch.elastic.membership import OUT
 
@@ -70,9 +70,7 @@ class ShardedState(TrainingState):
             InputError: `shard` leaves a parameter whole.
         """
         before, self._place = self._place, dist.get_rank() % self.shards
-        self._mesh = _mesh(
-            self.shards, self.device.type, timedelta(seconds=lease), timedelta(seconds=timeout)
-        )
+        self._mesh = _mesh(self.shards, self.device.type, connecting(lease), timedelta(seconds=timeout))
         folded, self._folded = self._folded, None
         if folded is not None:
             _become(self.net, deepcopy(self._plain))
@@ -86,15 +84,12 @@ class ShardedState(TrainingState):
         if folded is None:
             self._deal_states()
         else:
-            net, optimizer = self.unpack(folded)
-            if (
-                before != self._place
-            ):  # It holds another shard, and gets this one's from a replica that goes on.
-                net, optimizer = {}, None
-            self._assign(net)
+            # Where it held another shard, it gets this one's from a replica that goes on.
+            values, states = self.unpack(folded) if before == self._place else ({}, None)
+            self._assign(values)
             self._set_parameters(dict(self.net.named_parameters()))
-            if optimizer is not None:
-                self.optimizer.load_state_dict(optimizer)
+            if states is not None:
+                self.optimizer.load_state_dict(states)
         self._sharded = dict(self.net.named_parameters(remove_duplicate=False))
 
     def fold(self) -> None:
@@ -236,7 +231,10 @@ def _without_values(net: nn.Module) -> nn.Module:
 
 def _become(net: nn.Module, other: nn.Module) -> None:
     """Makes a network another, in place: who holds it holds the one of the present crew."""
+    # torch notes which modules are sharded, by the object; only imported here, as it is torch's own.
+    from torch.distributed._composable_state import _module_state_mapping
+
+    _module_state_mapping.pop(net, None)
     net.__class__ = other.__class__
     net.__dict__.clear()
     net.__dict__.update(other.__dict__)
-    _composable_state._module_state_mapping.pop(net, None)
