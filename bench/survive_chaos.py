@@ -210,10 +210,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="the first run's seed")
     parser.add_argument("--limit", type=float, default=150, metavar="SECONDS", help="for one run")
+    parser.add_argument("--steps", type=int, default=OPTIONS["steps"], help="of one run")
     parser.add_argument("--shards", type=int, default=1, help="the ranks of a replica (HSDP)")
     parser.add_argument("--hosts", action="store_true", help="cut links too; needs root")
     parser.add_argument("--disk", action="store_true", help="fill the checkpoints' disk too; needs root")
     args = parser.parse_args()
+    OPTIONS["steps"] = args.steps
     alone = surviving.undisturbed(OPTIONS)
     counts, bad = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0), 0
     waits: list[float] = []
