@@ -51,6 +51,7 @@ class Chaos:
     def __init__(self, ranks: Ranks, draw: random.Random, hosts: Hosts | None, disk: Path | None) -> None:
         self.ranks, self.draw, self.hosts, self.disk = ranks, draw, hosts, disk
         self.paused: dict[str, float] = {}
+        self.woken: dict[str, int] = {}
         self.dead: set[str] = set()
         self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
         self.link: tuple[int, float] | None = None
@@ -125,6 +126,7 @@ class Chaos:
         for name, until in [*self.paused.items()]:
             if at > until:
                 self.ranks.signal(name, signal.SIGCONT)
+                self.woken[name] = self.last()[0]
                 del self.paused[name]
         if self.hosts is not None and self.link is not None and at > self.link[1]:
             self.hosts.cut(self.link[0], "up")
