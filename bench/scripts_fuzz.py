@@ -95,11 +95,11 @@ def agrees(read: Any, ran: Any) -> bool:
     if isinstance(read, Unknown):
         return True
     if isinstance(read, Mapping):
+        if not isinstance(ran, Mapping):
+            return False
         is_open = any(isinstance(it, Unknown) and "may be in **" in it.why for it in read.values())
         names = {*read} & {*ran} if is_open else {*read, *ran}
-        return isinstance(ran, Mapping) and all(
-            agrees(read.get(key, MISSING), ran.get(key, MISSING)) for key in names
-        )
+        return all(agrees(read.get(key, MISSING), ran.get(key, MISSING)) for key in names)
     if isinstance(read, list):  # as JSON has a tuple
         return isinstance(ran, list | tuple) and len(read) == len(ran) and all(map(agrees, read, ran))
     return type(read) is type(ran) and read == ran

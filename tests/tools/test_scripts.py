@@ -149,6 +149,9 @@ def test_what_a_method_changes_in_a_table_is_not_known(tmp_path, change):
         InputError, match=r"learning_rate may be (changed|set) by c.*\(line 4\): give lr a value"
     ):
         ib.Recipe.read(script(tmp_path, text), gpus=1)
+    inside = text.replace(f"{change}\n", "").replace("'o'", "c.update(learning_rate=2)")
+    with pytest.raises(InputError, match=r"learning_rate may be changed by c.update"):
+        ib.Recipe.read(script(tmp_path, inside), gpus=1)
     for known in (
         "c.update({'learning_rate': 2e-4}, max_steps=5)",
         "k = 'max_steps'; v = [1, 2e-4]; v[0] = 5; c[k], c['learning_rate'] = v",

@@ -114,10 +114,11 @@ class Script(CallScope):
     def _look(self, nodes: Iterable[ast.AST]) -> None:
         """Finds the calls in expressions that nothing else evaluates: arguments of another call."""
         for node in nodes:
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Call):
-                    self._lose_in_table(inner, alone=isinstance(node, ast.Expr) and node.value is inner)
-                    self.value(inner)
+            calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+            for call in calls:
+                self._lose_in_table(call, alone=isinstance(node, ast.Expr) and node.value is call)
+            for call in calls:
+                self.value(call)
 
     def _lose_in_table(self, call: ast.Call, *, alone: bool) -> None:
         """What a method may change in a table is not known; `table.update(...)` of literals, as a statement, is followed."""
