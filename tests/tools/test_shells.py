@@ -231,6 +231,8 @@ def test_an_unknown_word_may_be_none_or_several():
     assert all(why(found[name]) for name in ("lr", "n", "bs"))
     found = arguments('f() { A="$*"; torchrun t.py --lr 1 --bs 2 --n "$@l" --m "$A" --k "$*"; }\nf s $X')
     assert all(why(found[name]) for name in ("n", "m", "k"))
+    found = arguments("A='1 --bs 2'\ntorchrun t.py --wd 0 --bs 4 --lr $A$!")
+    assert found["bs"] == "4" and "only where $! is set" in why(found["lr"])
 
 
 def test_slurms_variables_are_those_of_its_own_lines(tmp_path):

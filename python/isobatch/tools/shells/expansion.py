@@ -56,6 +56,8 @@ class Expansion:
         bare = "".join(part.text if isinstance(part, Text) and not part.quoted else "_" for part in word)
         if _has_tilde(word, word[:1]) or _BRACES.search(bare):
             return [self.marks.mark(self.text(shell, word), _REPLACED)]
+        if len(word) > 1 and any(isinstance(part, Parameter) and part.name == "!" for part in word):
+            return [self.marks.mark(self.text(shell, word), "which bash splits only where $! is set")]
         fields: list[tuple[str, str]] = []  # each text, and its unquoted characters: they may name files
         begins = True
         pieces = list(self._pieces(shell, word))
