@@ -115,15 +115,12 @@ def stand_in(path):
 class Told:
     """Rates that the simulator tells, in the place of plans."""
 
-    def __init__(self, choices, rows):
-        self.told, self.rows = choices, rows
+    def __init__(self, choices):
+        self.told = choices
 
     def choices(self, held):
-        now = np.full((2, self.rows), -1)
-        for row, shape in held.items():
-            now[:, row] = shape
         told = self.told
-        return replace(told, held=(now[0][told.job] == told.kind) & (now[1][told.job] == told.gpus))
+        return replace(told, held=(held[0][told.job] == told.kind) & (held[1][told.job] == told.gpus))
 
 
 def pollux(path, load, number, hours, beside=0):
@@ -163,7 +160,7 @@ def pollux(path, load, number, hours, beside=0):
                 for node in set(on)
             ]
             jobs, (holds, _) = read_jobs(table, None, {}), read_held(held, pool)
-            found = Division(jobs, pool, Told(told, len(names)), named(jobs, holds), "fair", -1.0)
+            found = Division(jobs, pool, Told(told), named(jobs, holds), "fair", -1.0)
             placed = {
                 names[row]: [int(node) for node, n in sorted(mine.items()) for _ in range(n)]
                 for row, mine in found.nodes.items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from isobatch.allocation.answer import Change, changes_of, explained, table_of, why_idle
+from isobatch.allocation.answer import Change, changes_of, explained, refuse_names, table_of, why_idle
 from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Planner, Profiles, named, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
@@ -37,7 +38,6 @@ class Allocation:
     """
 
     objective: str
-    table: Any
     placement: dict[str, Held]
     value: float
     bound: float
@@ -47,7 +47,17 @@ class Allocation:
     idle: int
     idle_why: str
     notes: tuple[str, ...]
-    _explain: Callable[[str], str] = field(repr=False)
+    _of: tuple[Division, Planner, dict[str, list[str]]] = field(repr=False)
+    """What the rows are made of, when they are asked for."""
+
+    @cached_property
+    def _rows(self) -> tuple[Any, list[str]]:
+        return table_of(*self._of)
+
+    @property
+    def table(self) -> Any:
+        """The rows, planned when they are first asked for."""
+        return self._rows[0]
 
     @property
     def gap(self) -> float:
@@ -60,7 +70,7 @@ class Allocation:
         Raises:
             InputError: there is no such job.
         """
-        return self._explain(str(job))
+        return explained(self._of[0], self._rows[1], str(job))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of the table as records; unknown values are None."""
@@ -130,15 +140,14 @@ def allocate(
     p = real(p, "p", "a number from -10 to 1", lambda x: -10 <= x <= 1)
     where = read_pool(pool)
     asked = read_jobs(jobs, profile, settings)
+    refuse_names(asked)
     holds, gone = read_held(held, where)
     planner = Planner(asked, where, settings)
     it = Division(asked, where, planner, named(asked, holds), objective, p)
-    table, why = table_of(it, planner, gone)
     used, whole = sum(sum(mine.values()) for mine in it.nodes.values()), it.values.whole
     ended = sorted({**holds, **gone}.keys() - set(asked.ids))
     return Allocation(
         objective,
-        table,
         {asked.ids[row]: it.nodes[row] for row in sorted(it.nodes)},
         whole(it.value),
         whole(it.bound),
@@ -148,5 +157,5 @@ def allocate(
         where.total - used,
         why_idle(it),
         (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else (),
-        lambda job: explained(it, why, job),
+        (it, planner, gone),
     )

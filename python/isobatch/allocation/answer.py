@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.allocation.division import Division
-from isobatch.allocation.jobs import OWN, Planner
+from isobatch.allocation.jobs import OWN, Jobs, Planner
 from isobatch.allocation.nodes import Held
 from isobatch.errors import InputError
 from isobatch.fleet.results import USUAL, result_in_arrow
@@ -19,6 +19,7 @@ from isobatch.reason import Reason
 from isobatch.words import counted, few, figure
 
 _PLAN = tuple(name for name in USUAL if name not in ("status", "world_size"))
+_OWN_COLUMNS = ("job", "status", "gpus", "gpu", "nodes", "why", "goodput", "speedup", "hours_left")
 
 _OTHERS = "other jobs gain more by the GPUs"
 
@@ -43,7 +44,7 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
     then: list[Change] = []
     for row, name in enumerate(ids):
         before, after = held.get(row, {}), nodes.get(row, {})
-        if before == after:
+        if before is after or before == after:
             continue
         if after and all(before.get(node, 0) >= gpus for node, gpus in after.items()):
             first.append(Change(name, "shrink", after))
@@ -53,6 +54,13 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
             first += [Change(name, "stop", {})] if before else []
             then += [Change(name, "start", after)] if after else []
     return *first, *then
+
+
+def refuse_names(jobs: Jobs) -> None:
+    """Refuses columns of the jobs that have a name of the result's."""
+    for name in jobs.table.extra:
+        if name in (*_OWN_COLUMNS, *_PLAN) and name not in OWN:
+            raise InputError(f"{name} is a column of the jobs and of the result: rename it", field=name)
 
 
 def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tuple[Any, list[str]]:
@@ -83,8 +91,6 @@ def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tupl
         table[name][known] = column[it.choice[known]]
     table |= plans
     for name, column in jobs.table.extra.items():
-        if name in table and name not in OWN:
-            raise InputError(f"{name} is a column of the jobs and of the result: rename it", field=name)
         table.setdefault(name, column)
     return _in_arrow(table) if jobs.table.arrow else table, why
 

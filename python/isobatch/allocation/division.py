@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -24,8 +25,8 @@ _TIE = 1e-9
 class Speeds(Protocol):
     """What knows how fast each job is on every count: the `Planner`, or somebody else's measurements."""
 
-    def choices(self, held: dict[int, tuple[int, int]]) -> Choices:
-        """All counts of all jobs; `held` is the kind and GPUs that each has now."""
+    def choices(self, held: NDArray[np.int64]) -> Choices:
+        """All counts of all jobs; `held` is the kind and GPUs that each has now, −1 where it has none."""
 
 
 class Division:
@@ -42,13 +43,14 @@ class Division:
         self, jobs: Jobs, pool: Pool, rates: Speeds, held: dict[int, Held], objective: str, p: float
     ) -> None:
         self.jobs, self.pool, self.held, self.objective = jobs, pool, held, objective
-        self.shape = {row: shape for row, mine in held.items() if (shape := pool.shape(mine)) is not None}
-        self.choices = rates.choices(self.shape)
+        shape = np.full((2, jobs.rows), -1)
+        shape[:, list(held)] = pool.shapes(list(held.values()))
+        self.choices = rates.choices(shape)
         self.holders = np.zeros(jobs.rows, bool)
         self.holders[list(held)] = True
         self.p = p
         self.values = self._values(self.choices.held)
-        self.pinned = np.array(jobs.pinned, bool) & self.holders
+        self.pinned = jobs.pinned & self.holders
         self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
         self.waiting = self._waiting()
         self._divide()
@@ -122,36 +124,44 @@ class Division:
         """Places a division; jobs without a place take fewer GPUs, or wait. Returns choices, value, whether some had none."""
         choice, short = choice.copy(), False
         for step in range(_STEPS_DOWN + 1):
-            nodes, left = place(self.pool, self._wants(choice))
+            wants, staying = self._wants(choice)
+            nodes, left = place(self.pool, wants, staying)
             if not left:
                 break
             short = True
-            for want in left:
-                choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(want)
+            for kind, want in left:
+                choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(kind, want)
         total, rows = self.waiting.copy(), np.flatnonzero(choice >= 0)
         total[rows] = self.values.value[choice[rows]]
-        for row in rows[self.choices.held[choice[rows]]].tolist():
-            if nodes[row] != self.held[row]:
+        for row, mine in chain(*(of_kind.items() for of_kind in staying)):
+            if nodes.get(row) is not mine and nodes.get(row, mine) != mine:
                 total[row] = self.moved.value[choice[row]]
         return choice, float(np.nan_to_num(total, nan=-np.inf).sum()), short, nodes
 
-    def _fewer(self, want: Want) -> int:
+    def _fewer(self, kind: int, want: Want) -> int:
         """The best choice of a job on fewer GPUs of the kind."""
         mine = np.flatnonzero((self.choices.job == want.job) & self.open)
-        mine = mine[(self.choices.kind[mine] == want.kind) & (self.choices.gpus[mine] < want.gpus)]
+        mine = mine[(self.choices.kind[mine] == kind) & (self.choices.gpus[mine] < want.gpus)]
         value = self.values.value[mine]
         return int(mine[np.argmax(value)]) if len(mine) and value.max() > self.values.wait[want.job] else -1
 
-    def _wants(self, choice: NDArray[np.int64]) -> list[Want]:
+    def _wants(self, choice: NDArray[np.int64]) -> tuple[list[list[Want]], list[dict[int, Held]]]:
+        """Of each kind, what jobs want of it, and what those hold whose count stays."""
+        wants: list[list[Want]] = [[] for _ in self.pool.kinds]
         rows = np.flatnonzero(choice >= 0)
-        of_each = (
-            column[choice[rows]] for column in (self.choices.kind, self.choices.gpus, self.choices.held)
-        )
-        columns = zip(rows.tolist(), *(column.tolist() for column in of_each), strict=True)
-        wants = [Want(row, kind, gpus, self.held.get(row, {}), stays) for row, kind, gpus, stays in columns]
+        kind, stays = self.choices.kind[choice[rows]], self.choices.held[choice[rows]]
+        gpus = self.choices.gpus[choice[rows]]
+        staying = [
+            {row: self.held[row] for row in rows[stays & (kind == at)].tolist()}
+            for at in range(len(self.pool.kinds))
+        ]
+        moving = zip(*(column[~stays].tolist() for column in (rows, kind, gpus)), strict=True)
+        for row, at, count in moving:
+            wants[at].append(Want(row, count, self.held.get(row, {})))
         for row in np.flatnonzero(self.pinned).tolist():
             parts: dict[int, Held] = {}
-            for node, gpus in self.held[row].items():
-                parts.setdefault(self.pool.kind_of[node], {})[node] = gpus
-            wants += [Want(row, kind, sum(mine.values()), mine, True, True) for kind, mine in parts.items()]
-        return wants
+            for node, count in self.held[row].items():
+                parts.setdefault(self.pool.kind_of[node], {})[node] = count
+            for at, mine in parts.items():
+                wants[at].append(Want(row, sum(mine.values()), mine, True))
+        return wants, staying

@@ -52,9 +52,10 @@ class Jobs:
     ids: list[str]
     number: dict[str, NDArray[np.float64]]
     types: list[frozenset[str] | None]
-    pinned: list[bool]
+    pinned: NDArray[np.bool_]
     profiles: list[tuple[Profile, ...]]
     fault: dict[int, str]
+    """Of a row, what is wrong with it."""
 
     @property
     def rows(self) -> int:
@@ -87,9 +88,12 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
         least, most = (numbers[name][row] for name in ("min_gpus", "max_gpus"))
         fault.setdefault(row, f"min_gpus must be at most max_gpus, got {least:.0f} and {most:.0f}")
     ids = [str(name) for name in table.id_list]
-    bare = [(name, data) for name, data in table.fields if name != "deadline_hours"]
     return Jobs(
-        replace(table, fields=bare),
+        replace(
+            table,
+            fields=[(name, _own(data)) for name, data in table.fields if name != "deadline_hours"],
+            extra={name: _own(column) for name, column in table.extra.items()},
+        ),
         ids,
         numbers,
         _types(cells.get("gpu"), table.rows, fault),
@@ -99,22 +103,27 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     )
 
 
+def _own(column: Any) -> Any:
+    """Copies an array, which its owner may write to before the rows of the answer are made."""
+    return column.copy() if isinstance(column, np.ndarray) else column
+
+
 def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
     unknown, legal, is_legal = _NUMBERS[name]
     if cells is None:
         return np.full(rows, float(unknown))
-    none = np.array([cell is None for cell in cells], bool)
     found = floats_of(cells)
     with np.errstate(invalid="ignore"):
-        for row in np.flatnonzero(~none & ~(is_legal(found) & np.isfinite(found))).tolist():
+        wrong = np.flatnonzero(~(is_legal(found) & np.isfinite(found)))
+    for row in wrong.tolist():
+        if cells[row] is not None:
             fault.setdefault(row, str(must_be(legal, cells[row], field=name)))
-            none[row] = True
-    found[none] = unknown
+    found[wrong] = unknown
     return found
 
 
-def _flags(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[bool]:
-    found = [False] * rows
+def _flags(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.bool_]:
+    found = np.zeros(rows, bool)
     for row, cell in enumerate(cells or ()):
         text = str(cell).lower()
         if cell is not None and text not in ("true", "false", "1", "0"):
@@ -191,16 +200,17 @@ class Planner:
         self.fleet = Fleet(tables[0], tables[1], self.settings, None, USUAL)
         self.starts = np.cumsum([0, *(len(kind.counts) for kind in pool.kinds)])
         self.goodput = self._policy_is("goodput")
-        keys: dict[tuple[int, ...], int] = {}
-        self.group = np.array(
-            [keys.setdefault(tuple(map(id, it)), len(keys)) for it in jobs.profiles], np.int64
+        _, self.first, self.group = np.unique(
+            np.array([*map(id, jobs.profiles)], np.int64), return_index=True, return_inverse=True
         )
-        self.first = np.unique(self.group, return_index=True)[1]
         self.workloads = [workloads_of(jobs.profiles[row]) for row in self.first.tolist()]
 
     def _policy_is(self, name: str) -> NDArray[np.bool_]:
-        default, own = self.settings["policy"], self.jobs.table.cells("policy")
-        return np.array([(default if it is None else it) == name for it in own], bool)
+        default, own = self.settings["policy"], self.jobs.table.fields
+        if "policy" not in dict(own):
+            return np.full(self.jobs.rows, default == name)
+        cells = self.jobs.table.cells("policy")
+        return np.array([(default if it is None else it) == name for it in cells], bool)
 
     def planned(
         self, job: NDArray[np.int64], cluster: NDArray[np.uint32], columns: tuple[str, ...]
@@ -216,15 +226,12 @@ class Planner:
                 found[name][at] = values
         return found
 
-    def choices(self, held: dict[int, tuple[int, int]]) -> Choices:
-        """All counts of all jobs that are within their limits; `held` is the kind and GPUs that each has now."""
+    def choices(self, held: NDArray[np.int64]) -> Choices:
+        """All counts of all jobs that are within their limits; `held` is the kind and GPUs that each has now, −1 where it has none."""
         job, cluster = self._pairs(held)
         kind = (np.searchsorted(self.starts, cluster, "right") - 1).astype(np.uint32)
         counts = np.concatenate([it.counts for it in self.pool.kinds])
-        now = np.full((2, self.jobs.rows), -1)
-        for row, shape in held.items():
-            now[:, row] = shape
-        same = (now[0][job] == kind) & (now[1][job] == counts[cluster])
+        same = (held[0][job] == kind) & (held[1][job] == counts[cluster])
         plans = self.planned(job, cluster, ("status", "samples_per_second", "effective_batch", "hours"))
         rate = np.where(plans["status"] == 2, np.nan, plans["samples_per_second"])
         tuned, noise = self._noise()
@@ -238,32 +245,36 @@ class Planner:
 
     def _noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Each job's tuned batch and noise scale: its own, else its profile's at that batch."""
-        tuned, noise = (floats_of(self.jobs.table.cells(it)) for it in ("effective_batch", "noise_scale"))
+        tuned, noise = (self.jobs.table.reals(it) for it in ("effective_batch", "noise_scale"))
         asked = np.flatnonzero(np.isnan(noise) & (tuned > 0))
-        pairs, which = np.unique(np.stack([self.group[asked], tuned[asked]]), axis=1, return_inverse=True)
+        batches, at = np.unique(tuned[asked], return_inverse=True)
+        pairs, which = np.unique(self.group[asked] * len(batches) + at, return_inverse=True)
         found = []
-        for group, batch in pairs.T.tolist():
-            known = (it.noise_scale_over_run(batch) for it in self.jobs.profiles[self.first[int(group)]])
+        for pair in pairs.tolist():
+            group, batch = divmod(pair, len(batches))
+            known = (
+                it.noise_scale_over_run(batches[batch].item()) for it in self.jobs.profiles[self.first[group]]
+            )
             found.append(next((it for it in known if it is not None), math.nan))
         noise[asked] = np.array(found)[which]
         return tuned, noise
 
-    def _pairs(self, held: dict[int, tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    def _pairs(self, held: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
         """The job and cluster of every count that a job may have; those of a job are together, kind by kind, and rise."""
         jobs, number = self.jobs, self.jobs.number
         least, most = number["min_gpus"].copy(), np.minimum(number["max_gpus"], self._useful())
+        sound = np.ones(jobs.rows, bool)
+        sound[list(jobs.fault)] = False
+        typed = [row for row, types in enumerate(jobs.types) if types is not None]
         blocks = []
         for at, kind in enumerate(self.pool.kinds):
-            name = kind.hardware.get("gpu")
-            legal = [
-                row not in jobs.fault and not jobs.pinned[row] and (types is None or str(name) in types)
-                for row, types in enumerate(jobs.types)
-            ]
+            legal = sound & ~jobs.pinned
+            name = str(kind.hardware.get("gpu"))
+            legal[[row for row in typed if name not in (jobs.types[row] or ())]] = False
             first = np.searchsorted(kind.counts, least, "left")
             size = np.where(legal, np.searchsorted(kind.counts, most, "right") - first, 0).clip(0)
-            for row, (its, gpus) in held.items():
-                if jobs.pinned[row] and row not in jobs.fault and its == at:
-                    first[row], size[row] = np.searchsorted(kind.counts, gpus), 1
+            keeps = np.flatnonzero(sound & jobs.pinned & (held[0] == at))
+            first[keeps], size[keeps] = np.searchsorted(kind.counts, held[1][keeps]), 1
             blocks.append((first, size))
         if (rows := sum(int(size.sum()) for _, size in blocks)) > _MAX_ROWS:
             raise InputError(
@@ -280,7 +291,7 @@ class Planner:
     def _useful(self) -> NDArray[np.float64]:
         """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
         names = ("effective_batch", "model_parallel", "batch_tolerance")
-        batch, own, tolerance = (floats_of(self.jobs.table.cells(it)) for it in names)
+        batch, own, tolerance = (self.jobs.table.reals(it) for it in names)
         parallel = floats_of([it.hardware.get("model_parallel") for it in self.pool.kinds])
         of_all = self.settings["batch_tolerance"] or 0.0
         tolerance = np.where(np.isnan(tolerance), of_all, tolerance)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet.columns import cells_of, floats_of, known_text, number_in
@@ -45,7 +46,7 @@ class GpuKind:
         return float("nan") if price is None else float(price)
 
     @cached_property
-    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def counts(self) -> NDArray[np.int64]:
         """GPU counts that a job may have of it: any in a node, above it whole nodes."""
         whole = np.arange(2, len(self.nodes) + 1, dtype=np.int64) * self.gpus
         return np.concatenate([np.arange(1, self.gpus + 1, dtype=np.int64), whole])
@@ -67,25 +68,34 @@ class Pool:
         """All GPUs."""
         return sum(kind.total for kind in self.kinds)
 
-    def clusters(self) -> dict[str, list[Any]]:
+    def clusters(self) -> dict[str, Any]:
         """A cluster for each kind and count, as `plan_fleet` takes them."""
-        columns: dict[str, list[Any]] = {name: [] for name in ("nodes", "gpus_per_node", *_HARDWARE)}
-        for kind in self.kinds:
-            for count in kind.counts.tolist():
-                columns["nodes"].append(max(1, count // kind.gpus))
-                columns["gpus_per_node"].append(min(count, kind.gpus))
-            for name in _HARDWARE:
-                columns[name] += [kind.hardware.get(name)] * len(kind.counts)
-        return {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+        columns: dict[str, Any] = {
+            "nodes": np.concatenate([np.maximum(1, kind.counts // kind.gpus) for kind in self.kinds]),
+            "gpus_per_node": np.concatenate([np.minimum(kind.counts, kind.gpus) for kind in self.kinds]),
+        }
+        for name in _HARDWARE:
+            cells = [kind.hardware.get(name) for kind in self.kinds]
+            if any(cell is not None for cell in cells):
+                columns[name] = [
+                    cell
+                    for cell, kind in zip(cells, self.kinds, strict=True)
+                    for _ in range(len(kind.counts))
+                ]
+        return columns
 
-    def shape(self, held: Held) -> tuple[int, int] | None:
-        """Kind and GPUs of what a job holds; None where it is not in one node or in whole nodes of one kind."""
-        kind = self.kind_of[next(iter(held))]
-        if len(held) > 1:
-            size = self.kinds[kind].gpus
-            if any(self.kind_of[node] != kind or gpus != size for node, gpus in held.items()):
-                return None
-        return kind, sum(held.values())
+    def shapes(self, held: Sequence[Held]) -> NDArray[np.int64]:
+        """Kind and GPUs of what each job holds; −1 where it is not in one node or in whole nodes of one kind."""
+        if not held:
+            return np.empty((2, 0), np.int64)
+        several = np.array([len(mine) for mine in held])
+        starts = np.cumsum(several) - several
+        kind = np.array([self.kind_of[node] for mine in held for node in mine])
+        gpus = np.array([count for mine in held for count in mine.values()])
+        size = np.array([it.gpus for it in self.kinds])[kind]
+        alike = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
+        alike &= (several == 1) | np.logical_and.reduceat(gpus == size, starts)
+        return np.where(alike, [kind[starts], np.add.reduceat(gpus, starts)], -1)
 
 
 def read_pool(pool: Any) -> Pool:
@@ -100,40 +110,44 @@ def read_pool(pool: Any) -> Pool:
         pool = Cluster(gpus_per_node=pool)
     if isinstance(pool, Cluster):
         for name in ("nodes", "gpus_per_node"):
-            if _count(getattr(pool, name), 1) is None:
+            if number_in(getattr(pool, name), lambda x: 1 <= x <= _MAX and x == x // 1) is None:
                 raise must_be("a whole number from 1 to 1,048,576", getattr(pool, name), field=name)
-        hardware = {name: getattr(pool, name) for name in _HARDWARE}
-        return _pooled([(str(node), pool.gpus_per_node, hardware) for node in range(pool.nodes)])
+        nodes = pool.nodes
+        hardware = {name: [getattr(pool, name)] * nodes for name in _HARDWARE}
+        return _pooled(map(str, range(nodes)), [pool.gpus_per_node] * nodes, hardware)
     table = input_table("node", pool)
     known = ("node", "gpus", *_HARDWARE)
     for name in table.extra:
         if name not in known and nearest(name, known, 0.82):
             raise unknown("column", name, known, field=name, file=table.file)
     columns = {name: cells_of(table.extra[name]) for name in known if name in table.extra}
-    nodes = []
-    for row, (name, gpus) in enumerate(zip(table.id_list, columns["gpus"], strict=True)):
-        if (count := _count(gpus, 0)) is None:
-            legal = "a whole number from 0 to 1,048,576"
-            raise must_be(legal, gpus, field="gpus", file=table.file, row=row + 1)
-        hardware = {it: cells[row] for it, cells in columns.items() if it != "gpus"}
-        nodes.append((str(name), count, hardware))
-    return _pooled(nodes)
+    gpus = columns.pop("gpus")
+    counts = floats_of(gpus)
+    legal = (counts >= 0) & (counts <= _MAX) & (counts == np.floor(counts))
+    if not legal.all():
+        row = int(np.argmin(legal))
+        text = "a whole number from 0 to 1,048,576"
+        raise must_be(text, gpus[row], field="gpus", file=table.file, row=row + 1)
+    return _pooled(map(str, table.id_list), counts.astype(np.int64).tolist(), columns)
 
 
-def _count(cell: Any, least: int) -> int | None:
-    count = number_in(cell, lambda x: least <= x <= _MAX and x == x // 1)
-    return None if count is None else int(count)
-
-
-def _pooled(nodes: Sequence[tuple[str, int, dict[str, Any]]]) -> Pool:
-    groups: dict[Any, tuple[int, dict[str, Any], list[str]]] = {}
-    for name, gpus, hardware in nodes:
-        if gpus:
-            key = (gpus, *map(known_text, hardware.values()))
-            groups.setdefault(key, (gpus, hardware, []))[2].append(name)
-    if not groups:
+def _pooled(names: Iterable[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
+    known = {name: cells for name, cells in hardware.items() if any(cell is not None for cell in cells)}
+    groups: dict[Any, list[int]] = {}
+    for row, key in enumerate(zip(gpus, *(map(known_text, cells) for cells in known.values()), strict=True)):
+        groups.setdefault(key, []).append(row)
+    names = list(names)
+    kinds = tuple(
+        GpuKind(
+            key[0],
+            {name: cells[rows[0]] for name, cells in hardware.items()},
+            tuple([names[row] for row in rows]),
+        )
+        for key, rows in groups.items()
+        if key[0]
+    )
+    if not kinds:
         raise InputError("the pool must have a node with a GPU", field="pool")
-    kinds = tuple(GpuKind(gpus, hardware, tuple(names)) for gpus, hardware, names in groups.values())
     kind_of = {name: at for at, kind in enumerate(kinds) for name in kind.nodes}
     if len(kind_of) < sum(len(kind.nodes) for kind in kinds):
         raise InputError("two nodes have one name, as texts", field="node")
@@ -151,7 +165,7 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
     table = input_table("held", held, unique=False)
     found: dict[str, Held] = {}
     gone: dict[str, list[str]] = {}
-    taken: dict[str, int] = {}
+    left = {name: kind.gpus for kind in pool.kinds for name in kind.nodes}
     of_job, of_node, cells = (cells_of(table.extra[name]) for name in ("job", "node", "gpus"))
     counts = floats_of(cells)
     legal = (counts >= 1) & (counts <= _MAX) & (counts == np.floor(counts))
@@ -160,13 +174,13 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
         raise must_be("a whole number from 1", cells[row], field="gpus", file=table.file, row=row + 1)
     rows = zip(map(str, of_job), map(str, of_node), counts.astype(np.int64).tolist(), strict=True)
     for row, (job, node, count) in enumerate(rows, 1):
-        if node not in pool.kind_of:
+        if node not in left:
             gone.setdefault(job, []).append(node)
             continue
-        taken[node] = taken.get(node, 0) + count
-        there = pool.kinds[pool.kind_of[node]].gpus
-        if taken[node] > there:
-            text = f"more is held of node {shown(node)} than its {there} GPUs: {taken[node]}"
+        left[node] -= count
+        if left[node] < 0:
+            there = pool.kinds[pool.kind_of[node]].gpus
+            text = f"more is held of node {shown(node)} than its {there} GPUs: {there - left[node]}"
             raise InputError(text, file=table.file, row=row, field="gpus")
         mine = found.setdefault(job, {})
         mine[node] = mine.get(node, 0) + count

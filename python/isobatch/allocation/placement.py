@@ -4,7 +4,9 @@ for."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 from typing import NamedTuple
 
 from isobatch.allocation.nodes import GpuKind, Held, Pool
@@ -14,34 +16,43 @@ class Want(NamedTuple):
     """GPUs of a kind for a job, and what it holds now."""
 
     job: int
-    kind: int
     gpus: int
     held: Held
-    stays: bool
     pinned: bool = False
 
 
 class _Space:
     """Free GPUs of the nodes of a kind, and who stays on which."""
 
-    def __init__(self, kind: GpuKind, stays: Iterable[Want], wanted: Iterable[str]) -> None:
+    def __init__(
+        self, kind: GpuKind, staying: dict[int, Held], pinned: Iterable[Held], wanted: Iterable[str]
+    ) -> None:
         self.size = kind.gpus
         self.free = dict.fromkeys(kind.nodes, kind.gpus)
-        self.stays: dict[str, list[Want]] = {}
-        for want in stays:
-            for name, gpus in want.held.items():
+        self.staying = staying
+        for mine in chain(staying.values(), pinned):
+            for name, gpus in mine.items():
                 self.free[name] -= gpus
-                if not want.pinned:
-                    self.stays.setdefault(name, []).append(want)
         # A node that some job held and may have again is taken by others last.
         self.order = {name: at for at, name in enumerate(kind.nodes)}
         self.order |= {name: self.order[name] + len(kind.nodes) for name in wanted if name in self.order}
         self.heaps: list[list[tuple[int, str]]] = [[] for _ in range(self.size + 1)]
         for name, gpus in self.free.items():
-            self.heaps[gpus].append((self.order[name], name))
+            if gpus:
+                self.heaps[gpus].append((self.order[name], name))
         for heap in self.heaps:
             heapify(heap)
         self.costs: dict[int, list[tuple[int, int, str]]] = {}
+
+    @cached_property
+    def stays(self) -> dict[str, list[Want]]:
+        """Who may have to go, by node."""
+        found: dict[str, list[Want]] = {}
+        for job, mine in self.staying.items():
+            want = Want(job, sum(mine.values()), mine)
+            for name in mine:
+                found.setdefault(name, []).append(want)
+        return found
 
     def take(self, on: Held) -> None:
         # A node whose free GPUs have changed is in several heaps, and counts in the last.
@@ -79,14 +90,13 @@ class _Space:
     def vacate(self, gpus: int) -> list[Want]:
         """Frees so much of a node that a job has space there, of the node where the fewest GPUs have to go; returns who goes."""
         need = min(gpus, self.size)
-        if need not in self.costs:
-            found = [(self._cost(name, need)[0], self.order[name], name) for name in self.stays]
-            self.costs[need] = found
-            heapify(found)
+        if need not in self.costs:  # at least what is missing has to go
+            self.costs[need] = [(need - self.free[name], self.order[name], name) for name in self.stays]
+            heapify(self.costs[need])
         costs = self.costs[need]
         while costs:
             known, order, name = costs[0]
-            cost, going = self._cost(name, need)
+            cost, going = self._going(name, need)
             if not going:  # and there never will be: what can be freed of a node only becomes less
                 heappop(costs)
             elif cost > known:
@@ -99,7 +109,7 @@ class _Space:
                 return going
         return []
 
-    def _cost(self, name: str, need: int) -> tuple[int, list[Want]]:
+    def _going(self, name: str, need: int) -> tuple[int, list[Want]]:
         """Who has to go from a node, the smallest first, and their GPUs; nobody where that is not enough."""
         short, going = need - self.free[name], []
         for want in sorted(self.stays[name], key=lambda want: (want.gpus, want.job)):
@@ -109,34 +119,39 @@ class _Space:
         return sum(want.gpus for want in going), going if short <= 0 else []
 
 
-def place(pool: Pool, wants: Sequence[Want]) -> tuple[dict[int, Held], list[Want]]:
+def place(
+    pool: Pool, wants: Sequence[list[Want]], staying: Sequence[dict[int, Held]]
+) -> tuple[dict[int, Held], list[tuple[int, Want]]]:
     """Places all that it can.
 
+    Args:
+        pool: the nodes.
+        wants: of each kind, what jobs want of it.
+        staying: of each kind, what jobs hold of it that want as many GPUs again.
+
     Returns:
-        The nodes of each job, and those without a place: the free GPUs of their kind are in pieces.
+        The nodes of each job, and those without a place, with the kind: its free GPUs are in pieces.
     """
     placed: dict[int, Held] = {}
-    left: list[Want] = []
-    of_kind: list[list[Want]] = [[] for _ in pool.kinds]
-    for want in wants:
-        of_kind[want.kind].append(want)
-    for kind, mine in zip(pool.kinds, of_kind, strict=True):
-        here, without = _placed(kind, mine, {want.job for want in mine if want.pinned or want.stays})
+    left: list[tuple[int, Want]] = []
+    for at, kind in enumerate(pool.kinds):
+        here, without = _placed(kind, wants[at], staying[at])
         if without:  # everything anew
-            again = _placed(kind, mine, {want.job for want in mine if want.pinned})
+            every = [Want(job, sum(mine.values()), mine) for job, mine in staying[at].items()]
+            again = _placed(kind, wants[at] + every, {})
             here, without = min((here, without), again, key=lambda found: len(found[1]))
         placed |= here
-        left += without
+        left += [(at, want) for want in without]
     return placed, left
 
 
-def _placed(kind: GpuKind, wants: list[Want], staying: set[int]) -> tuple[dict[int, Held], list[Want]]:
-    stays = [want for want in wants if want.job in staying]
+def _placed(kind: GpuKind, wants: list[Want], staying: dict[int, Held]) -> tuple[dict[int, Held], list[Want]]:
+    pinned = {want.job: want.held for want in wants if want.pinned}
     # Large ones first: what is left in pieces is then small.
-    queue = [(-want.gpus, want.job, want) for want in wants if want.job not in staying]
+    queue = [(-want.gpus, want.job, want) for want in wants if not want.pinned]
     heapify(queue)
-    space = _Space(kind, stays, (name for *_, want in queue for name in want.held))
-    placed = {want.job: want.held for want in stays}
+    space = _Space(kind, staying, pinned.values(), (name for *_, want in queue for name in want.held))
+    placed = staying | pinned
     without = []
     while queue:
         *_, want = heappop(queue)

@@ -369,7 +369,9 @@ def _number(cell: float) -> float | None:
 
 def cells_of(column: Any) -> list[Any]:
     """Reads a column of NumPy or Arrow as Python's values; None where one is not known."""
-    found = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
+    found: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
+    if getattr(column, "dtype", np.dtype(object)).kind in "biu":
+        return found
     return [
         None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
     ]

@@ -31,7 +31,10 @@ def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
         return _missing_in_arrow(ids)
     if ids.dtype.kind in "biu" and not isinstance(ids, np.ma.MaskedArray):
         return None
-    found = np.fromiter((_is_missing(it) for it in ids.tolist()), np.bool_, len(ids))
+    if ids.dtype.kind == "U" and not isinstance(ids, np.ma.MaskedArray):
+        found = ids == ""
+    else:
+        found = np.fromiter((_is_missing(it) for it in ids.tolist()), np.bool_, len(ids))
     return found if found.any() else None
 
 

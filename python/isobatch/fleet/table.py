@@ -23,6 +23,7 @@ from isobatch.fleet.columns import (
     as_array,
     fields_for_core,
     fill_missing,
+    floats_of,
     known_text,
     of_arrow,
     of_numpy,
@@ -115,6 +116,15 @@ class InputTable:
             texts = [None if text == "" else text for text in data[1]]
             return [texts[code] for code in data[0].tolist()]
         return [None if value == MISSING or value != value else value for value in data.tolist()]
+
+    def reals(self, field: str) -> NDArray[np.float64]:
+        """Returns the numbers of a field in all rows, also those that are texts; NaN where one is not known, or there is no such column."""
+        data = dict(self.fields).get(field)
+        if data is None:
+            return np.full(self.rows, np.nan)
+        if isinstance(data, tuple):
+            return floats_of(data[1])[data[0]]
+        return np.where(data == MISSING, np.nan, data)
 
     def has(self, field: str) -> bool:
         """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""

@@ -1,13 +1,7 @@
 //! The bound: for each job the upper concave hull of its options, and the prices at which the sum of the jobs' bests is least.
 
-use rayon::prelude::*;
-
 use super::Options;
 
-/// Jobs whose bests are summed at a time: sums do not depend on the number of threads.
-const BLOCK: usize = 512;
-/// Halvings of a price, at most: as many as a double has places, and its exponent's.
-const HALVINGS: usize = 200;
 /// Cuts of the ellipsoid, at most, for the square of the number of kinds.
 const CUTS: usize = 400;
 const MOST_CUTS: usize = 20_000;
@@ -28,8 +22,7 @@ pub(super) struct Bids<'a> {
 
 impl<'a> Bids<'a> {
     pub fn of(options: &'a Options<'a>) -> Self {
-        let hulls = (0..options.jobs()).into_par_iter().with_min_len(64).map(|job| hulls(options, job));
-        Self { options, hulls: hulls.collect() }
+        Self { options, hulls: (0..options.jobs()).map(|job| hulls(options, job)).collect() }
     }
 
     /// The best choice of each job at these prices; of equals the fewest GPUs.
@@ -50,26 +43,14 @@ impl<'a> Bids<'a> {
 
     /// The bound at these prices, and the GPUs of each kind that are then left.
     fn bound(&self, prices: &[f64]) -> (f64, Vec<f64>) {
-        let jobs: Vec<usize> = (0..self.hulls.len()).collect();
-        let sums: Vec<(f64, Vec<f64>)> = jobs
-            .par_chunks(BLOCK)
-            .map(|jobs| {
-                let mut used = vec![0.0; prices.len()];
-                let worth = jobs.iter().map(|&job| {
-                    let (worth, point) = self.best(job, prices);
-                    if let Some(point) = point {
-                        used[point.kind] += point.gpus;
-                    }
-                    worth
-                });
-                (worth.sum(), used)
-            })
-            .collect();
         let mut left: Vec<f64> = self.options.capacity.iter().map(|&gpus| gpus as f64).collect();
         let mut bound: f64 = prices.iter().zip(&left).map(|(price, gpus)| price * gpus).sum();
-        for (worth, used) in sums {
+        for job in 0..self.hulls.len() {
+            let (worth, point) = self.best(job, prices);
             bound += worth;
-            left.iter_mut().zip(used).for_each(|(left, used)| *left -= used);
+            if let Some(point) = point {
+                left[point.kind] -= point.gpus;
+            }
         }
         (bound, left)
     }
@@ -87,24 +68,23 @@ impl<'a> Bids<'a> {
         if left.iter().all(|&gpus| gpus >= 0.0) {
             return (nothing, bound);
         }
-        if most.len() == 1 { self.halve(most[0]) } else { self.cut(&most) }
+        if most.len() == 1 { self.search(most[0]) } else { self.cut(&most) }
     }
 
-    /// For one kind: the least price at which the GPUs suffice.
-    fn halve(&self, most: f64) -> (Vec<f64>, f64) {
-        let (mut low, mut high) = (0.0, most);
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(low, high);
-            if middle <= low || middle >= high {
-                break;
-            }
-            if self.bound(&[middle]).1[0] < 0.0 {
-                low = middle;
-            } else {
-                high = middle;
+    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a job take fewer.
+    fn search(&self, most: f64) -> (Vec<f64>, f64) {
+        let mut slopes = Vec::new();
+        for (job, hull) in self.hulls.iter().enumerate() {
+            let (mut value, mut gpus) = (self.options.wait[job], 0.0);
+            for point in hull {
+                slopes.push((point.value - value) / (point.gpus - gpus));
+                (value, gpus) = (point.value, point.gpus);
             }
         }
-        (vec![high], self.bound(&[high]).0)
+        slopes.sort_unstable_by(f64::total_cmp);
+        let at = slopes.partition_point(|&price| self.bound(&[price]).1[0] < 0.0);
+        let price = slopes.get(at).copied().unwrap_or(most);
+        (vec![price], self.bound(&[price]).0)
     }
 
     /// For several: the ellipsoid method (Shor 1977; Yudin and Nemirovski 1976). The GPUs that are left are a slope of the bound.

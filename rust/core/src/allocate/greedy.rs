@@ -1,7 +1,5 @@
 //! A division near the bound: the jobs' bests at the prices, made to fit, and then grown into what is left.
 
-use rayon::prelude::*;
-
 use super::Options;
 
 /// Rounds of growth, at most.
@@ -26,8 +24,6 @@ pub(super) fn divide(options: &Options<'_>, mut choice: Vec<Choice>, prices: &[f
 /// Takes GPUs where there are too few, first from whom they are worth least.
 fn shrink(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64], prices: &[f64]) {
     let mut moves: Vec<(f64, usize, Choice)> = (0..choice.len())
-        .into_par_iter()
-        .with_min_len(256)
         .filter_map(|job| {
             let (_, kind, gpus) = options.at(job, choice[job]);
             if gpus == 0 || free[kind] >= 0 {
@@ -62,8 +58,6 @@ fn grow(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64]) -> bool 
         (extra <= free[kind]).then_some(extra)
     };
     let mut moves: Vec<(f64, usize, usize)> = (0..choice.len())
-        .into_par_iter()
-        .with_min_len(256)
         .filter_map(|job| {
             let now = options.at(job, choice[job]).0;
             let better = options.of(job).filter(|&other| options.value[other] > now);

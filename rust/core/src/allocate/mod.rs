@@ -85,7 +85,7 @@ impl Options<'_> {
     }
 }
 
-/// Divides the pool: the same division for the same options, on any number of threads.
+/// Divides the pool, on the calling thread: the same division for the same options.
 #[must_use]
 pub fn divide(options: &Options<'_>) -> Division {
     let bids = Bids::of(options);

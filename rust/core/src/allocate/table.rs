@@ -1,7 +1,5 @@
 //! The best division by dynamic programming over GPUs, of the options that the bound leaves.
 
-use rayon::prelude::*;
-
 use super::{Options, rounding};
 
 /// Cells of the table, and sums that it takes, at most: beyond, the division near the bound stands, with its gap.
@@ -26,8 +24,6 @@ struct Axes {
 pub(super) fn divide(options: &Options<'_>, prices: &[f64], slack: f64) -> Option<Vec<Option<usize>>> {
     let slack = slack + rounding(options.wait.iter().map(|value| value.abs()).sum::<f64>() + slack);
     let left: Vec<Vec<Option<usize>>> = (0..options.jobs())
-        .into_par_iter()
-        .with_min_len(256)
         .map(|job| {
             let worth = |choice| options.worth(job, choice, prices);
             let best = options.choices(job).map(worth).fold(f64::NEG_INFINITY, f64::max);

@@ -130,7 +130,7 @@ impl Profile {
         let (sync_seconds, sync_measured) = self.sync_seconds(shape, table);
         let step_seconds = self.step_seconds(shape.micro_batch, shape.accumulation, sync_seconds);
         let mut variance = (self.scatter * step_seconds).powi(2);
-        for moved in self.moved() {
+        self.each_moved(|moved| {
             // What was measured does not hang on the constants of the formula.
             let sync = if sync_measured {
                 sync_seconds
@@ -139,7 +139,7 @@ impl Profile {
             };
             variance +=
                 (moved.step_seconds(shape.micro_batch, shape.accumulation, sync) - step_seconds).powi(2);
-        }
+        });
         let unhindered = self.step_seconds(shape.micro_batch, shape.accumulation, 0.0);
         let samples = shape.micro_batch * shape.accumulation * placement.all;
         let within = |value: u64, (low, high): (u64, u64)| low <= value && value <= high;
@@ -157,8 +157,9 @@ impl Profile {
         }
     }
 
-    /// The profile with each of its uncertain constants moved by its error, one at a time.
-    fn moved(&self) -> impl Iterator<Item = Profile> {
+    /// Calls `work` with each of the uncertain constants moved by its error, one at a time: a copy of the profile for each would take
+    /// a sixth of a plan.
+    fn each_moved(&self, mut work: impl FnMut(&Profile)) {
         let constants: [fn(&mut Profile) -> &mut Constant; 10] = [
             |p| &mut p.compute_constant,
             |p| &mut p.compute_per_sample,
@@ -171,12 +172,15 @@ impl Profile {
             |p| &mut p.overlap,
             |p| &mut p.lead,
         ];
-        constants.into_iter().filter_map(|pick| {
-            let mut moved = *self;
-            let constant = pick(&mut moved);
-            constant.value += constant.error;
-            (constant.error > 0.0).then_some(moved)
-        })
+        let mut moved = *self;
+        for pick in constants {
+            let Constant { value, error } = *pick(&mut moved);
+            if error > 0.0 {
+                pick(&mut moved).value = value + error;
+                work(&moved);
+                pick(&mut moved).value = value;
+            }
+        }
     }
 
     /// Bytes on one GPU of so many replicas; NaN where memory was not measured.
