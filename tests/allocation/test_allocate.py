@@ -237,6 +237,17 @@ def test_goodput_weighs_samples_by_what_they_are_worth():
     assert rows[0]["effective_batch"] > 840
 
 
+def test_the_rows_are_those_of_the_call():
+    table = {name: np.array(cells) for name, cells in jobs(2, team=["x", "y"]).items()}
+    found = ib.allocate(table, 8, profile=SPEED)
+    for cells in table.values():
+        cells[:] = cells[::-1].copy() if cells.dtype.kind == "U" else 1
+    assert found.table["effective_batch"].tolist() == [840, 840]
+    assert (found.table["team"].tolist(), found.table["lr"].tolist()) == (["x", "y"], [0.1, 0.1])
+    with pytest.raises(InputError, match="speedup is a column of the jobs and of the result"):
+        ib.allocate(jobs(1, speedup=[1]), 8, profile=SPEED)
+
+
 def test_tables_of_arrow_give_one():
     pa = pytest.importorskip("pyarrow")
     found = ib.allocate(pa.table(jobs(2, team=["x", "y"])), 8, profile=SPEED)

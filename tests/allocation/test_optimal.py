@@ -1,8 +1,7 @@
 """No division is better: against HiGHS, on options of any values and on whole questions."""
 
 import os
-import subprocess
-import sys
+import signal
 
 import numpy as np
 import pytest
@@ -54,20 +53,15 @@ def test_what_the_gap_says_is_true(seed):
     assert min(free.values()) >= 0
 
 
-def test_any_number_of_threads_gives_the_same():
-    code = (
-        "import numpy as np; from isobatch import _core; from allocation.pools import random_options;"
-        "it = _core.divide_pool(*random_options(np.random.default_rng(1), 4000, 30, 2), np.array([9000, 7000], np.uint64));"
-        "print(it[0].sum(), it[1].hex(), it[2].hex(), [x.hex() for x in it[3]], it[4])"
-    )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONPATH": "tests"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "2", "5")
-    }
-    assert len(said) == 1
+def test_a_forked_child_divides():
+    def answer():
+        return ib.allocate(*question, profile=profiles).value
+
+    jobs, profiles = random_jobs(np.random.default_rng(1), 600)
+    question = jobs, ib.Cluster(nodes=100, gpus_per_node=8)
+    value = answer()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # a child that waits for its parent's threads ends by this
+        os._exit(answer() != value)
+    assert os.waitpid(child, 0)[1] == 0

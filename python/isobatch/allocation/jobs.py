@@ -55,7 +55,6 @@ class Jobs:
     pinned: NDArray[np.bool_]
     profiles: list[tuple[Profile, ...]]
     fault: dict[int, str]
-    """Of a row, what is wrong with it."""
 
     @property
     def rows(self) -> int:

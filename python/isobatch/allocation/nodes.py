@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,13 +76,9 @@ class Pool:
             "gpus_per_node": np.concatenate([np.minimum(kind.counts, kind.gpus) for kind in self.kinds]),
         }
         for name in _HARDWARE:
-            cells = [kind.hardware.get(name) for kind in self.kinds]
-            if any(cell is not None for cell in cells):
-                columns[name] = [
-                    cell
-                    for cell, kind in zip(cells, self.kinds, strict=True)
-                    for _ in range(len(kind.counts))
-                ]
+            cells = [[kind.hardware.get(name)] * len(kind.counts) for kind in self.kinds]
+            if any(of_kind[0] is not None for of_kind in cells):
+                columns[name] = [*chain(*cells)]
         return columns
 
     def shapes(self, held: Sequence[Held]) -> NDArray[np.int64]:
@@ -114,7 +111,7 @@ def read_pool(pool: Any) -> Pool:
                 raise must_be("a whole number from 1 to 1,048,576", getattr(pool, name), field=name)
         nodes = pool.nodes
         hardware = {name: [getattr(pool, name)] * nodes for name in _HARDWARE}
-        return _pooled(map(str, range(nodes)), [pool.gpus_per_node] * nodes, hardware)
+        return _pooled([*map(str, range(nodes))], [pool.gpus_per_node] * nodes, hardware)
     table = input_table("node", pool)
     known = ("node", "gpus", *_HARDWARE)
     for name in table.extra:
@@ -123,26 +120,30 @@ def read_pool(pool: Any) -> Pool:
     columns = {name: cells_of(table.extra[name]) for name in known if name in table.extra}
     gpus = columns.pop("gpus")
     counts = floats_of(gpus)
-    legal = (counts >= 0) & (counts <= _MAX) & (counts == np.floor(counts))
-    if not legal.all():
-        row = int(np.argmin(legal))
-        text = "a whole number from 0 to 1,048,576"
-        raise must_be(text, gpus[row], field="gpus", file=table.file, row=row + 1)
-    return _pooled(map(str, table.id_list), counts.astype(np.int64).tolist(), columns)
+    _check_counts("a whole number from 0 to 1,048,576", 0, counts, gpus, table.file)
+    return _pooled([*map(str, table.id_list)], counts.astype(np.int64).tolist(), columns)
 
 
-def _pooled(names: Iterable[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
+def _check_counts(
+    legal: str, least: int, counts: NDArray[np.float64], cells: list[Any], file: str | None
+) -> None:
+    """Raises InputError where GPUs are no count."""
+    is_legal = (counts >= least) & (counts <= _MAX) & (counts == np.floor(counts))
+    if not is_legal.all():
+        row = int(np.argmin(is_legal))
+        raise must_be(legal, cells[row], field="gpus", file=file, row=row + 1)
+
+
+def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
     known = {name: cells for name, cells in hardware.items() if any(cell is not None for cell in cells)}
     groups: dict[Any, list[int]] = {}
     for row, key in enumerate(zip(gpus, *(map(known_text, cells) for cells in known.values()), strict=True)):
         groups.setdefault(key, []).append(row)
-    names = list(names)
+    of_first = {
+        key: {name: cells[rows[0]] for name, cells in hardware.items()} for key, rows in groups.items()
+    }
     kinds = tuple(
-        GpuKind(
-            key[0],
-            {name: cells[rows[0]] for name, cells in hardware.items()},
-            tuple([names[row] for row in rows]),
-        )
+        GpuKind(key[0], of_first[key], tuple([names[row] for row in rows]))
         for key, rows in groups.items()
         if key[0]
     )
@@ -168,10 +169,7 @@ def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[st
     left = {name: kind.gpus for kind in pool.kinds for name in kind.nodes}
     of_job, of_node, cells = (cells_of(table.extra[name]) for name in ("job", "node", "gpus"))
     counts = floats_of(cells)
-    legal = (counts >= 1) & (counts <= _MAX) & (counts == np.floor(counts))
-    if not legal.all():
-        row = int(np.argmin(legal))
-        raise must_be("a whole number from 1", cells[row], field="gpus", file=table.file, row=row + 1)
+    _check_counts("a whole number from 1", 1, counts, cells, table.file)
     rows = zip(map(str, of_job), map(str, of_node), counts.astype(np.int64).tolist(), strict=True)
     for row, (job, node, count) in enumerate(rows, 1):
         if node not in left:
