@@ -149,15 +149,12 @@ class Division:
         """Of each kind, what jobs want of it, and what those hold whose count stays."""
         wants: list[list[Want]] = [[] for _ in self.pool.kinds]
         rows = np.flatnonzero(choice >= 0)
-        kind, stays = self.choices.kind[choice[rows]], self.choices.held[choice[rows]]
-        gpus = self.choices.gpus[choice[rows]]
-        staying = [
-            {row: self.held[row] for row in rows[stays & (kind == at)].tolist()}
-            for at in range(len(self.pool.kinds))
-        ]
-        moving = zip(*(column[~stays].tolist() for column in (rows, kind, gpus)), strict=True)
-        for row, at, count in moving:
-            wants[at].append(Want(row, count, self.held.get(row, {})))
+        its, held = choice[rows], self.held
+        kind, gpus, stays = self.choices.kind[its], self.choices.gpus[its], self.choices.held[its]
+        of_kind = [rows[stays & (kind == at)].tolist() for at in range(len(wants))]
+        staying = [{row: held[row] for row in mine} for mine in of_kind]
+        for row, at, count in zip(*(column[~stays].tolist() for column in (rows, kind, gpus)), strict=True):
+            wants[at].append(Want(row, count, held.get(row, {})))
         for row in np.flatnonzero(self.pinned).tolist():
             parts: dict[int, Held] = {}
             for node, count in self.held[row].items():

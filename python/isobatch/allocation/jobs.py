@@ -250,10 +250,9 @@ class Planner:
         pairs, which = np.unique(self.group[asked] * len(batches) + at, return_inverse=True)
         found = []
         for pair in pairs.tolist():
-            group, batch = divmod(pair, len(batches))
-            known = (
-                it.noise_scale_over_run(batches[batch].item()) for it in self.jobs.profiles[self.first[group]]
-            )
+            group, at_batch = divmod(pair, len(batches))
+            profiles, batch = self.jobs.profiles[self.first[group]], batches[at_batch].item()
+            known = (it.noise_scale_over_run(batch) for it in profiles)
             found.append(next((it for it in known if it is not None), math.nan))
         noise[asked] = np.array(found)[which]
         return tuned, noise

@@ -122,12 +122,7 @@ class _Space:
 def place(
     pool: Pool, wants: Sequence[list[Want]], staying: Sequence[dict[int, Held]]
 ) -> tuple[dict[int, Held], list[tuple[int, Want]]]:
-    """Places all that it can.
-
-    Args:
-        pool: the nodes.
-        wants: of each kind, what jobs want of it.
-        staying: of each kind, what jobs hold of it that want as many GPUs again.
+    """Places all that it can: of each kind, what jobs want, and what those hold that want as many GPUs again.
 
     Returns:
         The nodes of each job, and those without a place, with the kind: its free GPUs are in pieces.
