@@ -118,24 +118,6 @@ pub(super) fn polynomial<T: Real>(x: T, c: &[T], fused: bool) -> T {
     p
 }
 
-/// Bytes between what is written and what is asked for: two of the longest blocks.
-const AHEAD: usize = 1024;
-
-/// Asks for the memory of a block to come, so that it is there when it is written: what a fill leaves to the processor's own guess. It
-/// reads nothing: a fresh page stays one.
-#[allow(clippy::inline_always)]
-#[inline(always)]
-pub(super) fn ask_ahead<T: Real, const LENGTH: usize>(blocks: &[[T; LENGTH]], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(next) = blocks.get(at + AHEAD / size_of::<[T; LENGTH]>()) {
-        for line in next.chunks(64 / size_of::<T>()) {
-            safe_arch::prefetch_t1(&line[0]);
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (blocks, at);
-}
-
 /// The way from a block's centre, per step of the block.
 #[allow(clippy::inline_always)]
 #[inline(always)]
@@ -189,9 +171,8 @@ pub(super) fn curve_f32<const TERMS: usize>(
     let fused = target_cfg_f!(target_feature = "fma");
     let (whole, rest) = out.as_chunks_mut();
     let count = whole.len();
-    for vector in 0..count {
-        ask_ahead(whole, vector);
-        whole[vector] = vector_f32(16 * vector, hi, c, offset, rate, fused);
+    for (vector, out) in whole.iter_mut().enumerate() {
+        *out = vector_f32(16 * vector, hi, c, offset, rate, fused);
     }
     // What is left takes one vector more, not a step at a time.
     let last = vector_f32(16 * count, hi, c, offset, rate, fused);

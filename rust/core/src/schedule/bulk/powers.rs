@@ -19,7 +19,7 @@ use std::mem::replace;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, ask_ahead, split, ways, within};
+use super::kernels::{Real, split, ways, within};
 
 /// base + rise·t^exponent, within `low` and `high`, for t = start + direction·(first + i·step)/length.
 #[derive(Debug, Clone, Copy)]
@@ -134,10 +134,9 @@ fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], power
     // A block's terms are found while the one before it is written: its root and division are waited for by nobody.
     let mut ahead = terms(0);
     let (whole, rest) = out.as_chunks_mut::<LENGTH>();
-    for index in 0..whole.len() {
-        ask_ahead(whole, index);
+    for (index, out) in whole.iter_mut().enumerate() {
         let now = replace(&mut ahead, terms(index + 1));
-        block(&mut whole[index], ways, now, limits, fused);
+        block(out, ways, now, limits, fused);
     }
     if !rest.is_empty() {
         let mut last = [T::ZERO; LENGTH];

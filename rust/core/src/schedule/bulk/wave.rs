@@ -23,7 +23,7 @@ use std::mem::replace;
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, ask_ahead, polynomial, split, ways, within};
+use super::kernels::{Real, polynomial, split, ways, within};
 
 /// Powers of w in a block of tanh: what is left out is below 5·10⁻⁹ of the curve's height.
 const TERMS: usize = 6;
@@ -130,9 +130,8 @@ fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
             terms
         };
         let (blocks, rest) = out.as_chunks_mut::<LENGTH>();
-        for at in 0..blocks.len() {
-            ask_ahead(blocks, at);
-            wave_block(&mut blocks[at], falls, sines, block(), limits, fused);
+        for out in blocks {
+            wave_block(out, falls, sines, block(), limits, fused);
         }
         if !rest.is_empty() {
             let mut last = [T::ZERO; LENGTH];
@@ -185,10 +184,9 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     // A block's terms are found while the one before it is written: the division is waited for by nobody.
     let mut ahead = block();
     let (blocks, rest) = out.as_chunks_mut::<LENGTH>();
-    for at in 0..blocks.len() {
-        ask_ahead(blocks, at);
+    for out in blocks {
         let now = replace(&mut ahead, block());
-        tanh_block(&mut blocks[at], tangents, now, limits, fused);
+        tanh_block(out, tangents, now, limits, fused);
     }
     if !rest.is_empty() {
         let mut last = [T::ZERO; LENGTH];
