@@ -244,8 +244,25 @@ def test_the_rows_are_those_of_the_call():
         cells[:] = cells[::-1].copy() if cells.dtype.kind == "U" else 1
     assert found.table["effective_batch"].tolist() == [840, 840]
     assert (found.table["team"].tolist(), found.table["lr"].tolist()) == (["x", "y"], [0.1, 0.1])
+    assert found.table["job"].tolist() == ["a", "b"]
     with pytest.raises(InputError, match="speedup is a column of the jobs and of the result"):
         ib.allocate(jobs(1, speedup=[1]), 8, profile=SPEED)
+
+
+def test_the_rows_of_a_data_frame_are_those_of_the_call():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(jobs(2, team=[1, 2]) | {"job": [1, 2]})
+    found = ib.allocate(frame, 8, profile=SPEED)
+    frame.loc[0, "job"], frame.loc[0, "team"], frame.loc[0, "lr"] = 77, 99, 5.0
+    rows = found.rows()
+    assert [(row["job"], row["team"], row["lr"]) for row in rows] == [(1, 1, 0.1), (2, 2, 0.1)]
+
+
+def test_the_answer_does_not_change_with_what_it_has_given():
+    found = ib.allocate(jobs(2), 8, profile=SPEED)
+    for nodes in (*found.placement.values(), *(change.nodes for change in found.changes)):
+        nodes.clear()
+    assert found.table["gpus"].tolist() == [4, 4]
 
 
 def test_tables_of_arrow_give_one():

@@ -148,7 +148,7 @@ def allocate(
     ended = sorted({**holds, **gone}.keys() - set(asked.ids))
     return Allocation(
         objective,
-        {asked.ids[row]: it.nodes[row] for row in sorted(it.nodes)},
+        {asked.ids[row]: {**it.nodes[row]} for row in sorted(it.nodes)},
         whole(it.value),
         whole(it.bound),
         {f"{at}: {kind}": price for at, (kind, price) in enumerate(zip(where.kinds, it.prices, strict=True))},

@@ -47,12 +47,12 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
         if before is after or before == after:
             continue
         if after and all(before.get(node, 0) >= gpus for node, gpus in after.items()):
-            first.append(Change(name, "shrink", after))
+            first.append(Change(name, "shrink", {**after}))
         elif before and all(after.get(node, 0) >= gpus for node, gpus in before.items()):
-            then.append(Change(name, "grow", after))
+            then.append(Change(name, "grow", {**after}))
         else:
             first += [Change(name, "stop", {})] if before else []
-            then += [Change(name, "start", after)] if after else []
+            then += [Change(name, "start", {**after})] if after else []
     return *first, *then
 
 

@@ -92,6 +92,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
             table,
             fields=[(name, _own(data)) for name, data in table.fields if name != "deadline_hours"],
             extra={name: _own(column) for name, column in table.extra.items()},
+            ids=_own(table.ids),
         ),
         ids,
         numbers,
@@ -103,8 +104,12 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
 
 
 def _own(column: Any) -> Any:
-    """Copies an array, which its owner may write to before the rows of the answer are made."""
-    return column.copy() if isinstance(column, np.ndarray) else column
+    """Copies a column, which its owner may write to before the rows of the answer are made."""
+    if isinstance(column, tuple):
+        return tuple(map(_own, column))
+    if hasattr(column, "combine_chunks"):  # Arrow's, which may be a view of pandas' memory
+        return column.take(np.arange(len(column)))
+    return column.copy() if isinstance(column, np.ndarray | list) else column
 
 
 def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:

@@ -57,33 +57,41 @@ impl<'a> Bids<'a> {
 
     /// The prices with the least bound, and that.
     pub fn least_bound(&self) -> (Vec<f64>, f64) {
+        let nothing = vec![0.0; self.options.capacity.len()];
+        let (bound, left) = self.bound(&nothing);
+        if left.iter().all(|&gpus| gpus >= 0.0) {
+            return (nothing, bound);
+        }
+        if nothing.len() == 1 {
+            return self.search();
+        }
         let mut most = vec![0.0_f64; self.options.capacity.len()];
         for (job, hull) in self.hulls.iter().enumerate() {
             for point in hull {
                 most[point.kind] = most[point.kind].max((point.value - self.options.wait[job]) / point.gpus);
             }
         }
-        let nothing = vec![0.0; most.len()];
-        let (bound, left) = self.bound(&nothing);
-        if left.iter().all(|&gpus| gpus >= 0.0) {
-            return (nothing, bound);
-        }
-        if most.len() == 1 { self.search(most[0]) } else { self.cut(&most) }
+        self.cut(&most)
     }
 
-    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a job take fewer.
-    fn search(&self, most: f64) -> (Vec<f64>, f64) {
-        let mut slopes = Vec::new();
+    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a job take fewer. It is found
+    /// by the GPUs behind each slope, as the jobs' bests at a slope itself are decided by rounding.
+    fn search(&self) -> (Vec<f64>, f64) {
+        let mut steps = Vec::new();
         for (job, hull) in self.hulls.iter().enumerate() {
             let (mut value, mut gpus) = (self.options.wait[job], 0.0);
             for point in hull {
-                slopes.push((point.value - value) / (point.gpus - gpus));
+                steps.push(((point.value - value) / (point.gpus - gpus), point.gpus - gpus));
                 (value, gpus) = (point.value, point.gpus);
             }
         }
-        slopes.sort_unstable_by(f64::total_cmp);
-        let at = slopes.partition_point(|&price| self.bound(&[price]).1[0] < 0.0);
-        let price = slopes.get(at).copied().unwrap_or(most);
+        steps.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let mut left = self.options.capacity[0] as f64;
+        let short = steps.iter().find(|(_, gpus)| {
+            left -= gpus;
+            left < 0.0
+        });
+        let price = short.map_or(0.0, |step| step.0);
         (vec![price], self.bound(&[price]).0)
     }
 

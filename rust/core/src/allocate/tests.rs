@@ -52,15 +52,52 @@ fn holds(given: Vec<(f64, Job)>, capacity: &[u64]) {
     assert!(found.prices.iter().all(|&price| price >= 0.0), "{found:?}");
 }
 
+/// The bound of one kind at a price, by its definition.
+fn bound_at(given: &[(f64, Job)], gpus: u64, price: f64) -> f64 {
+    let bests = given
+        .iter()
+        .map(|(wait, job)| job.iter().map(|option| option.2 - price * option.1 as f64).fold(*wait, f64::max));
+    price * gpus as f64 + bests.sum::<f64>()
+}
+
+/// No price gives one kind a lower bound: the least is at the slope between two options of a job.
+fn no_price_is_better(given: &[(f64, Job)], gpus: u64) {
+    let (wait, jobs): (Vec<f64>, Vec<Job>) = given.iter().cloned().unzip();
+    let found = solved(&jobs, &wait, &[gpus]);
+    let mut prices = vec![0.0];
+    for (wait, job) in given {
+        let points: Vec<(f64, f64)> =
+            std::iter::once((0.0, *wait)).chain(job.iter().map(|it| (it.1 as f64, it.2))).collect();
+        for a in &points {
+            prices.extend(points.iter().filter(|b| b.0 > a.0).map(|b| (b.1 - a.1) / (b.0 - a.0)));
+        }
+    }
+    for price in prices.into_iter().filter(|&price| price >= 0.0) {
+        let bound = bound_at(given, gpus, price);
+        assert!(found.bound <= bound + 1e-9 * bound.abs().max(1.0), "{price} gives {bound}: {found:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_division_is_better(given in jobs(1), gpus in 0_u64..20) {
+        no_price_is_better(&given, gpus);
         holds(given, &[gpus]);
     }
 
     #[test]
     fn no_division_of_three_kinds_is_better(given in jobs(3), gpus in proptest::array::uniform3(0_u64..9)) {
         holds(given, &gpus);
+    }
+}
+
+#[test]
+fn alike_jobs_have_one_price() {
+    // At a slope of 1/49 a product of 49 rounds to less than 1.
+    for many in [2, 2000] {
+        let mut given = vec![(0.0, vec![(0, 49, 1.0)]); many];
+        given.push((0.0, vec![(0, 1, 100.0)]));
+        no_price_is_better(&given, 49 * many as u64 / 2 + 1);
     }
 }
 
