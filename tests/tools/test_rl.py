@@ -134,6 +134,20 @@ def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, capsys):
     assert "plan with --accumulation-multiple 2" in capsys.readouterr().err
 
 
+def test_completions_of_a_prompt_stay_together():
+    """TRL divides micro-batch × replicas × accumulation by num_generations, and stops where a rest is left."""
+    assert read_file(GRPO).multiple == 8
+    written = 0
+    for gpus in range(1, 65):
+        plan = ib.plan(ib.Recipe.read(GRPO, gpus=8), gpus, batch_tolerance=0.2, batch_multiple=8)
+        if plan.status != "infeasible":
+            settings = plan.to("trl", job=Job(own=GRPO)).settings
+            steps = settings["gradient_accumulation_steps"]
+            assert settings["per_device_train_batch_size"] * steps * gpus % 8 == 0, gpus
+            written += 1
+    assert written > 16
+
+
 def test_a_rollout_of_several_steps_follows_the_accumulation():
     found = read_file({**GRPO, "steps_per_generation": 8})
     assert (

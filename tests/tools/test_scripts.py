@@ -511,6 +511,11 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
         ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
         ("get_cosine_schedule_with_warmup", "torch.optim.lr_scheduler.CyclicLR", "CyclicLR.*give schedule"),
+        (
+            "scheduler = ",
+            "get_scheduler('linear', optimizer); scheduler = ",
+            "get_cosine.* and get_scheduler: give schedule",
+        ),
     ],
 )
 def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):

@@ -101,6 +101,8 @@ def test_ppo_trains_on_one_device(tmp_path):
     found = read_file(tmp_path / "ppo.yaml")
     want = {"effective_batch": 32, "accumulation": 4, "gpus": 1, "duration": "400st", "lr": 3e-6}
     assert {name: found.fields[name] for name in want} == want and not found.faults
+    with pytest.raises(ib.InputError, match="a PPO recipe is read alone"):
+        ib.plan(ib.Recipe.read(tmp_path / "ppo.yaml"), 1).to("torchtune", job=Job(own={"ppo_batch_size": 32}))
 
 
 @pytest.mark.parametrize(

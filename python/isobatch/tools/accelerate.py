@@ -94,7 +94,11 @@ def _read_loop(page: SettingsPage) -> None:
         page.optimizer(name, name)
         page.table(name).number("lr", "lr")
         page.table(name).torch_optimizer()
-    for name in page.settings.keys() - {"DataLoader", "Accelerator", "clip_grad_norm_", *OPTIMIZERS}:
+    schedulers = sorted(page.settings.keys() - {"DataLoader", "Accelerator", "clip_grad_norm_", *OPTIMIZERS})
+    if len(schedulers) > 1:
+        text = f"the script makes {' and '.join(schedulers)}: give schedule a value"
+        page.fault("schedule", InputError(text, field=schedulers[0]))
+    for name in schedulers[:1]:
         _read_schedule(page, page.table(name), name)
 
 

@@ -139,8 +139,13 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     """Writes what a plan decides of a recipe.
 
     Raises:
-        InputError: the file that the plan was made from steps the optimizer in the backward pass, and the plan accumulates.
+        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it steps the optimizer in the
+            backward pass, and the plan accumulates.
     """
+    if "ppo_batch_size" in job.own:
+        raise InputError(
+            "a PPO recipe is read alone: set ppo_batch_size, batch_size and optimizer.lr in the file yourself"
+        )
     sheet, line, accumulation = SettingsSheet(), curve(plan), plan.accumulation
     if job.own.get("optimizer_in_bwd") is True and accumulation > 1:
         raise InputError(
