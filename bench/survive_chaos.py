@@ -70,12 +70,17 @@ class Chaos:
             if process.exitcode is None and name not in self.dead
         ]
 
-    def exposed(self) -> list[str]:
-        """Who was seen in the last crew, and is there, but for one replica."""
+    def last(self) -> tuple[int, dict[str, int]]:
+        """The last crew that was seen, and its ranks by name."""
         log = [line for line in lines(self.ranks.folder) if "at" in line]
-        last = max((line["crew"] for line in log), default=-1)
-        ranks = {line["rank_of"].split("-")[1]: line["rank"] for line in log if line["crew"] == last}
-        there = {name: ranks[name] for name in self.alive() if name in ranks and name not in self.paused}
+        number = max((line["crew"] for line in log), default=-1)
+        return number, {line["rank_of"].split("-")[1]: line["rank"] for line in log if line["crew"] == number}
+
+    def exposed(self) -> list[str]:
+        """Who was seen in the last crew, and is there, but for one replica; who was paused may be out of it until a later one."""
+        number, ranks = self.last()
+        out = {*self.paused, *(name for name, crew in self.woken.items() if crew >= number)}
+        there = {name: ranks[name] for name in self.alive() if name in ranks and name not in out}
         replicas = Counter(rank // self.shards for rank in there.values())
         whole = [replica for replica, count in replicas.items() if count == self.shards]
         stays = self.draw.choice(whole) if whole else None

@@ -134,15 +134,16 @@ def faults(folder: Path, alone: tuple[dict, dict]) -> tuple[list[str], float]:
     # A rank that is lost may have done the step under way, which the next crew then does: one step, and never the same rank.
     found += [f"{rank} did step {step} {times} times" for (rank, step), times in ranks.items() if times > 1]
     found += [f"crews {crews} did {count} steps both" for crews, count in shared.items() if count > 1]
-    apart = 0.0
     finals = [torch.load(path, map_location="cpu") for path in folder.glob("final-*.pt")]
     if not finals:
         found.append("no rank came to the end")
-    for final in finals:
-        far = max(
-            _apart(mine, weights[name], final.get("place")) for name, mine in final.items() if name in weights
-        )
-        apart = max(apart, far)
+    distances = [
+        _apart(final[name], whole, final.get("place"))
+        for final in finals
+        for name, whole in weights.items()
+        if not ("place" in final and name.startswith("average"))  # A shard's file has the parameters alone.
+    ]
+    apart = float(torch.tensor([0.0, *distances]).max())  # NaN where one is.
     if not apart <= CLOSE:
         found.append(f"the weights are {apart:.1e} apart")
     return found, apart

@@ -16,9 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -102,6 +103,33 @@ def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
         ib.InputError, match=r"formed 5 times .* \(gloo: connect .* GLOO_SOCKET_IFNAME .* step 0"
     ):
         next(crews(store))
+
+
+@pytest.mark.parametrize(("changes", "loses"), [("settle", "heal"), ("heal", "CrewRun")])
+def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store, monkeypatch, changes, loses):
+    """The weights are of step 3 once they are settled or healed, and what follows loses a rank, once."""
+    states, votes, owner = {}, [], TrainingState if changes == "settle" else module
+    begins = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    train(f"127.0.0.1:{begins.port}", after=lambda crew: states.update({len(states): crew.run.state_dict()}))
+    form, follows = Membership.form, getattr(module, loses)
+
+    def ahead(_, mine, *__):
+        return mine._replace(step=3, trained=True, run=states[2])
+
+    def voted(members, vote, *rest):
+        votes.append(vote)
+        return form(members, vote, *rest)
+
+    def lost(*args, **options):
+        if len(votes) == 1:
+            raise RuntimeError("gloo: the connection was closed")
+        return follows(*args, **options)
+
+    monkeypatch.setattr(owner, changes, ahead)
+    monkeypatch.setattr(module, loses, lost)
+    monkeypatch.setattr(Membership, "form", voted)
+    assert next(crews(store)).run.position.step == 3
+    assert votes == [NEW, 3]
 
 
 def test_a_connection_that_torch_lets_wait_is_made_anew(store):

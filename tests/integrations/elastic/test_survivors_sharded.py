@@ -9,10 +9,16 @@ import isobatch as ib
 
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
 from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks, faults, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership  # noqa: E402
+from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
+from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
+from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 
 OPTIONS = {
@@ -174,6 +180,119 @@ def test_no_list_closes_where_no_replica_is_whole(replicas):
     assert found["r0"].startswith("no replica is left with all of its shards: of 2 replicas of 2 ranks only")
 
 
+# ---- one rank's shards, from crew to crew ----
+
+
+class Counting(torch.nn.Linear):
+    """A layer with a buffer under two names that is not in its state."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+        self.register_buffer("again", self.seen, persistent=False)
+
+
+@pytest.fixture
+def state(monkeypatch):
+    """Makes rank 0's state of 2 replicas of 2 shards, which is sharded in its first crew; the others are not there."""
+
+    def mesh(*_):
+        return dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+
+    def make(**extra):
+        net = torch.nn.Sequential(Counting())
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+        made = sharding.ShardedState(net, optimizer, extra, surviving.shard, 2)
+        made.unfold(2.0, 2.0)
+        return made
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    monkeypatch.setattr(sharding, "_mesh", mesh)
+    yield make
+    dist.destroy_process_group()
+
+
+def trained(state):
+    for parameter in state.net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    state.optimizer.step()
+    state.net[0].seen += 5
+    return state.checksum()
+
+
+def test_buffers_that_are_not_in_a_state_stay(state):
+    held = state()
+    checksum = trained(held)
+    held.fold()
+    held.unfold(2.0, 2.0)
+    assert held.checksum() == checksum
+    assert held.net[0].seen == 5
+    assert held.net[0].again is held.net[0].seen
+
+
+@pytest.mark.parametrize("fails", ["_mesh", "_shard"])
+def test_a_loss_before_shards_are_unfolded_leaves_them(state, monkeypatch, fails):
+    def lost(*_):
+        raise RuntimeError("gloo: the connection was closed")
+
+    held = state()
+    checksum = trained(held)
+    held.fold()
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding if fails == "_mesh" else held, fails, lost)
+        # It was to hold the other shard, and gets its own again.
+        patch.setattr(dist, "get_rank", lambda *_: 1)
+        with pytest.raises(RuntimeError, match="closed"):
+            held.unfold(2.0, 2.0)
+    held.fold()
+    held.unfold(2.0, 2.0)
+    assert held.checksum() == checksum
+    assert held.net[0].seen == 5
+
+
+class Shadow:
+    """An average that begins with the first step."""
+
+    def __init__(self):
+        self.of = {}
+
+    def state_dict(self):
+        return {"of": self.of}
+
+
+def test_an_extra_of_shards_is_refused_in_its_second_step(state):
+    shadow = Shadow()
+    held = state(shadow=shadow)
+    seats = tuple(Seat(f"r{rank}|here|{rank}", NEW) for rank in range(4))
+    members = type("", (), {"number": 0, "id": seats[0].id, "table": Roster(0, seats)})
+    crew = Crew(members, held, CrewGroup(), None, lambda: "")
+    crew.commit(1)
+    shadow.of = {name: one.detach().clone() for name, one in held.net.named_parameters()}
+    why = "extra's shadow has a DTensor in its state, .* parameter.to_local"
+    with pytest.raises(ib.InputError, match=why):
+        crew.commit(2)
+    with pytest.raises(ib.InputError, match=why):
+        held.fold()
+    shadow.of = {name: one.to_local() for name, one in shadow.of.items()}
+    crew.commit(3)
+    held.fold()
+
+
+@pytest.mark.parametrize(("steps", "begins"), [((0, OUT, OUT, 0), False), ((0, OUT, 0, 0), True)])
+def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, begins):
+    held = [healing.Held(step, False, "", None) for step in steps]
+    sent = []
+    monkeypatch.setattr(healing, "gather", lambda _: held)
+    monkeypatch.setattr(healing, "_send", lambda _, sources, *__: sent.append(sources))
+    training = state()
+    if begins:
+        assert healing.heal(training, held[0], 2.0).step == 0
+        assert sent == [{1: 3}]
+    else:
+        with pytest.raises(ib.InputError, match="no replica is left with all of its shards"):
+            healing.heal(training, held[0], 2.0)
+
+
 # ---- what is refused ----
 
 
@@ -184,6 +303,10 @@ def test_no_list_closes_where_no_replica_is_whole(replicas):
         ({"shard": surviving.shard}, "shard and shards go together"),
         ({"shard": surviving.shard, "shards": 0}, "shards must be a whole number from 1, got 0"),
         ({"shard": surviving.shard, "shards": 3}, "ranks must be a multiple of shards, 3, got 4"),
+        (
+            {"shard": surviving.shard, "shards": 2, "min_ranks": 3},
+            "min_ranks must be a multiple of shards, 2, got 3",
+        ),
         ({"shard": surviving.shard, "shards": 4}, "ranks must be 2 replicas or more .* from a checkpoint"),
         (
             {"shard": surviving.shard, "shards": 2, "other": True},

@@ -54,6 +54,7 @@ class Crew(Watch):
         self.lost, self.void, self.applied, self.saved = False, False, 0, None
         self._entered = False
         self._extras: dict[str, Any] | None = None
+        self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
         self.run: CrewRun
         self.scheduler: ElasticLR
 
@@ -111,9 +112,16 @@ class Crew(Watch):
                         parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
-        """Waits until all ranks are about to apply a step, where each has only a shard: it is applied by all, or by none."""
+        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it and another does not, see `settle`.
+
+        Raises:
+            InputError: what else the training names has a state that would end with the crew.
+        """
         if self._training.shards == 1:
             return
+        if self._looks:
+            self._looks -= 1
+            self._training.extras()
         if self._training.device.type == "cuda":
             torch.cuda.synchronize(self._training.device)
         with self.pass_guard():

@@ -162,7 +162,8 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
 
     first = max(range(0, len(held), shards), key=worth)
     best = held[first + dist.get_rank() % shards]
-    if not all(worth(first)[:2]) and any(one.trained for one in held):
+    whole, trained = worth(first)[:2]
+    if not whole or (not trained and any(one.trained for one in held)):
         raise InputError(
             "no replica is left with all of its shards at the same step: go on from a checkpoint"
         )

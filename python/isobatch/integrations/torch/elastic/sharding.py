@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, debug, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
@@ -61,6 +61,22 @@ class ShardedState(TrainingState):
     def description(self) -> dict[str, Any]:
         return {**super().description(), "shards": self.shards}
 
+    def extras(self) -> dict[str, Any]:
+        """Returns the state of what else the training names.
+
+        Raises:
+            InputError: it has a DTensor, whose mesh ends with the crew.
+        """
+        found = super().extras()
+        for name, state in found.items():
+            if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
+                raise InputError(
+                    f"extra's {name} has a DTensor in its state, of a mesh that ends with the crew: hold this rank's part, "
+                    "parameter.to_local(), in its place",
+                    field="extra",
+                )
+        return found
+
     # ---- from crew to crew ----
 
     def unfold(self, lease: float, timeout: float) -> None:
@@ -69,9 +85,8 @@ class ShardedState(TrainingState):
         Raises:
             InputError: `shard` leaves a parameter whole.
         """
-        before, self._place = self._place, dist.get_rank() % self.shards
-        self._mesh = _mesh(self.shards, self.device.type, connecting(lease), timedelta(seconds=timeout))
-        folded, self._folded = self._folded, None
+        place, folded = dist.get_rank() % self.shards, self._folded
+        self._mesh = _mesh(self.shards, self.device.type, lease, timeout)
         if folded is not None:
             _become(self.net, deepcopy(self._plain))
         self._shard(self.net, self._mesh)
@@ -84,21 +99,25 @@ class ShardedState(TrainingState):
         if folded is None:
             self._deal_states()
         else:
+            buffers, *shards = folded
             # Where it held another shard, it gets this one's from a replica that goes on.
-            values, states = self.unpack(folded) if before == self._place else ({}, None)
-            self._assign(values)
+            values, states = self.unpack(shards) if place == self._place else ({}, None)
+            self._assign(values, self.unpack(buffers))
             self._set_parameters(dict(self.net.named_parameters()))
             if states is not None:
                 self.optimizer.load_state_dict(states)
         self._sharded = dict(self.net.named_parameters(remove_duplicate=False))
+        self._place, self._folded = place, None
 
     def fold(self) -> None:
         """Lets go of the crew's mesh: all that is left is this rank's shards."""
         if self._mesh is None:
             return
-        # A pass that was cut off has parameters of whole layers in their place, so the shards are those of the beginning.
-        values = {**dict(self.net.named_buffers()), **self._sharded}
-        self._folded = self.pack([values, self.optimizer.state_dict()])
+        if self._folded is None:  # Else a loss came before they were unfolded.
+            buffers = dict(self.net.named_buffers(remove_duplicate=False))
+            # A pass that was cut off has parameters of whole layers in their place, so the shards are those of the beginning.
+            self.extras()
+            self._folded = self.pack([buffers, self._sharded, self.optimizer.state_dict()])
         self._sharded = {}
         _become(self.net, deepcopy(self._plain))
         self._set_parameters(dict(self.net.named_parameters()))
@@ -117,16 +136,16 @@ class ShardedState(TrainingState):
 
     def unpack(self, tree: Any) -> Any:
         """Puts DTensors of this crew in the place of parts."""
-        return tree_map_only(_Part, self._whole, tree, is_leaf=lambda one: isinstance(one, _Part))
+        return tree_map_only(_Part, self._sharded_again, tree, is_leaf=lambda one: isinstance(one, _Part))
 
-    def _whole(self, part: _Part) -> DTensor:
+    def _sharded_again(self, part: _Part) -> DTensor:
         local = part.local.to(self.device)
         return DTensor.from_local(
             local, self._mesh, part.placements, run_check=False, shape=part.shape, stride=part.stride
         )
 
-    def _assign(self, values: dict[str, Any]) -> None:
-        """Gives the parameters, which have no storage, their values, or room for them."""
+    def _assign(self, values: dict[str, Any], buffers: Mapping[str, Any]) -> None:
+        """Gives the parameters, which have no storage, their values, or room for them; and the buffers theirs."""
         made: dict[int, nn.Parameter] = {}
         for name, parameter in self.net.named_parameters(remove_duplicate=False):
             if id(parameter) not in made:
@@ -135,6 +154,9 @@ class ShardedState(TrainingState):
                 made[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
             values[name] = made[id(parameter)]
         self.net.load_state_dict(values, strict=False, assign=True)
+        for name, buffer in buffers.items():  # load_state_dict passes over those that are not persistent.
+            module, _, own = name.rpartition(".")
+            setattr(self.net.get_submodule(module), own, buffer)
 
     def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Gives the optimizer the network's parameters; their states move with them."""
@@ -182,7 +204,7 @@ class ShardedState(TrainingState):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-def check_shards(shard: Shard | None, shards: int, ranks: int) -> None:
+def check_shards(shard: Shard | None, shards: int, ranks: int, min_ranks: int | None) -> None:
     """Refuses replicas that the ranks do not fill, and a single one.
 
     Raises:
@@ -195,8 +217,9 @@ def check_shards(shard: Shard | None, shards: int, ranks: int) -> None:
             "shard and shards go together: pass shard=, which calls fully_shard(net, mesh=mesh), and shards=, the ranks of a replica, from 2",
             field="shard" if shard is None else "shards",
         )
-    if ranks % shards:
-        raise must_be(f"a multiple of shards, {shards}", ranks, field="ranks")
+    for field, count in ("ranks", ranks), ("min_ranks", min_ranks):
+        if count is not None and count % shards:
+            raise must_be(f"a multiple of shards, {shards}", count, field=field)
     if shard is not None and ranks == shards:
         raise InputError(
             f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only replica is lost; train with "
@@ -205,14 +228,14 @@ def check_shards(shard: Shard | None, shards: int, ranks: int) -> None:
         )
 
 
-def _mesh(shards: int, device: str, connecting: timedelta, timeout: timedelta) -> DeviceMesh:
+def _mesh(shards: int, device: str, lease: float, timeout: float) -> DeviceMesh:
     """Forms the groups of this rank: the same shard of all replicas, and its replica."""
     ranks = torch.arange(dist.get_world_size()).view(-1, shards)
     row, column = divmod(dist.get_rank(), shards)
     groups: list[Any] = []
     for members in ranks[:, column].tolist(), ranks[row].tolist():
-        groups.append(dist.new_group(members, timeout=connecting, use_local_synchronization=True))
-        set_timeout(timeout, groups[-1])
+        groups.append(dist.new_group(members, timeout=connecting(lease), use_local_synchronization=True))
+        set_timeout(timedelta(seconds=timeout), groups[-1])
     return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 
 

@@ -94,7 +94,7 @@ def survivors(
             raise must_be("a whole number from 1", value, field=field)
     if min_ranks is not None and min_ranks > count:
         raise must_be(f"at most ranks, {count}", min_ranks, field="min_ranks")
-    check_shards(shard, shards, count)
+    check_shards(shard, shards, count, min_ranks)
     for field, seconds in ("lease", lease), ("timeout", timeout):
         if not seconds > 0:
             raise must_be("above 0 seconds", seconds, field=field)
@@ -232,7 +232,12 @@ class _Survivors:
         self._training.unfold(members.lease, members.timeout)
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
-        best = heal(self._training, self._training.settle(mine), members.lease)
+        # Each changes the weights, and a loss may follow it: the next vote is what they are then.
+        mine = self._training.settle(mine)
+        if mine.step != OUT:
+            self._state = mine.run
+        best = heal(self._training, mine, members.lease)
+        self._state = best.run
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
