@@ -1,5 +1,6 @@
 """Python training scripts as data: the same as the real class, or as the same values in a file; nothing is executed."""
 
+import inspect
 import json
 import textwrap
 
@@ -8,6 +9,7 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.errors import InputError
+from isobatch.tools.calls import FIRST
 
 HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
 FIELDS = (
@@ -386,6 +388,68 @@ def test_a_scheduler_over_lightnings_count_of_steps_ends_with_the_run(tmp_path):
 def test_a_scheduler_that_the_file_leaves_open_is_asked_for(tmp_path, text, made, says):
     with pytest.raises(InputError, match=says):
         ib.Recipe.read(script(tmp_path, text.format(made)), gpus=4)
+
+
+def test_an_argument_without_a_name_is_that_of_the_real_class():
+    torch, transformers, accelerate = map(pytest.importorskip, ("torch", "transformers", "accelerate"))
+    places = (
+        torch.optim,
+        torch.optim.lr_scheduler,
+        torch.utils.data,
+        torch.nn.utils,
+        transformers,
+        accelerate,
+    )
+    for name, arguments in FIRST.items():
+        real = next((getattr(it, name) for it in places if hasattr(it, name)), None)
+        if real is not None and name != "Adafactor":  # of two packages
+            assert list(inspect.signature(real).parameters)[: len(arguments)] == arguments, name
+
+
+@pytest.mark.parametrize(
+    ("made", "fields"),
+    [
+        (
+            "AdamW(p, 1e-3, (.8, .9), 1e-6, .3)",
+            {"lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3},
+        ),
+        ("AdamW(p, lr=1e-3)", {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
+        ("SGD(p, 0.1, 0.9)", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}),
+        ("SGD(p, 0.1, f())", r"optim_args is f\(\)"),
+        ("SGD(p, 0.1, 0.9, 0, 0, False, None)", "learning_rate may be an argument without a name"),
+        ("SGD(p, *rates)", "learning_rate may be an argument without a name"),
+        ("f(p)", "learning_rate is not the Trainer's"),
+    ],
+)
+def test_an_optimizer_that_the_trainer_is_given_is_read_whole(tmp_path, made, fields):
+    text = (
+        IN_A_TRAINER.replace("AdamW(p, lr=0.1)", made)
+        .replace("lr=1e-4", "lr=1e-4, adam_beta2=0.5")
+        .replace("{}", "None")
+    )
+    if isinstance(fields, str):
+        with pytest.raises(InputError, match=fields):
+            ib.Recipe.read(script(tmp_path, text), gpus=1)
+    else:
+        recipe = ib.Recipe.read(script(tmp_path, text), gpus=1)
+        assert {name: getattr(recipe, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("imported", "made"),
+    [
+        ("from torch.optim.lr_scheduler import *", "StepLR(o, 100, f())"),
+        ("import torch.optim.lr_scheduler as s", "s.StepLR(o, 100, f())"),
+        ("from torch.optim import lr_scheduler as s", "s.StepLR(o, 100, f())"),
+        ("from transformers import get_cosine_schedule_with_warmup as g", "g(o, 10, 100)"),
+        ("from mine import s", "s(o)"),
+    ],
+)
+@pytest.mark.parametrize("text", [IN_A_TRAINER, IN_LIGHTNING], ids=["transformers", "lightning"])
+def test_a_scheduler_of_any_name_is_asked_for(tmp_path, text, imported, made):
+    text = text.replace("torch.optim.lr_scheduler.{}", "{}").format(made)
+    with pytest.raises(InputError, match="give schedule"):
+        ib.Recipe.read(script(tmp_path, f"{imported}\n{text}"), gpus=4)
 
 
 @pytest.mark.parametrize(

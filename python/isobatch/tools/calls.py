@@ -20,34 +20,44 @@ TRL = (
 )  # fmt: skip
 OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
 _SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
-_WARMED = ("num_warmup_steps", "num_training_steps")
+OF_TORCH = (
+    "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "CyclicLR", "StepLR", "MultiStepLR", "ExponentialLR", "LinearLR",
+    "ConstantLR", "PolynomialLR", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau",
+)  # fmt: skip
+"""What `from torch.optim.lr_scheduler import *` gives."""
 _TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "GradientAccumulationPlugin")
 """Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
-_FIRST = {
-    "DataLoader": ("dataset", "batch_size"),
-    **dict.fromkeys(TRAINER, ("output_dir",)),
-    **dict.fromkeys(OPTIMIZERS, ("params", "lr")),
-    "clip_grad_norm_": ("parameters", "max_norm"),
-    "OneCycleLR": (
-        "optimizer",
-        "max_lr",
-        "total_steps",
-        "epochs",
-        "steps_per_epoch",
-        "pct_start",
-        "anneal_strategy",
-    ),
-    "CosineAnnealingLR": ("optimizer", "T_max", "eta_min"),
-    "StepLR": ("optimizer", "step_size", "gamma"),
-    "MultiStepLR": ("optimizer", "milestones", "gamma"),
-    "ExponentialLR": ("optimizer", "gamma"),
-    "get_scheduler": ("name", "optimizer", *_WARMED),
-    "get_constant_schedule_with_warmup": ("optimizer", "num_warmup_steps"),
-    **dict.fromkeys(
-        ("get_linear_schedule_with_warmup", "get_cosine_schedule_with_warmup"),
-        ("optimizer", *_WARMED, "num_cycles"),
-    ),
+FIRST = {
+    name: arguments.split()
+    for names, arguments in {
+        " ".join((*TRAINER, *TRL)): "output_dir",
+        "Accelerator": "device_placement split_batches mixed_precision gradient_accumulation_steps",
+        "DataLoader": "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last",
+        "Adam AdamW": "params lr betas eps weight_decay amsgrad",
+        "SGD": "params lr momentum dampening weight_decay nesterov",
+        "RMSprop": "params lr alpha eps weight_decay momentum centered",
+        "Lion": "params lr betas weight_decay",
+        "Adafactor LAMB Muon": "params lr",
+        "clip_grad_norm_": "parameters max_norm norm_type error_if_nonfinite foreach",
+        "OneCycleLR": "optimizer max_lr total_steps epochs steps_per_epoch pct_start anneal_strategy cycle_momentum base_momentum "
+        "max_momentum div_factor final_div_factor three_phase last_epoch",
+        "CosineAnnealingLR": "optimizer T_max eta_min last_epoch",
+        "CosineAnnealingWarmRestarts": "optimizer T_0 T_mult eta_min last_epoch",
+        "StepLR": "optimizer step_size gamma last_epoch",
+        "MultiStepLR": "optimizer milestones gamma last_epoch",
+        "ExponentialLR": "optimizer gamma last_epoch",
+        "LinearLR": "optimizer start_factor end_factor total_iters last_epoch",
+        "ConstantLR": "optimizer factor total_iters last_epoch",
+        "PolynomialLR": "optimizer total_iters power last_epoch",
+        "get_scheduler": "name optimizer num_warmup_steps num_training_steps",
+        "get_constant_schedule": "optimizer last_epoch",
+        "get_constant_schedule_with_warmup": "optimizer num_warmup_steps last_epoch",
+        "get_linear_schedule_with_warmup": "optimizer num_warmup_steps num_training_steps last_epoch",
+        "get_cosine_schedule_with_warmup": "optimizer num_warmup_steps num_training_steps num_cycles last_epoch",
+    }.items()
+    for name in names.split()
 }
+"""The arguments of each in their order, as torch 2 and transformers document them; one behind them is asked for."""
 SETTERS = {
     "set_training": (
         ("learning_rate", "learning_rate", 5e-5), ("batch_size", "per_device_train_batch_size", 8), ("weight_decay", "weight_decay", 0),
@@ -113,8 +123,7 @@ class CallScope(Scope, ABC):
         defaults: the arguments whose default was taken, with their values.
         intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
         functions, classes: of the script, by their names.
-        origin: the package of an imported name.
-        schedulers: names imported from a module of schedulers.
+        origin: the module, or the name in it, that an imported name has.
         when: the conditions that hold where the script is followed.
         depth: functions that were entered.
     """
@@ -127,7 +136,6 @@ class CallScope(Scope, ABC):
         self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
         self.origin: dict[str, str] = {}
-        self.schedulers = set[str]()
         self.when: list[str] = []
         self.depth = 0
 
@@ -137,15 +145,23 @@ class CallScope(Scope, ABC):
 
     def _call_value(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
-        last = name.rpartition(".")[2]
+        head, dot, rest = name.partition(".")
+        full = f"{self.origin.get(head, head)}{dot}{rest}"
+        last = full.rpartition(".")[2]
         if setter(node) and isinstance(of := self._holder(node), dict):
             return self._set(node, of)
         if name == "setattr" and len(node.args) == 3:
             return self._set_attribute(node)
-        if self._is_looked_for(name):
+        if self._is_looked_for(full):
             if id(node) not in self.made or self.depth:
                 self._make(node, last)
             return self.made[id(node)].settings
+        for word in node.keywords:
+            if word.arg == "optimizers":
+                given = self.value(word.value)
+                self.ask_schedule(
+                    node, given[1] if isinstance(given, list) and len(given) == 2 else Unknown()
+                )
         if last == "add_argument":
             self._add_argument(node)
             return Unknown()
@@ -174,6 +190,11 @@ class CallScope(Scope, ABC):
         if (name == "dict" or last in _TABLES) and not node.args:
             return self._keywords(node)
         return Unknown()
+
+    def ask_schedule(self, node: ast.expr, scheduler: Any) -> None:
+        """A scheduler that is not known counts as one without arguments."""
+        if isinstance(scheduler, Unknown):
+            self.made[id(node)] = Made(node.lineno, "lr_scheduler", {}, "; ".join(self.when))
 
     def _set_attribute(self, node: ast.Call) -> None:
         """`setattr(args, "max_steps", 100)`; a name that is not known may be any."""
@@ -234,28 +255,24 @@ class CallScope(Scope, ABC):
                 return
         super().assign(target, value)
 
-    def _is_looked_for(self, name: str) -> bool:
-        last = name.rpartition(".")[2]
+    def _is_looked_for(self, full: str) -> bool:
+        package, _, rest = full.partition(".")
+        last = full.rpartition(".")[2]
         if last == "Trainer":
-            return self.origin.get(name.partition(".")[0], "") in ("lightning", "pytorch_lightning")
+            return package in ("lightning", "pytorch_lightning")
         if last in OPTIMIZERS:
-            return self.origin.get(name.partition(".")[0], "torch") in (
-                "torch",
-                "lion_pytorch",
-                "transformers",
-                "bitsandbytes",
-            )
-        return (
-            last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_")
-            or (
-                name in self.schedulers
-                # No lr_scheduler.step().
-                or ((last[:1].isupper() or last.startswith("get_")) and any(it in name for it in _SCHEDULERS))
-            )
-        )
+            return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
+        if last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_"):
+            return True
+        # No lr_scheduler.step().
+        return (last[:1].isupper() or last.startswith("get_")) and any(it in full for it in _SCHEDULERS)
 
     def _make(self, node: ast.Call, name: str) -> None:
-        settings = {key: self._said(item) for key, item in zip(_FIRST.get(name, ()), node.args, strict=False)}
+        names = FIRST.get(name, [])
+        settings = {key: self._said(item) for key, item in zip(names, node.args, strict=False)}
+        if len(node.args) > len(names) or any(isinstance(it, ast.Starred) for it in node.args):
+            why = f"may be an argument without a name (line {node.lineno}), which is not read"
+            settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
         settings |= self._keywords(node)
         self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self.when))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import OPEN, SETTERS, Attributes, CallScope, Defaults, setter
+from isobatch.tools.calls import OF_TORCH, OPEN, SETTERS, Attributes, CallScope, Defaults, setter
 from isobatch.tools.page import Unknown
 
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
@@ -105,10 +105,16 @@ class Script(CallScope):
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
-            self.origin[alias.asname or alias.name.partition(".")[0]] = module.partition(".")[0]
-            if module.endswith("lr_scheduler"):
-                self.schedulers.add(alias.asname or alias.name)
+            name, module = alias.asname or alias.name, ""
+            if isinstance(node, ast.ImportFrom):
+                module = f"{node.module or ''}."
+            elif not alias.asname:
+                name = alias.name.partition(".")[0]
+                self.origin[name] = name
+                continue
+            self.origin[name] = f"{module}{alias.name}"
+            if name == "*" and module.endswith("lr_scheduler."):
+                self.origin.update({it: f"{module}{it}" for it in OF_TORCH})
         super().statement(node)
 
     def _look(self, nodes: Iterable[ast.AST]) -> None:
@@ -157,12 +163,11 @@ class Script(CallScope):
             if isinstance(holder, Defaults) and node.attr in holder:
                 self.defaults[node.attr] = holder[node.attr]
         found = super().value(node)
-        if (
-            isinstance(node, ast.Dict)
-            and isinstance(found, dict)
-            and isinstance(it := found.get("scheduler"), dict)
-        ):
-            self.intervals[id(it)] = found.get("interval", "epoch")
+        if isinstance(node, ast.Dict) and isinstance(found, dict):
+            if isinstance(it := found.get("scheduler"), dict):
+                self.intervals[id(it)] = found.get("interval", "epoch")
+            for key in ("scheduler", "lr_scheduler"):
+                self.ask_schedule(node, found.get(key))
         return found
 
     def _truth(self, node: ast.Compare | ast.BoolOp) -> Any:

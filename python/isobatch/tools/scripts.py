@@ -101,17 +101,28 @@ def _given_optimizers(made: list[Made]) -> dict[str, Any]:
     """The optimizer and the scheduler of `Trainer(optimizers=(…, …))`, in the place of the arguments'."""
     optimizers, schedulers = [it for it in made if it.name in OPTIMIZERS], _schedulers(made)
     why = "is not the Trainer's: it is given optimizers=(…)"
-    given: dict[str, Any] = {"learning_rate": Unknown(why=why)}
+    given: dict[str, Any] = dict.fromkeys(
+        ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon"), Unknown(why=why)
+    )
     for one in optimizers if len(optimizers) == 1 else ():
         own = _explained(one.settings)
+        betas, momentum = own.get("betas", [0.9, 0.999]), own.get("momentum", 0.0)
+        pair = betas if isinstance(betas, list) and len(betas) == 2 else [betas, betas]
         given = {
             "learning_rate": own.get("lr", given["learning_rate"]),
             "optim": one.name.lower(),
             "weight_decay": own.get("weight_decay", 0.01 if one.name == "AdamW" else 0.0),
+            "optim_args": momentum
+            if isinstance(momentum, Unknown)
+            else f"momentum={momentum!r}"
+            if momentum
+            else "",
         }
+        if one.name in ("Adam", "AdamW") or "betas" in own:
+            given |= {"adam_beta1": pair[0], "adam_beta2": pair[1], "adam_epsilon": own.get("eps", 1e-8)}
     if not schedulers:
         return given
-    if len(schedulers) > 1 or schedulers[0].name.startswith("get_"):
+    if len(schedulers) > 1 or schedulers[0].name.startswith(("get_", "lr_scheduler")):
         return {**given, "lr_scheduler_type": Unknown(why=why)}
     return {
         **given,
