@@ -41,8 +41,12 @@ Put = Callable[[str, Number], None]
 """Sets a variable."""
 
 
-def compute(text: str, get: Get, put: Put, depth: int = 0) -> Number:
+def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = True) -> Number:
     """The value of an expression, in which a character of what is not known (see Marks) is such an operand.
+
+    Args:
+        depth: of the names whose values are expressions too.
+        runs: whether it counts, as for `_Expression`.
 
     Raises:
         ValueError: bash refuses it too, or it has a form that is not read.
@@ -54,7 +58,7 @@ def compute(text: str, get: Get, put: Put, depth: int = 0) -> Number:
         raise ValueError(f"has more than {_MOST_TOKENS} parts or {_MOST_BRACKETS} brackets")
     if not tokens:
         return 0
-    expression = _Expression(tokens, get, put, depth)
+    expression = _Expression(tokens, get, put, depth, runs)
     value = expression.comma()
     if expression.sign():
         expression.fail()
@@ -68,14 +72,16 @@ def plain(text: str) -> int | None:
 
 
 def _tokens(text: str) -> list[str]:
-    """The parts of an expression. `++` and `--` are one where a name is before or behind them, else two signs."""
+    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name behind, else two signs."""
     text, at, out = text.rstrip(" \t\n"), 0, list[str]()
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
             raise ValueError(f"has {text[at:].strip()[:1]!r}, which is not read")
         token, at = found[1], found.end()
-        beside = (out and _is_name(out[-1])) or re.match(r"[ \t\n]*[A-Za-z_]", text[at:])
+        if token == "[" and found.start(1) > found.start():
+            raise ValueError("has a blank before [")
+        beside = (out and (_is_name(out[-1]) or out[-1] == "]")) or re.match(r"[ \t\n]*[A-Za-z_]", text[at:])
         if token in ("++", "--") and not beside:
             token, at = token[0], at - 1
         out.append(token)
@@ -93,10 +99,9 @@ class _Expression:
         runs: whether this part counts: False behind `0 &&`, None where that depends on what is not known.
     """
 
-    def __init__(self, tokens: list[str], get: Get, put: Put, depth: int) -> None:
+    def __init__(self, tokens: list[str], get: Get, put: Put, depth: int, runs: bool | None) -> None:
         self.tokens, self.get, self.put, self.depth = tokens, get, put, depth
-        self.at = 0
-        self.runs: bool | None = True
+        self.at, self.runs = 0, runs
 
     def fail(self) -> NoReturn:
         raise ValueError(f"has {self.sign() or 'its end'!r} where it is not read")
@@ -197,7 +202,7 @@ class _Expression:
         if not _LITERAL.fullmatch(token):
             self.at -= token != ""
             self.fail()
-        return int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" else 10)
+        return _wrapped(int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" else 10))
 
     def variable(self, name: str) -> Number:
         if self.take("["):
@@ -215,7 +220,7 @@ class _Expression:
         if self.runs is False:
             return 0
         text = self.get(name, place)
-        return None if text is None else compute(text, self.get, self.put, self.depth + 1)
+        return None if text is None else compute(text, self.get, self.put, self.depth + 1, self.runs)
 
     def set(self, name: str, value: Number) -> Number:
         if self.runs is not False:

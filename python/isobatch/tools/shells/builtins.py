@@ -22,8 +22,12 @@ def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
     """Follows `export`, `local`, `readonly` and `declare`. All words are expanded before the first is set."""
     kind = command.words[0][0].text  # type: ignore[union-attr]
     is_local = kind not in ("export", "readonly") and (kind == "local" or shell.local is not None)
-    if command.assignments or command.files or (kind == "local" and shell.local is None):
-        raise InputError(f"{kind} with an assignment or a redirection, or outside of a function, is not read")
+    if command.assignments or command.files:
+        raise InputError(
+            f"{kind} with {'an assignment before it' if command.assignments else 'a redirection'} is not read"
+        )
+    if kind == "local" and shell.local is None:
+        raise InputError("local outside of a function is an error of bash")
     options, values = "", list[tuple[str, Value | EllipsisType, bool]]()
     for word in command.words[1:]:
         if isinstance(word, Assignment):
@@ -35,8 +39,12 @@ def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
                 options += field[1:] or "-"
             else:
                 values.append((name, value if equals else ..., False))
-    if not set(options) <= set(_OPTIONS.get(kind, "aixr")) or (options and not values):
-        raise InputError(f"{kind} -{options} is not read")
+    if not set(options) <= set(legal := _OPTIONS.get(kind, "aixr")):
+        raise InputError(
+            f"{kind} -{options} is not read: give it {' '.join(f'-{it}' for it in legal) or 'no option'}"
+        )
+    if options and not values:
+        raise InputError(f"{kind} -{options} without a name is not read")
     arrays = [isinstance(new, tuple) for _, new, _ in values]
     if len({name for name, _, _ in values}) < len(values) or (any(arrays) and len(arrays) > 1):
         raise InputError(f"{kind} with a name twice, or an array beside others, is not read")
@@ -67,6 +75,10 @@ def _unset(_: Expansion, shell: Shell, words: list[str]) -> bool:
     for name in words[1:]:
         if name in shell.functions or name in ALWAYS_SET:
             raise InputError(f"unset {name} is not read")
+        if name in shell.outer - {*(shell.local or ())}:
+            raise InputError(
+                f"unset {name} is not read where {name} is local in a function that called this one"
+            )
         shell.set(name, None)
         shell.exported.discard(name)
         shell.integers.discard(name)
@@ -74,8 +86,8 @@ def _unset(_: Expansion, shell: Shell, words: list[str]) -> bool:
 
 
 def _set(_: Expansion, shell: Shell, words: list[str]) -> bool:
-    """`-e`, `-u`, `-x`, `-o pipefail`; other options change how bash reads, or the arguments. That `-e` ends nothing but at a `(( … ))` of
-    0 is taken for granted."""
+    """`-e`, `-u`, `-x`, `-o pipefail`; other options change how bash reads, or the arguments. That `-e` ends
+    nothing at a command of which only the run knows whether it fails is taken for granted."""
     names = ("pipefail", "errexit", "nounset", "xtrace")
     if len(words) == 1 or not all(re.fullmatch("[-+][euxo]+", word) or word in names for word in words[1:]):
         raise InputError(f"{' '.join(words)} is not read")

@@ -97,11 +97,11 @@ class Execution:
         flow = ""
         for operator, pipeline in chain.items:
             is_last = pipeline is chain.items[-1][1]
-            if operator and status is None:
-                status = self._maybe(shell, operator, pipeline, chain)
-            elif not operator or status == (operator == "&&"):
-                with nullcontext() if is_last and not pipeline.negated else self._test():
-                    status, flow = self._pipeline(shell, pipeline)
+            with nullcontext() if is_last and not pipeline.negated else self._test():
+                if operator and status is None:
+                    status = self._maybe(shell, operator, pipeline, chain)
+                elif not operator or status == (operator == "&&"):
+                    status, flow = self._pipeline(shell, pipeline, chain)
             if flow:
                 return status, flow
         return status, ""
@@ -110,17 +110,29 @@ class Execution:
         """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
         other, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self.paths.under(place):
-            _, flow = self._pipeline(other, pipeline)
+            _, flow = self._pipeline(other, pipeline, chain)
         self.paths.join(shell, "", other, flow, place)
         return operator == "||" if flow else None
 
-    def _pipeline(self, shell: Shell, pipeline: Pipeline) -> Outcome:
+    def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
+        """A command, or several joined by `|`. What fails under `set -e` ends the script; blocks and loops do by the commands in them."""
+        last, flow = pipeline.commands[-1], ""
         if len(pipeline.commands) == 1:
-            status, flow = self._command(shell, pipeline.commands[0])
-            return negated(status) if pipeline.negated else status, flow
-        for command in pipeline.commands:
-            self._apart(shell, command)
-        return None, ""
+            status, flow = self._command(shell, last)
+        else:
+            answers = [self._apart(shell, command) for command in pipeline.commands]
+            status = False if answers[-1] is False or (False in answers and self._ends(shell)) else None
+        last = last.command if isinstance(last, tree.Redirection) else last
+        counts = isinstance(last, tree.Simple | tree.Computation) or getattr(last, "apart", False)
+        if status is False and not flow and self._ends(shell) and (counts or len(pipeline.commands) > 1):
+            raise InputError(
+                f"{chain.source} fails (so does a (( … )) of 0): under set -e that ends the script"
+            )
+        return negated(status) if pipeline.negated else status, flow
+
+    def _ends(self, shell: Shell) -> bool:
+        """Whether a command that fails ends the script."""
+        return shell.errexit and not self._tested
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
         self.count += 1
@@ -154,8 +166,6 @@ class Execution:
     def _compute(self, shell: Shell, *parts: tree.Sum) -> bool | None:
         """`(( … ))` and `let`: what they set, and whether the last number is another than 0."""
         value = [self.expansion.computed(shell, part) for part in parts][-1]
-        if value == "0" and shell.errexit and not self._tested:
-            raise InputError(f"{parts[-1].source} is 0: under set -e that ends the script")
         return value != "0" if is_known(value) else None
 
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
@@ -294,11 +304,13 @@ class Execution:
             status = builtins.BUILTINS[name](self.expansion, shell, words)
             return (None if command.files else status), ""
         if name == "let" and words[1:]:
+            if any(map(is_several, words)):
+                raise InputError(f"{shown} is not read, as bash may replace a word of it by others: quote it")
             sums = [tree.Sum((Text(word, True),), True, f"(({word}))") for word in words[1:]]
             return self._compute(shell, *sums), ""
         if name in ("break", "continue"):
             if words[1:] not in ([], ["1"]) or not shell.loops:
-                raise InputError(f"{shown}, or outside of a loop, is not read")
+                raise InputError(f"{shown} {'outside of a loop ' if not shell.loops else ''}is not read")
             return True, name
         if name in ("exit", "return"):
             if len(words) > 2 or not all(word.isdecimal() or is_several(word) for word in words[1:]):
@@ -326,9 +338,15 @@ class Execution:
         """Calls a function: its arguments are its own, and so are its local variables."""
         body = shell.functions[words[0]]
         if body is None or command.files or command.assignments:
-            raise InputError(f"{words[0]} is a function of some runs, or has a redirection or an assignment")
+            why = (
+                "that is not the same in all runs"
+                if body is None
+                else "called with a redirection or an assignment"
+            )
+            raise InputError(f"{words[0]} is a function {why}, which is not read")
         with self._deeper():
             before, first = shell.copy(), len(self.paths.departures)
+            shell.outer |= {*(shell.local or ())}
             shell.arguments, shell.local, shell.loops = tuple(words[1:]), {}, 0
             outcome = self.paths.end(shell, "return", self._command(shell, body), first)
             shell.leave(before)
@@ -343,7 +361,9 @@ class Execution:
         document = self.expansion.text(own, command.document.word) if command.document else None
         text, arguments = inner_script(words, document)
         if text and not is_several(text):
+            tested, self._tested = self._tested, 0
             self.run(text, own.child(arguments), command.line)
+            self._tested = tested
             return
         seen = [(name, own.variables.get(name)) for name in LAUNCHERS if name in own.exported]
         environment = tuple((name, value) for name, value in seen if isinstance(value, str))

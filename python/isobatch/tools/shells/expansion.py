@@ -106,7 +106,7 @@ class Expansion:
         shell.set(name, value)
 
     def computed(self, shell: Shell, part: Sum) -> str:
-        """The number of an arithmetic expression, as a text. Only `(( … ))` sets variables."""
+        """The number of an arithmetic expression, as a text. `$(( … ))` sets no variables, `(( … ))` and `let` do."""
         text = self.text(shell, part.inside)
         is_expr = part.source[:1] != "(" and not part.source.startswith("$((")
         reasons = [self.marks.reason(text)]

@@ -46,6 +46,7 @@ class Shell:
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
         local: what the local variables of a function had before it, and whether they were exported and integers; None outside of one.
+        outer: names of the local variables of the functions that called this one.
         constant: names that `readonly` keeps from another value; one set for all branches.
         integers: names whose values are computed, as `declare -i` says.
         functions: None is one of which only the run knows what it does.
@@ -58,6 +59,7 @@ class Shell:
     functions: dict[str, Command | None] = field(default_factory=dict)
     arguments: tuple[str, ...] | None = None
     local: dict[str, Any] | None = None
+    outer: frozenset[str] = frozenset()
     constant: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
     loops: int = 0
@@ -119,7 +121,12 @@ class Shell:
             self.exported = self.exported | {name} if exported else self.exported - {name}
             self.integers = self.integers | {name} if integer else self.integers - {name}
             self.constant.discard(name)
-        self.arguments, self.local, self.loops = before.arguments, before.local, before.loops
+        self.arguments, self.local, self.outer, self.loops = (
+            before.arguments,
+            before.local,
+            before.outer,
+            before.loops,
+        )
 
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""

@@ -224,7 +224,9 @@ class _Parser(SimpleReader):
         if keyword != "for":
             condition = self._block("do")
         elif self.ahead("(("):
-            start, condition, step = (self._only(part, line) for part in self._counter())
+            # Under set -e a start or a step of 0 ends nothing, as behind `!`.
+            parts = enumerate(self._counter())
+            start, condition, step = (self._only(part, line, negated=place != 1) for place, part in parts)
         else:
             name, words = self._for()
         if keyword == "until":
@@ -294,7 +296,7 @@ class _Parser(SimpleReader):
             self.at += 2
             terms.append((operator, self._term()))
         self.at += 2
-        return tree.Grouping((_joined(terms, ""),), False)
+        return tree.Grouping((_joined(terms, ""),), True)  # one command to set -e, and it sets nothing
 
     def _term(self) -> tree.Condition:
         words: list[Word] = []

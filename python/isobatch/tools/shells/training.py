@@ -39,6 +39,7 @@ SWIFT = "swift"
 _SWIFT = ("pt", "sft", "rlhf")
 _SWIFT_FILE = re.compile(r"swift/cli/(pt|sft|rlhf)\.py$")
 _FLAG = re.compile(r"--[A-Za-z]")
+_ERREXIT = re.compile(r"#!.*sh(?:[ \t]+-\w*)*[ \t]+-\w*e")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
 
@@ -61,7 +62,7 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
     """
     slurm = _of_slurm(text)
-    execution, shell = Execution(), Shell(variables=dict(slurm), exported=set(slurm))
+    execution, shell = Execution(), Shell(dict(slurm), set(slurm), errexit=_ERREXIT.match(text) is not None)
     execution.run(text, shell)
     said = notes if notes is not None else []
     launches = trainings(execution, line)
