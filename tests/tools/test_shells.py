@@ -119,6 +119,7 @@ REFUSED = {
         "set -e\n[ 1 = 2 ]",
         r"line 2: \[ 1 = 2 \] fails .*: under set -e that ends",
     ),
+    "a bracket without its end that ends it": ("set -e\n[ 1 = 1", r"line 2: \[ 1 = 1 fails"),
     "an option of the first line": ("#!/bin/bash -xe\nfalse", "line 2: false fails"),
     "a shell inside that ends": ("bash -c 'set -e; false; torchrun t.py' || true", "line 1: false fails"),
     "a condition of two that ends it": ("set -e\n[[ a == b && c == c ]]", r"line 2: \[\[ a == b .* fails"),

@@ -10,7 +10,7 @@ from types import EllipsisType
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import evaluate_test
 from isobatch.tools.shells.expansion import Expansion
-from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_several
+from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import Assignment, Document, Simple
 
 _OPTIONS = {"export": "", "readonly": "a"}
@@ -132,7 +132,9 @@ def _printf(_: Expansion, __: Shell, words: list[str]) -> None:
 def _test(_: Expansion, __: Shell, words: list[str]) -> bool | None:
     if words[0] == "test":
         return evaluate_test(words[1:])
-    return evaluate_test(words[1:-1]) if words[-1] == "]" else None
+    if words[-1] == "]":
+        return evaluate_test(words[1:-1])
+    return False if is_known(words[-1]) else None
 
 
 def _refuse(_: Expansion, __: Shell, words: list[str]) -> None:
