@@ -176,9 +176,7 @@ def _play_all(
     left, small = 0, day["rehearsal"]
     for part in parts:
         rows = day["parts"][part]
-        for row in PARTS[part].rows:
-            if row in rows:
-                continue
+        for row in (name for name in PARTS[part].rows if name not in rows):
             if time.monotonic() + PARTS[part].seconds > end:
                 left += 1
                 continue
@@ -203,19 +201,15 @@ def refusals(day: dict[str, Any]) -> list[str]:
     if day["rehearsal"]:
         return ["a rehearsal at a small size"]
     found = []
-    rows = (
-        (f"{part}, {row}: ", one["machine"])
-        for part, rows in day["parts"].items()
-        for row, one in rows.items()
-    )
-    for where, at in rows:  # fmt: skip
+    rows = ((part, row, one["machine"]) for part, rows in day["parts"].items() for row, one in rows.items())
+    for part, row, at in rows:
+        where = f"{part}, {row}: "
         if at["device"] == "cpu":
             return [where + "no GPU was used"]
-        values = ((name, at.get(name)) for name in NEEDED)
-        lacking = [
-            name for name, it in values if it is None or (isinstance(it, dict) and None in it.values())
-        ]
-        found += [f"{where}{name} is not known" for name in lacking]
+        for name in NEEDED:
+            it = at.get(name)
+            if it is None or (isinstance(it, dict) and None in it.values()):
+                found.append(f"{where}{name} is not known")
         if at.get("other_processes"):
             found.append(f"{where}{at['other_processes']} other processes were on the GPU")
         if at.get("mig"):
@@ -238,9 +232,16 @@ def collect(folder: Path, to: Path) -> int:
     return 0
 
 
+def missing(parts: dict[str, Any]) -> list[str]:
+    """Which rows of which parts have not been run."""
+    left = {it: [row for row in PARTS[it].rows if row not in parts.get(it, {})] for it in PARTS}
+    return [f"{part} ({', '.join(rows)})" for part, rows in left.items() if rows]
+
+
 def page(parts: dict[str, Any]) -> str:
     """The day for people, in the order of the parts; its JSON has the figures in full."""
     at = next(row["machine"] for rows in parts.values() for row in rows.values())
+    left = "; ".join(missing(parts))
     lines = [
         "# On one GPU",
         "",
@@ -248,14 +249,14 @@ def page(parts: dict[str, Any]) -> str:
         f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other process. Two ranks on it prove "
         "function, not speed. Made by `scripts/gpu`; [all figures](day.json).",
         "",
+        *([f"**Unfinished**; not run: {left}.", ""] if left else []),
         "| part | row | outcome | seconds | figures |",
         "|---|---|---|---|---|",
     ]
     for part in filter(parts.get, PARTS):
         for name, row in parts[part].items():
-            numbers = [
-                f"{key} {x:.4g}" for key, x in row.get("figures", {}).items() if type(x) in (int, float)
-            ]
+            figures = row.get("figures", {}).items()
+            numbers = [f"{key} {x:.4g}" for key, x in figures if type(x) in (int, float)]
             text = "; ".join(reasons(row) or numbers).replace("|", "/").replace("\n", " ")
             lines.append(f"| {part} | {name} | {row['outcome']} | {row['seconds']} | {text} |")
     return "\n".join([*lines, ""])

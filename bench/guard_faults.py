@@ -3,15 +3,17 @@
 python bench/guard_faults.py bench/results/guard.md
 
 It takes 17 minutes on two cores that others use, and shows each row as it comes. One that was interrupted goes on where it was, by
-the rows in bench/results/guard.md.part.
+the rows in bench/results/guard.md.part that were as expected, unless the commit or a tracked file has changed since.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,17 +96,37 @@ def fault_row(ranks: Ranks, fault: Any) -> Row:
     return named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
 
 
-def rows(ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path) -> list[Row]:
-    """All rows of a table: those of a run that was interrupted, and the others, each added to its file as it comes."""
-    done = dict(map(json.loads, part.read_text(encoding="utf-8").splitlines())) if part.exists() else {}
+def version(folder: Path) -> str:
+    """The commit of a work tree, marked by a digest of what has changed in its tracked files."""
+    commit, changes = (
+        subprocess.check_output(["git", *words], cwd=folder)
+        for words in (["rev-parse", "HEAD"], ["diff", "--binary", "HEAD"])
+    )
+    return commit.decode().strip() + (f" dirty {hashlib.sha256(changes).hexdigest()}" if changes else "")
+
+
+def resume(part: Path, version: str) -> dict[str, Row]:
+    """The rows of a run of this version that was interrupted; those of another are discarded."""
+    head, *lines = (part.read_text(encoding="utf-8") if part.exists() else "").splitlines() or [""]
+    if head == version:
+        return {name: (good, text) for name, (good, text) in map(json.loads, lines)}
+    part.write_text(version + "\n", encoding="utf-8")
+    return {}
+
+
+def rows(
+    ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path, done: dict[str, Row]
+) -> list[Row]:
+    """All rows of a table: those that are done, and the others, each added to the file as it comes if it is as expected: another may be
+    so by load alone."""
     found = []
     for number, one in enumerate(table, 1):
+        good, text = done.get(repr(one)) or row(ranks, one)
         if repr(one) not in done:
-            done[repr(one)] = row(ranks, one)
-            with part.open("a", encoding="utf-8") as file:
-                print(json.dumps([repr(one), done[repr(one)]]), file=file)
-            print(f"{number} of {len(table)}: {done[repr(one)][1]}", file=sys.stderr)
-        good, text = done[repr(one)]
+            print(f"{number} of {len(table)}: {text}", file=sys.stderr)
+            if good:
+                with part.open("a", encoding="utf-8") as file:
+                    print(json.dumps([repr(one), (good, text)]), file=file)
         found.append((good, text))
     return found
 
@@ -119,7 +141,9 @@ def main() -> None:
     ranks, loads = Ranks(), [os.getloadavg()[0]]
     file = Path(sys.argv[1])
     part = file.with_name(file.name + ".part")
-    healthy, faults = rows(ranks, SCRIPTS, healthy_row, part), rows(ranks, FAULTS, fault_row, part)
+    done = resume(part, version(Path(__file__).parent))
+    healthy = rows(ranks, SCRIPTS, healthy_row, part, done)
+    faults = rows(ranks, FAULTS, fault_row, part, done)
     ranks.pool.close()
     loads.append(os.getloadavg()[0])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)

@@ -62,6 +62,10 @@ def test_a_forked_child_divides():
     value = answer()
     child = os.fork()
     if not child:
-        signal.alarm(60)  # a child that waits for its parent's threads ends by this
-        os._exit(answer() != value)
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's waits for the interpreter
+            signal.alarm(60)  # a child that waits for its parent's threads ends by this
+            os._exit(answer() != value)
+        finally:  # one that raises does not go on with the tests
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == 0

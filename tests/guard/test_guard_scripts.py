@@ -1,5 +1,9 @@
 """Each kind of training script, whole, in two processes: the guard raises no false alarm, and names the cause of each fault."""
 
+import importlib
+import subprocess
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch", reason="the guard needs torch")
@@ -95,6 +99,48 @@ def test_a_fault_is_named(two, fault):
     plan = plan_of(fault.script, **fault.fields)
     errors = [seen.error for seen in two(run, fault.script, plan.to_json(), fault.options, fault.name)]
     assert fault.named_by(errors), [str(error) for error in errors]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "bench")
+    return importlib.import_module("guard_faults")
+
+
+def test_a_run_of_the_tables_goes_on_with_good_rows_of_its_own_version(bench, tmp_path):
+    part, played = tmp_path / "guard.md.part", []
+
+    def play(version, good):
+        def row(_, one):
+            played.append(one)
+            return one in good, f"{one} in {version}"
+
+        return bench.rows(None, ["a", "b"], row, part, bench.resume(part, version))
+
+    assert play("1", good="a") == [(True, "a in 1"), (False, "b in 1")]
+    assert play("1", good="ab") == [(True, "a in 1"), (True, "b in 1")]
+    assert play("1 dirty", good="ab") == [(True, "a in 1 dirty"), (True, "b in 1 dirty")]
+    assert played == [*"ab", *"b", *"ab"]
+
+
+def test_the_version_of_a_work_tree_is_its_commit_and_its_changes(bench, tmp_path):
+    def git(*words):
+        command = ["git", "-c", "user.name=n", "-c", "user.email=e", *words]
+        return subprocess.check_output(command, cwd=tmp_path, text=True).strip()
+
+    git("init", "-q")
+    file, found = tmp_path / "guard.py", []
+    for text in ("1", "2", "3"):
+        file.write_text(text)
+        if text == "1":
+            git("add", ".")
+            git("commit", "-qm", "first")
+        found.append(bench.version(tmp_path))
+    commit = git("rev-parse", "HEAD")
+    assert found[0] == commit
+    assert all(one.startswith(f"{commit} dirty ") for one in found[1:])
+    assert found[1] != found[2]
 
 
 def test_the_table_is_whole():

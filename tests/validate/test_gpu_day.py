@@ -97,7 +97,14 @@ def test_a_page_of_good_records(day, tmp_path):
     rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert [row.split(" | ")[0] for row in rows] == ["| facts", "| search", "| faults"]
     assert "| ratio 1 |" in rows[1] and "nobody / was named" in rows[2]
-    assert day.load(tmp_path / "out") == day.load(tmp_path / "in")
+    assert "**Unfinished**; not run: starts (command, torchrun, python); guards (plain, " in page
+    assert "; calibration (gpt2, convnet); faults (killed, out_of_memory, asserts, flips); tests (" in page
+    found = day.load(tmp_path / "out")
+    assert found == day.load(tmp_path / "in")
+    row = found["parts"]["facts"]["machine"]
+    assert "Unfinished" not in day.page(
+        {name: dict.fromkeys(day.PARTS[name].rows, row) for name in day.PARTS}
+    )
     assert day.collect(tmp_path / "none", tmp_path / "out") == 2
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,12 +14,15 @@ import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
 
+import msgspec
+
 import fakecuda
 from composed.nvml import Nvml
 from isobatch.cli import main
 from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError
-from isobatch.validate import Verdict, node
+from isobatch.validate import Verdict, launching, node
+from isobatch.validate.figures import AllReduceRow
 from isobatch.validate.host.node_report import Gates, NodeReport, list_unfit
 from isobatch.validate.report import judge_claim, pass_claim
 
@@ -129,6 +134,27 @@ def test_a_gpu_that_thresholds_or_baseline_do_not_have_ends_the_check():
         node.judge_matmul(Gates(baseline=baseline(matmul_tflops=640)), ["NVIDIA H200"], [600.0])
 
 
+def test_what_to_do_about_a_slow_product_wrong_sums_and_any_other_proof(monkeypatch):
+    gates = Gates(thresholds={MODEL: {"matmul_tflops": 550, "bus_gb_s": 400}})
+    row = dict.fromkeys(AllReduceRow.__struct_fields__, 1) | {"bucket": False, "samples_us": []}
+    row |= {"dtype": "float32", "wrong_elements": 3}
+
+    def reduce(_, given, *more, **options):
+        (Path(given[0]) / "row.json").write_bytes(msgspec.json.encode(row))
+
+    def others(_):
+        return [judge_claim("heat", Verdict.CAUTION, "warm", Cause.GPU_THROTTLED.likely())]
+
+    monkeypatch.setattr(launching, "start_ranks", reduce)
+    monkeypatch.setattr(node, "_models", lambda: [MODEL] * 2)
+    monkeypatch.setitem(node.CHECKS, "matmul", lambda _: [node.judge_matmul(gates, [MODEL] * 2, [600, 540])])
+    monkeypatch.setitem(node.CHECKS, "gpu_errors", others)
+    report = node.run(gates, ("matmul", "all_reduce", "gpu_errors"))
+    assert report.actions == {"matmul": "drain", "all_reduce": "drain", "bandwidth": "look", "heat": "look"}
+    assert (report.action, report.verdict) == ("drain", "fail")
+    assert "3 wrong elements" in report.proofs[1].text
+
+
 # ---- time ----
 
 
@@ -171,6 +197,33 @@ def test_a_check_that_dies_or_raises_is_a_failed_one(monkeypatch):
     ]
     assert report.actions == {"gpu": "reboot", "matmul": "reset"}
     assert report.exit_code == 1
+
+
+@pytest.mark.parametrize(("size", "kind"), [(100, "OSError"), (4, "UnpicklingError")])
+def test_a_check_that_dies_in_its_answer_is_a_failed_one_and_is_ended(monkeypatch, tmp_path, size, kind):
+    def answers(sending, *_):
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        os.write(sending.fileno(), struct.pack("!i", size) + b"half")
+        sending.close()
+        time.sleep(60)
+
+    monkeypatch.setattr(node, "_answer", answers)
+    report = node.run(Gates(seconds=20), ("gpu",))
+    assert report.proofs[0].text.startswith(f"the check's process died in its answer: {kind}: ")
+    assert report.actions == {"gpu": "reboot"}
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def test_an_interrupted_command_leaves_no_check_behind(monkeypatch, tmp_path):
+    def interrupts(_):
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+
+    monkeypatch.setitem(node.CHECKS, "gpu", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        node.run(Gates(seconds=20), ("gpu",))
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
 def test_wrong_input_found_by_a_check_ends_the_command(monkeypatch):

@@ -158,8 +158,8 @@ CHECKS: dict[str, Callable[[Gates], list[Proof]]] = {
 }
 """By name, in the order in which they run; `all_reduce` also gives `bandwidth`."""
 
-ACTIONS: dict[str, Action] = {"matmul": "drain", "all_reduce": "drain", "bandwidth": "look"}
-"""What to do about a proof that is not good, where it has no action among its own values."""
+ACTIONS: dict[str, Action] = {"matmul": "drain", "all_reduce": "drain"}
+"""What to do about a proof that is not good, where it has no action among its own values; about any other, `look`."""
 
 
 # ---- each in a process of its own ----
@@ -177,7 +177,7 @@ def run(gates: Gates, only: Sequence[str] = tuple(CHECKS)) -> NodeReport:
         left = gates.seconds - LEAVE_SECONDS - (time.monotonic() - begun)
         proofs += _limited(name, gates, left if name == only[-1] else left / 2)
     wrong = [proof for proof in proofs if proof.diagnosis is not None]
-    actions = {proof.name: proof.values.get("action") or ACTIONS[proof.name] for proof in wrong}
+    actions = {proof.name: proof.values.get("action") or ACTIONS.get(proof.name, "look") for proof in wrong}
     return NodeReport(
         node=node_name(),
         started=started,
@@ -203,23 +203,31 @@ def _limited(name: str, gates: Gates, seconds: float) -> list[Proof]:
     child = os.fork()
     if not child:
         _answer(sending, name, gates)
-    sending.close()
     found: list[Proof] | InputError = [_broken(name, f"not done within {seconds:.3g} s", "reboot")]
     try:
+        sending.close()
         if receiving.poll(max(0.0, seconds)):
             found = receiving.recv()
     except EOFError:
         found = [_broken(name, "the check's process died", "reboot")]
-    receiving.close()
+    except Exception as error:  # half a message: recv raises OSError, and what is unpickled anything
+        found = [_broken(name, f"the check's process died in its answer: {first_line(error)}", "reboot")]
+    finally:
+        receiving.close()
+        _end(child)
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _end(child: int) -> None:
+    """Kills a check's process with its group, and reaps it; one that waits in the driver does not die, and is left behind."""
     for kill in (os.killpg, os.kill):  # it may not have made its group yet
         with suppress(ProcessLookupError, PermissionError):
             kill(child, signal.SIGKILL)
     gone = time.monotonic() + LEAVE_SECONDS
     while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < gone:
-        time.sleep(0.01)  # one that waits in the driver does not die, and is left behind
-    if isinstance(found, InputError):
-        raise found
-    return found
+        time.sleep(0.01)
 
 
 def _answer(sending: Connection, name: str, gates: Gates) -> NoReturn:
