@@ -2,9 +2,12 @@
 
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
-OPTIONS is JSON: ranks, min_ranks, lease, timeout, inside (the loop in `with crew:`), workers, pause (seconds a step), steps (of the run), gpus (0: on the CPU),
-shards (the ranks of a replica, under fully_shard), clip (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not
-hear that all are about to apply it), disk (where checkpoints are written), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and ends), netns (the network namespace to be in),
+OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of the run), kills (a step and a place
+in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with crew:`), workers, pause (seconds a step), check (ask for the
+state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard), clip
+(the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), fails (a step
+in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
+ends), netns (the network namespace to be in).
 """
 
 from __future__ import annotations

@@ -82,7 +82,13 @@ def test_a_loss_at_each_line_of_the_loop(tmp_path, place, inside):
     [
         ({0: [[9, "forward"]], 1: [[9, "forward"]]}, ["a", "b"], {"a": 0, "b": 0}, [4, 2, 4], {"pause": 0.2}),
         ({1: [[5, "between"]], 4: [[15, "reduced"]]}, [], {}, [6, 4, 4], {"ranks": 6}),
-        ({4: [[5, "forward"]]}, ["a"], {"a": 0}, [6, 3, 6], {"ranks": 6, "shards": 3, "pause": 0.2}),
+        (
+            {4: [[5, "forward"]]},
+            ["a"],
+            {"a": 0},
+            [6, 3, 6],
+            {"ranks": 6, "min_ranks": 3, "shards": 3, "pause": 0.2},
+        ),
     ],
 )
 def test_replicas_go_and_come_as_a_whole(tmp_path, alone, kills, late, expected, sizes, options):
