@@ -10,6 +10,8 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.errors import InputError
 from isobatch.tools.calls import FIRST
+from isobatch.tools.page import Unknown
+from isobatch.tools.scripts import script_settings
 
 HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
 FIELDS = (
@@ -160,6 +162,63 @@ def test_what_a_method_changes_in_a_table_is_not_known(tmp_path, change):
     ):
         recipe = ib.Recipe.read(script(tmp_path, text.replace(change, known)), gpus=1)
         assert (recipe.lr, recipe.duration) == (2e-4, "5st")
+
+
+CHANGED = {
+    "a method": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def setup(cls): cls.lr = 3e-5\nCfg.setup()\nargs = TrainingArguments(learning_rate=Cfg.lr)",
+    "an object": "class Cfg:\n    lr = 1e-4\n    def __init__(self): Cfg.lr = 3e-5\nCfg()\nargs = TrainingArguments(learning_rate=Cfg.lr)",
+    "its own update": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def update(cls, lr): cls.lr = lr * 2\nCfg.update(lr=1e-3)\nargs = TrainingArguments(learning_rate=Cfg.lr)",
+    "keywords last": "kw.update({'learning_rate': 2e-4}, learning_rate=3e-5)",
+    "del": "del kw['max_steps']",
+    "vars": "vars(args)['learning_rate'] = 3e-5",
+    "__dict__": "args.__dict__.update(learning_rate=3e-5)",
+    "dict.update": "dict.update(kw, learning_rate=3e-5)",
+    "an alias": "other = kw\nother |= {'learning_rate': 3e-5}",
+    "insert": "lrs.insert(0, 3e-5)\nargs.learning_rate = lrs[0]",
+    "object.__setattr__": "object.__setattr__(args, 'learning_rate', 3e-5)",
+    "a return": "def get(): \n    if args: return 3e-5\n    return 1e-4\nargs.learning_rate = get()",
+    "after a return": "def get(): \n    if args: return\n    args.learning_rate = 1\nget()",
+    "global": "def get(): \n    global lr\n    lr = 3e-5\nget()\nargs.learning_rate = lr",
+    "with": "import contextlib\nwith contextlib.nullcontext(3e-5) as lr: args.learning_rate = lr",
+    "try": "try:\n    import missing\n    lr = 3e-5\nexcept ImportError: pass\nargs.learning_rate = lr",
+    "**": "def make(lr=1e-4): args.learning_rate = lr\nmake(**{'lr': 3e-5})",
+    "*": "def make(a=1, lr=1e-4): args.learning_rate = lr\nmake(*[1, 3e-5])",
+    "a decorator": "def twice(f): return lambda: 2 * f()\n@twice\ndef get(): return 1e-4\nargs.learning_rate = get()",
+    "lambda": "def get(): return 1e-4\nget = lambda: 3e-5\nargs.learning_rate = get()",
+    "a method's name": "def get(): return 3e-5\nclass A:\n    def get(self): return 1e-4\nargs.learning_rate = get()",
+    "once": "kw['max_steps'] = 4\ndef bump():\n    kw['max_steps'] = kw['max_steps'] * 2\n    return 1\nx = bump()",
+    "a caller's name": "def get(): return lr\ndef main(lr=3e-5): args.learning_rate = get()\nmain()",
+    "a comprehension's name": "args = [TrainingArguments(learning_rate=lr) for lr in (3e-5,)][0]",
+    "a lambda": "def change(): args.learning_rate = 3e-5\nf = lambda: change()",
+    "not main": "if __name__ != '__main__': args.learning_rate = 3e-5",
+    "a default": "if args.max_grad_norm: args.learning_rate = 3e-5",
+    "or": "args.max_steps = 5 or True",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_is_read_is_what_python_gives(name):
+    class Arguments:
+        max_grad_norm = 1.0
+
+        def __init__(self, **given):
+            vars(self).update(given)
+
+    start = (
+        "lr, lrs = 1e-4, [1e-4]\nkw = dict(learning_rate=1e-4, max_steps=9)\nargs = TrainingArguments(**kw)\n"
+    )
+    text = f"{start if 'args = ' not in CHANGED[name] else 'lr = 1e-4'}\n{CHANGED[name]}\n"
+    if "kw" in CHANGED[name]:
+        text = (
+            f"kw = dict(learning_rate=1e-4, max_steps=9)\n{CHANGED[name]}\nargs = TrainingArguments(**kw)\n"
+        )
+    names = {"TrainingArguments": Arguments, "__name__": "__main__"}
+    exec(text, names)
+    read, _ = script_settings(text, "t.py", "", [])
+    real = vars(names["args"])
+    wrong = {key for key, value in read.items() if not isinstance(value, Unknown) and real.get(key) != value}
+    assert read and not wrong, (read, real)
+    assert {*real} <= {*read}
 
 
 def test_the_names_of_a_class_are_its_own(tmp_path):
@@ -443,6 +502,7 @@ def test_an_optimizer_that_the_trainer_is_given_is_read_whole(tmp_path, made, fi
         ("from torch.optim import lr_scheduler as s", "s.StepLR(o, 100, f())"),
         ("from transformers import get_cosine_schedule_with_warmup as g", "g(o, 10, 100)"),
         ("from mine import s", "s(o)"),
+        ("ms = [100, 200]; ms.append(300)", "torch.optim.lr_scheduler.MultiStepLR(o, ms)"),
     ],
 )
 @pytest.mark.parametrize("text", [IN_A_TRAINER, IN_LIGHTNING], ids=["transformers", "lightning"])

@@ -7,7 +7,8 @@ from __future__ import annotations
 import ast
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from isobatch.tools.literals import Scope
@@ -122,7 +123,11 @@ class CallScope(Scope, ABC):
         made: calls of the classes that are looked for, in their order.
         defaults: the arguments whose default was taken, with their values.
         intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
-        functions, classes: of the script, by their names.
+        functions: those at the top, by their names: without a decorator, and with nothing else of that name.
+        every: what a call of a name may run: functions, methods, and what makes an object of a class.
+        classes: of the script, by their names.
+        shared: names that a function sets outside of itself; they are not known.
+        values: of the calls in the statement that is followed: each is evaluated once.
         origin: the module, or the name in it, that an imported name has.
         when: the conditions that hold where the script is followed.
         depth: functions that were entered.
@@ -133,8 +138,29 @@ class CallScope(Scope, ABC):
         self.made: dict[int, Made] = {}
         self.defaults: dict[str, Any] = {}
         self.intervals: dict[int, Any] = {}
-        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        self.classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        nodes = list(ast.walk(tree))
+        self.classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        bound = Counter(name for node in tree.body for name in names_bound(node))
+        self.functions = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+            and not node.decorator_list
+            and bound[node.name] == 1
+            and not any(isinstance(it, ast.Yield | ast.YieldFrom) for it in ast.walk(node))
+        }
+        self.every: dict[str, list[ast.FunctionDef]] = {}
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef):
+                self.every.setdefault(node.name, []).append(node)
+        for node in self.classes.values():
+            own = [it for it in node.body if isinstance(it, ast.FunctionDef) and it.name.startswith("__")]
+            above = [it for base in node.bases for it in self.every.get(ast.unparse(base), [])]
+            self.every[node.name] = [*own, *above]
+        self.shared = {
+            it for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for it in node.names
+        }
+        self.values: dict[int, Any] = {}
         self.origin: dict[str, str] = {}
         self.when: list[str] = []
         self.depth = 0
@@ -144,6 +170,11 @@ class CallScope(Scope, ABC):
         """Follows a function to its return."""
 
     def _call_value(self, node: ast.Call) -> Any:
+        if id(node) not in self.values:
+            self.values[id(node)] = self._called(node)
+        return self.values[id(node)]
+
+    def _called(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
         head, dot, rest = name.partition(".")
         full = f"{self.origin.get(head, head)}{dot}{rest}"
@@ -156,6 +187,8 @@ class CallScope(Scope, ABC):
             if id(node) not in self.made or self.depth:
                 self._make(node, last)
             return self.made[id(node)].settings
+        if name == "vars" and len(node.args) == 1:
+            return self.value(node.args[0])
         for word in node.keywords:
             if word.arg == "optimizers":
                 given = self.value(word.value)
@@ -191,7 +224,7 @@ class CallScope(Scope, ABC):
             return self._keywords(node)
         return Unknown()
 
-    def ask_schedule(self, node: ast.expr, scheduler: Any) -> None:
+    def ask_schedule(self, node: ast.expr | ast.stmt, scheduler: Any) -> None:
         """A scheduler that is not known counts as one without arguments."""
         if isinstance(scheduler, Unknown):
             self.made[id(node)] = Made(node.lineno, "lr_scheduler", {}, "; ".join(self.when))
@@ -231,6 +264,8 @@ class CallScope(Scope, ABC):
 
     def assign(self, target: ast.expr, value: Any) -> None:
         """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
+        if isinstance(target, ast.Name) and target.id in self.shared:
+            value = Unknown(why="is set by a function, outside of itself")
         if (
             isinstance(target, ast.Attribute)
             and target.attr in OPEN
@@ -283,7 +318,7 @@ class CallScope(Scope, ABC):
                 out[word.arg] = self._said(word.value)
                 continue
             found = self.value(word.value)
-            if isinstance(found, dict):
+            if type(found) is dict:
                 out.update(found)
             else:
                 why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which has no literal value"
@@ -293,6 +328,8 @@ class CallScope(Scope, ABC):
     def _said(self, node: ast.expr) -> Any:
         """A value; where it is not known, why."""
         found = self.value(node)
+        if isinstance(found, list):
+            found = next((it for it in found if isinstance(it, Unknown)), found)
         if isinstance(found, Unknown) and not found.name:
             inside = found.why or "has no literal value"
             return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {inside}")
@@ -319,8 +356,10 @@ class CallScope(Scope, ABC):
 
     def _dataclass(self, name: str, call: ast.Call | None) -> Defaults:
         """The defaults of a dataclass, with what a call of it gives."""
-        out = Defaults()
+        out, names = Defaults(), list[str]()
         for item in self.classes[name].body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                names.append(item.target.id)
             if (
                 isinstance(item, ast.AnnAssign)
                 and isinstance(item.target, ast.Name)
@@ -331,16 +370,48 @@ class CallScope(Scope, ABC):
                     value = next((word.value for word in value.keywords if word.arg == "default"), value)
                 out[item.target.id] = self.value(value)
         if call is not None:
-            given = self._keywords(call)
-            names = list(out)
-            given |= {key: self.value(item) for key, item in zip(names, call.args, strict=False)}
-            return Defaults({**out, **given})
+            out.update({key: self.value(item) for key, item in zip(names, call.args, strict=False)})
+            out.update(self._keywords(call))
+        if self.every[name] or any(isinstance(it, ast.Starred) for it in (call.args if call else ())):
+            out.update(
+                dict.fromkeys(out, Unknown(why=f"may be set by {name}, which is more than its fields"))
+            )
         return out
 
     def _bound(self, function: ast.FunctionDef, node: ast.Call) -> dict[str, Any]:
-        names = [it.arg for it in (*function.args.posonlyargs, *function.args.args)]
+        own = function.args
+        names = [it.arg for it in (*own.posonlyargs, *own.args)]
+        if any(isinstance(it, ast.Starred) for it in node.args) or any(
+            it.arg is None for it in node.keywords
+        ):
+            why = f"may be behind a * of line {node.lineno}"
+            return dict.fromkeys((*names, *(it.arg for it in own.kwonlyargs)), Unknown(why=why))
         given = {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
         return {**given, **{word.arg: self.value(word.value) for word in node.keywords if word.arg}}
+
+
+def names_bound(node: ast.AST) -> Iterator[str]:
+    """Names that a statement may give something to, in it or in its functions; not those of methods."""
+    for it in ast.walk(node):
+        if isinstance(it, ast.Name) and not isinstance(it.ctx, ast.Load):
+            yield it.id
+        elif isinstance(it, ast.arg):
+            yield it.arg
+        elif isinstance(it, ast.alias):
+            yield it.asname or it.name
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    else:
+        yield from (it.name for it in ast.walk(node) if isinstance(it, ast.FunctionDef | ast.ClassDef))
+
+
+def lose(table: Any, why: str) -> None:
+    """Makes all in a table or a list not known."""
+    lost = Unknown(why=why)
+    if isinstance(table, dict):
+        table.update(dict.fromkeys({*OPEN, *table}, lost))
+    elif isinstance(table, list):
+        table[:] = [lost] * max(1, len(table))
 
 
 def _constant(node: ast.expr | None) -> Any:

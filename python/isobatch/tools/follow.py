@@ -6,11 +6,20 @@ import ast
 import copy
 import operator
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import OF_TORCH, OPEN, SETTERS, Attributes, CallScope, Defaults, setter
+from isobatch.tools.calls import (
+    OF_TORCH,
+    OPEN,
+    SETTERS,
+    Attributes,
+    CallScope,
+    Defaults,
+    lose,
+    names_bound,
+    setter,
+)
 from isobatch.tools.page import Unknown
 
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
@@ -22,8 +31,13 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_CHANGES = ("update", "pop", "popitem", "clear", "setdefault")
-"""Methods of a table."""
+_CHANGES = (
+    "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse", "sort",
+    "__setitem__", "__delitem__", "__ior__", "__iadd__", "__setattr__", "__delattr__", "delattr", "setitem", "delitem",
+)  # fmt: skip
+"""Methods of a table, a list or an object, and functions that do the same."""
+_SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Expressions with parts that may not run, or run often."""
 _MOST_STATEMENTS = 2_000
 _DEEPEST = 20
 
@@ -38,12 +52,18 @@ class Script(CallScope):
 
     def __init__(self, tree: ast.Module) -> None:
         super().__init__(tree)
-        self.called: set[str] = set()
+        self.called: set[int] = set()
         self.statements = 0
+        self.may_return = False
+        self.top = {id(node) for node in tree.body}
+        self.known["__name__"] = "__main__"
+        self.outer = self.known
         self._follow(tree.body)
-        for name, node in self.functions.items():
-            if name not in self.called:
-                self._enter_uncalled(node)
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        for node in functions:
+            if id(node) not in self.called:
+                around = [it for it in functions if it is not node and node in ast.walk(it)]
+                self._enter_uncalled(node, {name for it in around for name in names_bound(it)})
 
     def statement(self, node: ast.stmt) -> None:
         """Follows a statement."""
@@ -53,6 +73,13 @@ class Script(CallScope):
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             named = (inner for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
             self._lose((inner.target for inner in named), f"a := (line {node.lineno})")
+        outside, self.values = self.values, {}
+        try:
+            self._statement(node)
+        finally:
+            self.values = outside
+
+    def _statement(self, node: ast.stmt) -> None:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.known[node.name] = Unknown()
@@ -60,31 +87,55 @@ class Script(CallScope):
                 self._class(node)
             case ast.If():
                 self._choose(node)
-            case ast.With():
+            case ast.With() | ast.AsyncWith():
                 self._look(node.items)
-                self._follow(node.body)
-            case ast.Try():
-                self._follow([*node.body, *node.orelse])
+                held = ", ".join(map(ast.unparse, node.items))
+                self._lose(
+                    filter(None, (it.optional_vars for it in node.items)), f"{held} (line {node.lineno})"
+                )
+                if "suppress" in held:
+                    self._maybe(node, node.body, "no error is suppressed")
+                else:
+                    self._follow(node.body)
+            case ast.Try() | ast.TryStar():
+                if node.handlers:
+                    self._maybe(node, [*node.body, *node.orelse], "no error in try")
+                else:
+                    self._follow(node.body)
                 for handler in node.handlers:
                     self._maybe(node, handler.body, "an error in try")
                 self._follow(node.finalbody)
             case ast.For() | ast.While():
+                self._look([node.iter if isinstance(node, ast.For) else node.test])
                 test = ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
                 targets = [node.target] if isinstance(node, ast.For) else []
                 self._lose([*targets, *node.body], f"{test} (line {node.lineno})")
                 self._maybe(node, node.body, test)
                 self._maybe(node, node.orelse, test)
             case ast.Return():
-                raise _Returned(None if node.value is None else self.value(node.value))
+                self._look([node])
+                found = None if node.value is None else self.value(node.value)
+                if (
+                    isinstance(found, list)
+                    and all(isinstance(it, list) for it in found[:2])
+                    and len(found) == 2
+                ):
+                    self.ask_schedule(node, next((it for it in found[1] if isinstance(it, Unknown)), None))
+                raise _Returned(found)
             case ast.Import() | ast.ImportFrom():
                 self._import(node)
             case _:
                 self._look([node])
+                if isinstance(node, ast.AugAssign):
+                    lose(self.value(node.target), f"may be changed in line {node.lineno}")
                 super().statement(node)
 
     def _follow(self, body: Iterable[ast.stmt]) -> None:
-        for node in body:
-            self.statement(node)
+        rest = list(body)
+        while rest and not self.may_return:
+            self.statement(rest.pop(0))
+        if rest:
+            self._maybe(rest[0], rest, "nothing returned before")
 
     def _class(self, node: ast.ClassDef) -> None:
         """The body of a class is run where it is defined: its calls are met, and its names are those of the class."""
@@ -121,18 +172,57 @@ class Script(CallScope):
         """Finds the calls in expressions that nothing else evaluates: arguments of another call."""
         for node in nodes:
             calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+            sometimes = [inner for inner in ast.walk(node) if isinstance(inner, _SOMETIMES)]
+            bound = {name for inner in sometimes for name in names_bound(inner)}
+            held = self.known
+            if bound:
+                self.known = {**held, **dict.fromkeys(bound, Unknown())}
+            inside = {id(it) for inner in sometimes for it in ast.walk(inner)}
             for call in calls:
+                last = ast.unparse(call.func).rpartition(".")[2]
+                if ast.unparse(call.func) not in self.functions or id(call) in inside:
+                    self._lose(self._reached(call.func), f"{last}() (line {call.lineno})", names=False)
+                    if last in self.functions:
+                        self.values[id(call)] = Unknown()
                 self._lose_in_table(call, alone=isinstance(node, ast.Expr) and node.value is call)
             for call in calls:
                 self.value(call)
+            self.known = held
+
+    def _reached(self, call: ast.expr) -> list[ast.FunctionDef]:
+        """Functions that a call may run, and those that these call; a function at the top is no method."""
+        found, called = dict[int, ast.FunctionDef](), [call]
+        while called:
+            one = called.pop()
+            for function in self.every.get(ast.unparse(one).rpartition(".")[2], ()):
+                if id(function) not in found and not (
+                    isinstance(one, ast.Attribute) and id(function) in self.top
+                ):
+                    found[id(function)] = function
+                    called += [it.func for it in ast.walk(function) if isinstance(it, ast.Call)]
+        return list(found.values())
 
     def _lose_in_table(self, call: ast.Call, *, alone: bool) -> None:
         """What a method may change in a table is not known; `table.update(...)` of literals, as a statement, is followed."""
-        if not isinstance(call.func, ast.Attribute) or call.func.attr not in _CHANGES:
+        last = ast.unparse(call.func).rpartition(".")[2]
+        why = f"may be changed by {ast.unparse(call)[:60]} (line {call.lineno})"
+        table = self.value(call.func.value) if isinstance(call.func, ast.Attribute) else None
+        made = self.value(call.func) if self.every.get(last) else None
+        if isinstance(made, Attributes):
+            lose(made, why)
+        if isinstance(table, Attributes) and (last in _CHANGES or last in self.every):
+            lose(table, why)
+        if last not in _CHANGES:
             return
-        table, named = self.value(call.func.value), {word.arg for word in call.keywords}
+        if not isinstance(table, dict | list):  # dict.update(table, …)
+            lose(self.value(call.args[0]) if call.args else None, why)
+        if isinstance(table, list):
+            lose(table, why)
+        if not isinstance(call.func, ast.Attribute):
+            return
+        named = {word.arg for word in call.keywords}
         is_update = call.func.attr == "update"
-        known = None not in named and all(isinstance(self.value(it), dict) for it in call.args)
+        known = None not in named and all(type(self.value(it)) is dict for it in call.args)
         if not isinstance(table, dict) or (is_update and alone and known):
             return
         key = self.value(call.args[0]) if call.args else None
@@ -142,7 +232,6 @@ class Script(CallScope):
             names = {key}
         else:
             names = {*table, *(OPEN if call.func.attr in ("update", "setdefault") else ())}
-        why = f"may be changed by {ast.unparse(call)[:60]} (line {call.lineno})"
         table.update(dict.fromkeys(names, Unknown(why=why)))
 
     def value(self, node: ast.expr) -> Any:
@@ -160,9 +249,14 @@ class Script(CallScope):
             if ast.unparse(node.value).rpartition(".")[2] in _MEMBERS:
                 return node.attr.lower()
             holder = self.value(node.value)
+            if node.attr == "__dict__":
+                return holder
             if isinstance(holder, Defaults) and node.attr in holder:
                 self.defaults[node.attr] = holder[node.attr]
         found = super().value(node)
+        if found is None and isinstance(node, ast.Attribute | ast.Subscript):
+            holder, key = self.value(node.value), self.key(node)
+            return None if isinstance(holder, list) or key in holder else Unknown()  # left at its default
         if isinstance(node, ast.Dict) and isinstance(found, dict):
             if isinstance(it := found.get("scheduler"), dict):
                 self.intervals[id(it)] = found.get("interval", "epoch")
@@ -173,13 +267,12 @@ class Script(CallScope):
     def _truth(self, node: ast.Compare | ast.BoolOp) -> Any:
         """Of a comparison of two numbers or texts, and of `and` and `or`, which one known side may decide."""
         if isinstance(node, ast.BoolOp):
-            sides = [self.value(item) for item in node.values]
-            decides = isinstance(node.op, ast.Or)
-            if any(it is decides for it in sides):
-                return decides
-            return (
-                not decides if all(it is not decides and isinstance(it, bool) for it in sides) else Unknown()
-            )
+            for side in map(self.value, node.values):
+                if not isinstance(side, bool | int | float | str | None):
+                    return Unknown()
+                if bool(side) is isinstance(node.op, ast.Or):
+                    break
+            return side
         left, right = self.value(node.left), self.value(node.comparators[0])
         compare = _COMPARED.get(type(node.ops[0]))
         alike = isinstance(left, int | float) and isinstance(right, int | float)
@@ -193,7 +286,8 @@ class Script(CallScope):
 
     def _choose(self, node: ast.If) -> None:
         test = ast.unparse(node.test)
-        answer = True if "__name__" in test else self.value(node.test)
+        self._look([node.test])
+        answer = self.value(node.test)
         if isinstance(answer, bool | int | float | str | None):
             self._follow(node.body if answer else node.orelse)
             return
@@ -203,33 +297,46 @@ class Script(CallScope):
     def _maybe(self, node: ast.stmt, body: list[ast.stmt], test: str) -> None:
         """Statements that run under a condition: what they set is not known behind them."""
         why = f"{test} (line {node.lineno})"
-        held = self.known
-        self.known = copy.deepcopy(held)
+        held, returns = (self.known, self.outer), self.may_return
+        (self.known, self.outer), self.may_return = copy.deepcopy(held), False
         self.when.append(why)
-        with suppress(_Returned):
+        try:
             self._follow(body)
+        except _Returned:
+            self.may_return = True
         self.when.pop()
-        after, self.known = self.known, held
-        for name, table in held.items():
-            _lose_changes(table, after.get(name), f"depends on {why}")
+        after = self.known, self.outer
+        (self.known, self.outer), self.may_return = held, self.may_return or returns
+        for before, behind in zip(held, after, strict=True):
+            _lose_changes(before, behind, f"depends on {why}")
         self._lose(body, why)
 
-    def _lose(self, nodes: Iterable[ast.AST], why: str) -> None:
+    def _lose(self, nodes: Iterable[ast.AST], why: str, *, names: bool = True) -> None:
         """What statements set that may run, or not, or often, is not known."""
         for inner in (it for node in nodes for it in ast.walk(node)):
-            if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
-                inner.ctx, ast.Store
-            ):
+            kinds = (ast.Name, ast.Attribute, ast.Subscript) if names else (ast.Attribute, ast.Subscript)
+            if isinstance(inner, kinds) and not isinstance(inner.ctx, ast.Load):
                 self.assign(inner, Unknown(why=f"depends on {why}"))
-            elif (
-                isinstance(inner, ast.Call) and setter(inner) and isinstance(of := self._holder(inner), dict)
-            ):
+            if not isinstance(inner, ast.Call):
+                continue
+            last = ast.unparse(inner.func).rpartition(".")[2]
+            if names:
+                self._lose(self._reached(inner.func), why, names=False)
+            if setter(inner) and isinstance(of := self._holder(inner), dict):
                 of |= {key: Unknown(why=f"depends on {why}") for _, key, _ in SETTERS[setter(inner)]}
+            elif last in _CHANGES:
+                for it in (
+                    *([inner.func.value] if isinstance(inner.func, ast.Attribute) else []),
+                    *inner.args[:1],
+                ):
+                    lose(self.value(it), f"depends on {why}")
 
-    def _enter_uncalled(self, function: ast.FunctionDef) -> None:
+    def _enter_uncalled(self, function: ast.FunctionDef, around: set[str]) -> None:
         """Follows a function that somebody else may call: what it changes in settings made outside of it is not known."""
         outside = [(made.settings, copy.deepcopy(made.settings)) for made in self.made.values()]
+        held, self.outer = self.outer, {**self.outer, **dict.fromkeys(around, Unknown())}
         self.enter(function, {})
+        self.outer = held
         why = f"is set in {function.name} (line {function.lineno}), which this file does not call"
         for settings, before in outside:
             _lose_changes(settings, before, why)
@@ -238,10 +345,11 @@ class Script(CallScope):
         """Follows a function to its return."""
         if self.depth >= _DEEPEST:
             return Unknown()
-        self.called.add(function.name)
+        self.called.add(id(function))
         self.depth += 1
-        held, arguments = self.known, function.args
-        self.known = dict(held)
+        held, returns, arguments = self.known, self.may_return, function.args
+        self.known, self.may_return = dict(self.outer), False
+        self.known.update({it.arg: Unknown() for it in (arguments.vararg, arguments.kwarg) if it is not None})
         names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         defaults = [
             *[None] * (len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)),
@@ -257,14 +365,21 @@ class Script(CallScope):
             self._follow(function.body)
         except _Returned as returned:
             found = returned.value
-        self.known = held
+        if self.may_return:
+            found = Unknown(why=f"is what {function.name} returns under a condition")
+        self.known, self.may_return = held, returns
         self.depth -= 1
         return found
 
 
-def _lose_changes(table: Any, other: Any, why: str) -> None:
-    """Makes what differs in another table not known."""
-    if isinstance(table, dict) and isinstance(other, dict):
-        for key in {*table, *other}:
-            if repr(table.get(key)) != repr(other.get(key)):
-                table[key] = Unknown(why=why)
+def _lose_changes(table: dict[str, Any], other: dict[str, Any], why: str) -> None:
+    """Makes what differs in another table not known, also where another name has it."""
+    for key in {*table, *other}:
+        one, two = table.get(key), other.get(key)
+        if repr(one) == repr(two):
+            continue
+        if isinstance(one, dict) and isinstance(two, dict):
+            _lose_changes(one, two, why)
+        else:
+            lose(one, why)
+            table[key] = Unknown(why=why)

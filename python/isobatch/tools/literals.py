@@ -44,8 +44,8 @@ class Scope:
             self._update(node.value)
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
             for inner in ast.walk(node):
-                if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
-                    inner.ctx, ast.Store
+                if isinstance(inner, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(
+                    inner.ctx, ast.Load
                 ):
                     self.assign(inner, UNKNOWN)
 
@@ -58,10 +58,10 @@ class Scope:
             if isinstance(holder, dict) and isinstance(key, str):
                 holder[key] = value
             elif isinstance(holder, list):
-                if _is_index(key, holder):
+                if _is_index(key, holder) and isinstance(target.ctx, ast.Store):
                     holder[key] = value
                 else:
-                    holder[:] = [UNKNOWN] * len(holder)
+                    holder[:] = [UNKNOWN] * max(1, len(holder))
             elif isinstance(holder, dict) and isinstance(key, Unknown):
                 holder.update(dict.fromkeys(holder, UNKNOWN))
             elif holder is None and isinstance(target.value, ast.Attribute):
@@ -106,7 +106,7 @@ class Scope:
         out: dict[str, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             name, found = None if key is None else self.value(key), self.value(value)
-            if key is None and isinstance(found, dict):
+            if key is None and type(found) is dict:
                 out.update(found)
             elif isinstance(name, str | int):
                 out[str(name)] = found
@@ -128,11 +128,12 @@ class Scope:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             return
         holder, how = self.value(node.func.value), node.func.attr
-        if not isinstance(holder, dict) or how not in ("update", "merge"):
+        if type(holder) is not dict or how not in ("update", "merge"):
             return
-        changes: dict[str, Any] = {word.arg: self.value(word.value) for word in node.keywords if word.arg}
+        changes = dict[str, Any]()
         for item in map(self.value, node.args):
             changes.update(item if isinstance(item, dict) else {})
+        changes |= {word.arg: self.value(word.value) for word in node.keywords if word.arg}
         if how == "merge":
             refuse_large([changes, holder], "")
             changes = merge(changes, holder)
