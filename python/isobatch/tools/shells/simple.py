@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 
 from isobatch.tools.shells import tree
 from isobatch.tools.shells.tree import Assignment, Document, Text, Word
@@ -31,9 +32,9 @@ class SimpleReader(WordReader):
         super().__init__(text, line, depth)
         self.documents: list[Document] = []
 
+    @abstractmethod
     def function(self, line: int, name: Word) -> tree.Function:
         """Reads a function, behind its name."""
-        raise NotImplementedError
 
     def ahead(self, *texts: str) -> str:
         """Which of these the text goes on with; empty for none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from isobatch.errors import InputError
@@ -27,7 +28,7 @@ SETS = re.compile(r"\+\+|--|(?<![=<>!])=(?!=)")
 _EXPR = re.compile(r"\(\s*expr((?:\s+(?:\d+|\"?\$\{?\w+\}?\"?|[-+/%]|\\\*|'\*'|\"\*\"))+)\s*\)")
 
 
-class WordReader:
+class WordReader(ABC):
     """Reads words at a place in a text.
 
     Args:
@@ -38,9 +39,9 @@ class WordReader:
         self.text, self.first, self.depth = text, line, depth
         self.at = 0
 
+    @abstractmethod
     def commands(self) -> None:
         """Goes over the commands of `$( … )`, and its bracket."""
-        raise NotImplementedError
 
     @property
     def line(self) -> int:
