@@ -6,7 +6,7 @@ import argparse
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError
@@ -32,28 +32,18 @@ def add(command: Parser) -> None:
         type=options.path,
         help="a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node",
     )
-    option(command, "--held FILE", "what each job has now: a table of job, node, gpus", type=options.path)
-    option(
-        command,
-        "--objective WHICH",
-        "fair (default), throughput, finish or cost",
-        default="fair",
-    )
-    option(
-        command,
-        "--p P",
-        "of fair, the exponent of the mean, from -10 to 1 (default: -1)",
-        type=float,
-        default=-1.0,
-    )
+    held = {
+        "--held FILE": "what each job has now: a table of job, node, gpus",
+        "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
+        "--p P": ("of fair, the exponent of the mean, from -10 to 1 (default: -1)", -1.0),
+    }
+    options.add_options(command, held)
     options.add_settings(command)
-    option(
-        command,
-        "-o/--output FILE",
-        "write the rows to a .parquet, .csv, .tsv or .jsonl file",
-        type=options.path,
-    )
-    option(command, "--json", "print the whole answer as JSON: rows, value, bound, prices, changes")
+    output = {
+        "-o/--output FILE": "write the rows to a .parquet, .csv, .tsv or .jsonl file",
+        "--json": "print the whole answer as JSON: rows, value, bound, prices, changes",
+    }
+    options.add_options(command, output)
 
 
 def run(args: argparse.Namespace) -> int:

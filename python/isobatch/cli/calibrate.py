@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from isobatch.cli.options import path
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import option
+from isobatch.cli.parser import Parser
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -18,7 +18,7 @@ def add(command: Parser) -> None:
     command.add_argument(
         "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
     )
-    option(command, "-o/--output FILE", "write the profile here, as JSON", required=True, type=path)
+    option(command, "-o/--output FILE", "write the profile here, as JSON", required=True)
     option(command, "--merge FILE", "an older profile to merge with")
     option(command, "--json", "print the profile as JSON")
 

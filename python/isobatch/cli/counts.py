@@ -9,7 +9,7 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_from, read, recipe, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
@@ -52,39 +52,23 @@ EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_S
 def add(command: Parser) -> None:
     """Adds the options."""
     command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    option(
-        command,
-        "--gpus A..B|N,N",
-        "the counts (default 1..1024)",
-        type=options.gpu_counts,
-        default=range(1, 1025),
-    )
+    every = range(1, 1025)
+    options.add_options(command, {"--gpus A..B|N,N": ("the counts (default 1..1024)", every)})
     add_from(command)
     where = command.add_argument_group("target cluster")
-    option(
-        where,
-        "--gpus-per-node N",
-        f"GPUs per node (default: {options.PER_NODE})",
-        type=options.count,
-        default=options.PER_NODE,
-    )
+    node = {"--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", options.PER_NODE)}
+    options.add_options(where, node)
     options.add_hardware(where)
-    option(where, "--currency SIGN", "of the price (default: $)", default="$")
+    options.add_options(where, {"--currency SIGN": ("of the price (default: $)", "$")})
     options.add_settings(command)
-    option(
-        command,
-        "--to PLATFORM",
-        f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has to copy "
-        "(default: that of --from)",
-    )
-    option(command, "--json", "print every count as a line of JSON, the infeasible too")
-    option(
-        command,
-        "-o/--output FILE",
-        "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of --policy; or its "
-        "charts (.svg, .png)",
-        type=options.path,
-    )
+    output = {
+        "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
+        "to copy (default: that of --from)",
+        "--json": "print every count as a line of JSON, the infeasible too",
+        "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of "
+        "--policy; or its charts (.svg, .png)",
+    }
+    options.add_options(command, output)
 
 
 def run(args: argparse.Namespace) -> int:

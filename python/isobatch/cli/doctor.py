@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from isobatch.cli.options import gpu_count
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import gpu_count, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_set, fields
 from isobatch.cli.terminal import show_lines
 from isobatch.errors import InputError
@@ -22,12 +22,8 @@ def add(command: Parser) -> None:
     command.add_argument(
         "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
     )
-    option(
-        command,
-        "--gpus N",
-        "number of GPUs that it is to run on (default: every row of a HyperPod recipe)",
-        type=gpu_count,
-    )
+    gpus = "number of GPUs that it is to run on (default: every row of a HyperPod recipe)"
+    option(command, "--gpus N", gpus, type=gpu_count)
     option(command, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(command)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from isobatch import words
-from isobatch.cli.options import count, gpu_counts, numbers
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import add_options, numbers, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -16,26 +16,19 @@ EXAMPLES = ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    option(command, "--max-batch N", "largest effective batch to consider", type=count, required=True)
-    option(
-        command,
-        "--micro-batches N,N",
-        "micro-batches to consider (samples per replica per pass)",
-        type=numbers,
-        required=True,
-    )
-    option(
-        command,
-        "--gpus A..B|N,N",
-        "GPU counts to consider (default: %(default)s)",
-        type=gpu_counts,
-        default="1..64",
-    )
-    option(command, "--weights W,W", "how much each GPU count matters, in the order of --gpus", type=numbers)
-    option(command, "--model-parallel N", "GPUs per model replica (default: 1)", type=count, default=1)
-    option(command, "--gpus-per-node N", "only whole nodes of this size", type=count)
-    option(command, "--prefer-smaller", "of equally good batches take the smallest")
-    option(command, "--json", "print JSON")
+    option(command, "--max-batch N", "largest effective batch to consider", required=True)
+    micro = "micro-batches to consider (samples per replica per pass)"
+    option(command, "--micro-batches N,N", micro, required=True)
+    option(command, "--gpus A..B|N,N", "GPU counts to consider (default: %(default)s)", default="1..64")
+    weights = "how much each GPU count matters, in the order of --gpus"
+    option(command, "--weights W,W", weights, type=numbers)
+    others = {
+        "--model-parallel N": ("GPUs per model replica (default: 1)", 1),
+        "--gpus-per-node N": "only whole nodes of this size",
+        "--prefer-smaller": "of equally good batches take the smallest",
+        "--json": "print JSON",
+    }
+    add_options(command, others)
 
 
 def run(args: argparse.Namespace) -> int:

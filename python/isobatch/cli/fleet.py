@@ -11,7 +11,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
@@ -44,68 +44,39 @@ def add(command: Parser) -> None:
         type=options.path,
         help="clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
     )
-    option(
-        command,
-        "--gpus A..B|N,N",
-        "plan each job on these numbers of GPUs, in the place of clusters",
-        type=options.gpu_counts,
-    )
-    option(
-        command,
-        "--pairs FILE",
-        "plan only these pairs: a table with the columns job, cluster",
-        type=options.path,
-    )
-    option(
-        command, "--columns A,B,…", "compute and write only these columns of the result", type=options.names
-    )
+    rows = {
+        "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
+        "--pairs FILE": "plan only these pairs: a table with the columns job, cluster",
+    }
+    options.add_options(command, rows)
+    columns = "compute and write only these columns of the result"
+    options.option(command, "--columns A,B,…", columns, type=options.names)
     options.add_decimal(command)
     where = command.add_argument_group("target cluster, with --gpus")
-    option(where, "--gpus-per-node N", "GPUs per node (default: each count is one node)", type=options.count)
+    options.add_options(where, {"--gpus-per-node N": "GPUs per node (default: each count is one node)"})
     options.add_hardware(where)
     options.add_settings(command)
-    option(
-        command,
-        "--select WHICH",
-        "rows to keep per job: all (default), fastest, cheapest or goodput",
-        default="all",
-    )
-    option(
-        command, "--top N", "keep the best N rows per job (needs --select; default: 1)", type=options.count
-    )
-    _add_output(command)
-
-
-def _add_output(command: argparse.ArgumentParser) -> None:
-    output = command.add_argument_group("output")
-    option(
-        output,
-        "-o/--output PATH",
-        "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
+    chosen = {
+        "--select WHICH": ("rows to keep per job: all (default), fastest, cheapest or goodput", "all"),
+        "--top N": "keep the best N rows per job (needs --select; default: 1)",
+    }
+    options.add_options(command, chosen)
+    output = {
+        "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
         "(default: stdout)",
-        type=options.path,
-    )
-    option(output, "--json", "write JSON lines to stdout")
-    option(
-        output,
-        "--escape-formulas",
-        "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
-    )
-    option(output, "--strict", "exit with 1 if any row is infeasible")
+        "--json": "write JSON lines to stdout",
+        "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
+        "--strict": "exit with 1 if any row is infeasible",
+    }
+    options.add_options(command.add_argument_group("output"), output)
     folder = command.add_argument_group("output into a folder")
-    option(
-        folder,
-        "--resume",
-        "go on from what the same command has done before (default)",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-    )
-    option(folder, "--engine ENGINE", "local (default), or ray: run on a Ray cluster", default="local")
-    option(
-        folder,
-        "--address ADDRESS",
-        "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
-    )
+    resume = "go on from what the same command has done before (default)"
+    folder.add_argument("--resume", help=resume, action=argparse.BooleanOptionalAction, default=True)
+    ray = {
+        "--engine ENGINE": ("local (default), or ray: run on a Ray cluster", "local"),
+        "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
+    }
+    options.add_options(folder, ray)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import option
+from isobatch.cli.parser import Parser
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.whole import check_place
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
-from isobatch.cli.parser import option
 from isobatch.errors import InputError, missing, right_form
 from isobatch.planning.settings import Settings
 from isobatch.recipes.cluster import Cluster
@@ -144,21 +143,56 @@ def number(field: str) -> Callable[[str], Any]:
     return read
 
 
-def _decimal(text: str) -> str:
-    if text not in (".", ","):
-        raise _must_be("a point or a comma", text)
-    return text
+# ---- how they are added ----
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "FILE": path,
+    "PATH": path,
+    "N": count,
+    "A..B|N,N": gpu_counts,
+    "N,N": numbers,
+    "GB": float,
+    "HOURS": float,
+}
+"""How a value is read, by its name in the help; others by their default, else they are texts."""
+
+
+def option(where: Any, usage: str, help: str, **more: Any) -> None:
+    """Adds an option to a parser, or to a group of one.
+
+    Args:
+        where: the parser or group.
+        usage: as the help shows it, such as "-o/--output FILE"; one without a value is a flag.
+        help: what it does.
+        more: type, default, dest and so on, as argparse has them.
+    """
+    names, _, value = usage.partition(" ")
+    if value:
+        reader = _READERS.get(value, float if isinstance(more.get("default"), float) else str)
+        more = {"metavar": value, "type": reader} | more
+    where.add_argument(*names.split("/"), help=help, **more or {"action": "store_true"})
+
+
+def add_options(where: Any, rows: Mapping[str, Any]) -> None:
+    """Adds a table of options: by its usage, what each does, or a pair of that and its default."""
+    for usage, row in rows.items():
+        help, default = row if isinstance(row, tuple) else (row, None)
+        option(where, usage, help, **({} if default is None else {"default": default}))
 
 
 def add_decimal(command: Any) -> None:
     """Adds the decimal sign of tables."""
-    option(
-        command,
-        "--decimal SIGN",
+    signs = (
         "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
-        "them; . reads 256.000 as 256, which is refused without it",
-        type=_decimal,
+        "them; . reads 256.000 as 256, which is refused without it"
     )
+    option(command, "--decimal SIGN", signs, type=_decimal)
+
+
+def _decimal(text: str) -> str:
+    if text not in (".", ","):
+        raise _must_be("a point or a comma", text)
+    return text
 
 
 # ---- the cluster ----
@@ -171,22 +205,18 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
     """Adds the cluster's options."""
     where = command.add_argument_group("target cluster")
     option(where, "--gpus N", "number of GPUs: one node, or nodes of --gpus-per-node", type=gpu_count)
-    option(where, "--nodes N", "number of nodes, instead of --gpus", type=count)
-    option(where, "--gpus-per-node N", f"GPUs per node (with --nodes {PER_NODE} by default)", type=count)
+    option(where, "--nodes N", "number of nodes, instead of --gpus")
+    option(where, "--gpus-per-node N", f"GPUs per node (with --nodes {PER_NODE} by default)")
     add_hardware(where)
 
 
 def add_hardware(where: Any) -> None:
     """Adds the options of a cluster beside its GPU count."""
-    option(where, "--model-parallel N", "GPUs per model replica (default: as the recipe)", type=count)
+    option(where, "--model-parallel N", "GPUs per model replica (default: as the recipe)")
     option(where, "--gpu NAME", "GPU type; selects one of several profiles")
     option(where, "--memory-gib GIB", "memory of one GPU", type=number("memory_gib"))
-    option(
-        where,
-        "--price-per-gpu-hour PRICE",
-        "price of a GPU-hour, for the cost",
-        type=number("price_per_gpu_hour"),
-    )
+    price = number("price_per_gpu_hour")
+    option(where, "--price-per-gpu-hour PRICE", "price of a GPU-hour, for the cost", type=price)
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
@@ -276,21 +306,13 @@ def add_settings(parser: argparse.ArgumentParser, title: str = "how to plan") ->
             option(group, usage, what, action="store_true", default=None)
             continue
         if name == "max_micro_batch":
-            called, what = (
-                "N|REPORT",
-                f"{what}; or what `isobatch validate --find-micro-batch -o REPORT` found",
-            )
-        is_number = {int, float} & {
-            kind,
-            *get_args(kind),
-        }  # the core refuses a fraction where it must be whole
+            found = "or what `isobatch validate --find-micro-batch -o REPORT` found"
+            called, what = "N|REPORT", f"{what}; {found}"
+        # The core refuses a fraction where it must be whole.
+        is_number = {int, float} & {kind, *get_args(kind)}
         option(group, f"{usage} {called}", what, type=_READ.get(name, number(name) if is_number else str))
-    option(
-        group,
-        "--profile FILE",
-        "what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types",
-        action="append",
-    )
+    profile = "what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types"
+    option(group, "--profile FILE", profile, action="append")
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

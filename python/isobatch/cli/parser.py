@@ -215,20 +215,6 @@ def _continued(command: str, room: int = 76) -> str:
     return f"{command[:cut]} \\\n      {_continued(command[cut + 1 :], room - 4)}"
 
 
-def option(where: Any, usage: str, help: str, **more: Any) -> None:
-    """Adds an option to a parser, or to a group of one.
-
-    Args:
-        where: the parser or group.
-        usage: as the help shows it, such as "-o/--output FILE"; one without a value is a flag.
-        help: what it does.
-        more: type, default, dest and so on, as argparse has them.
-    """
-    names, _, value = usage.partition(" ")
-    flag = {} if value or more else {"action": "store_true"}
-    where.add_argument(*names.split("/"), help=help, **({"metavar": value} if value else flag), **more)
-
-
 def completion(
     top: argparse.ArgumentParser, commands: Mapping[str, tuple[argparse.ArgumentParser, str]], shell: str
 ) -> str:

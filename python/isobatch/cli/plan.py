@@ -13,7 +13,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing, must_be, together, unknown
@@ -48,22 +48,16 @@ def add(command: Parser) -> None:
     )
     add_from(command)
     add_to(command)
-    option(command, "--force", "of a saved plan: replace the tool's file where it is there")
+    options.option(command, "--force", "of a saved plan: replace the tool's file where it is there")
     options.add_cluster(command)
     options.add_settings(command)
-    option(
-        command,
-        "--memory-of MODULE:FACTORY",
-        "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and optimizer: "
-        "a function that returns an isobatch.validate.Workload",
-    )
-    option(command, "--json", "print the plan as JSON")
-    option(
-        command,
-        "-o/--output FILE",
-        "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
-        type=options.path,
-    )
+    others = {
+        "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
+        "optimizer: a function that returns an isobatch.validate.Workload",
+        "--json": "print the plan as JSON",
+        "-o/--output FILE": "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+    }
+    options.add_options(command, others)
 
 
 def run(args: argparse.Namespace) -> int:

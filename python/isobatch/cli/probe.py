@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.terminal import say, write_json
 
 DESCRIPTION = (
@@ -26,50 +26,32 @@ def add(command: Parser) -> None:
         "plan", metavar="PLAN", type=options.path, help="a plan's JSON file (`isobatch plan -o`)"
     )
     what = command.add_mutually_exclusive_group()
-    option(
-        what,
-        "--same",
-        "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
-    )
-    option(what, "--critical", "the critical batch by branched training")
-    option(command, "--workload NAME", "package.module:factory of your training; only --same can do without")
-    _add_trials(command)
-    option(command, "--device", "where the trials run", choices=("auto", "cpu", "cuda"), default="auto")
-    option(
-        command,
-        "--recipe FILE",
-        "write the recipe with the measured exponent as its power",
-        type=options.path,
-    )
-    option(command, "-o/--output FILE", "write the finding as JSON", type=options.path)
-    option(command, "--json", "print the finding as JSON")
-
-
-def _add_trials(command: Parser) -> None:
-    """Adds what bounds the trials."""
-    option(
-        command,
-        "--budget TIME",
-        "from the command to the answer, such as 90s, 10m or 2h (default 10m)",
-        default="10m",
-    )
-    option(
-        command, "--seeds N", "seeds for the last learning rates (default 3)", type=options.count, default=3
-    )
-    option(command, "--batches B,…", "further effective batches to measure", type=options.numbers, default=[])
-    option(
-        command,
-        "--samples N",
-        "samples of a whole trial (default: what the budget allows)",
-        type=options.count,
-    )
-    option(
-        command,
-        "--tolerance X",
-        "of --critical: how much worse a loss may be (default 0.01)",
-        type=float,
-        default=0.01,
-    )
+    measures = {
+        "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
+        "--critical": "the critical batch by branched training",
+    }
+    options.add_options(what, measures)
+    trials = {
+        "--workload NAME": "package.module:factory of your training; only --same can do without",
+        "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
+        "--seeds N": ("seeds for the last learning rates (default 3)", 3),
+    }
+    options.add_options(command, trials)
+    batches = "further effective batches to measure"
+    options.option(command, "--batches B,…", batches, type=options.numbers, default=[])
+    others = {
+        "--samples N": "samples of a whole trial (default: what the budget allows)",
+        "--tolerance X": ("of --critical: how much worse a loss may be (default 0.01)", 0.01),
+    }
+    options.add_options(command, others)
+    devices = ("auto", "cpu", "cuda")
+    command.add_argument("--device", help="where the trials run", choices=devices, default="auto")
+    output = {
+        "--recipe FILE": "write the recipe with the measured exponent as its power",
+        "-o/--output FILE": "write the finding as JSON",
+        "--json": "print the finding as JSON",
+    }
+    options.add_options(command, output)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
@@ -30,19 +30,15 @@ def add(command: Parser) -> None:
         nargs="?",
         help="the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
     )
-    option(
-        command,
-        "--at-step N",
-        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
-        type=int,
-    )
-    option(command, "--effective-batch N", "effective batch to move to", type=options.count)
+    step = "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself"
+    options.option(command, "--at-step N", step, type=int)
+    options.add_options(command, {"--effective-batch N": "effective batch to move to"})
     add_from(command)
     add_to(command)
     options.add_cluster(command)
     options.add_settings(command, "how to plan (what is not given stays as the plan has it, its policy too)")
-    option(command, "--json", "print the plan as JSON")
-    option(command, "-o/--output FILE", "also save the plan, as JSON", type=options.path)
+    output = {"--json": "print the plan as JSON", "-o/--output FILE": "also save the plan, as JSON"}
+    options.add_options(command, output)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from isobatch.cli.options import count, path
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import add_options, path
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
@@ -34,27 +34,21 @@ def add(command: Parser) -> None:
         help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
         "report.json, or a log of divisions (.jsonl); -: stdin",
     )
-    option(
-        command,
-        "-o/--output FILE",
-        "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
-        type=path,
-    )
-    option(command, "--title TEXT", "the page's heading (default: the answer that it has)")
-    option(
-        command, "--deadline-hours HOURS", "hours that a run may take (default: as the plans say)", type=float
-    )
-    option(command, "--currency SIGN", "of the prices (default: $)", default="$")
+    page = {
+        "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
+        "--title TEXT": "the page's heading (default: the answer that it has)",
+        "--deadline-hours HOURS": "hours that a run may take (default: as the plans say)",
+        "--currency SIGN": ("of the prices (default: $)", "$"),
+    }
+    add_options(command, page)
     add_to(command, help="write the plans of a table as this tool's files instead, a folder for each job")
-    option(command, "--force", "with --to: replace files that are there")
-    option(
-        command,
-        "--gpus-per-node N",
-        "with --to: of a table's clusters, which have no nodes (default 8)",
-        type=count,
-    )
-    option(command, "--jobs FILE", "with --to: the jobs that were planned", type=path)
-    option(command, "--clusters FILE", "with --to: the clusters that they were planned on", type=path)
+    files = {
+        "--force": "with --to: replace files that are there",
+        "--gpus-per-node N": "with --to: of a table's clusters, which have no nodes (default 8)",
+        "--jobs FILE": "with --to: the jobs that were planned",
+        "--clusters FILE": "with --to: the clusters that they were planned on",
+    }
+    add_options(command, files)
 
 
 def run(args: argparse.Namespace) -> int:

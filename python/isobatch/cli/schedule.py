@@ -7,8 +7,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from isobatch.cli.options import count
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import option
+from isobatch.cli.parser import Parser
 from isobatch.cli.source import refuse_recipe
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
@@ -31,24 +31,17 @@ def add(command: Parser) -> None:
         metavar="SPEC",
         help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
     )
-    option(command, "--lr LR", "the peak (default: %(default)s)", type=float, default=1.0, dest="peak")
-    option(command, "--min-lr LR", "the learning rate at the end (default: 0)", type=float, default=0.0)
-    option(command, "--steps N", "length of the run, in optimizer steps", type=count, dest="total_steps")
-    option(
-        command,
-        "--warmup STEPS",
-        "optimizer steps of warmup (default: 0)",
-        type=int,
-        default=0,
-        dest="warmup_steps",
-    )
-    option(command, "--warmup-start LR", "the learning rate at step 0 (default: 0)", type=float, default=0.0)
-    option(command, "--batch N", "samples a step, for lengths in sp and tok", type=count, default=1)
+    option(command, "--lr LR", "the peak (default: %(default)s)", default=1.0, dest="peak")
+    option(command, "--min-lr LR", "the learning rate at the end (default: 0)", default=0.0)
+    option(command, "--steps N", "length of the run, in optimizer steps", dest="total_steps")
+    warmup = "optimizer steps of warmup (default: 0)"
+    option(command, "--warmup STEPS", warmup, type=int, default=0, dest="warmup_steps")
+    option(command, "--warmup-start LR", "the learning rate at step 0 (default: 0)", default=0.0)
+    option(command, "--batch N", "samples a step, for lengths in sp and tok", default=1)
     option(command, "--steps-per-epoch N", "for lengths in ep", type=float)
-    option(command, "--seq-len N", "tokens a sample, for lengths in tok", type=count)
-    option(
-        command, "--plot FILE", "draw it: on the terminal, or into an .svg or .png file", nargs="?", const="-"
-    )
+    option(command, "--seq-len N", "tokens a sample, for lengths in tok")
+    drawn = "draw it: on the terminal, or into an .svg or .png file"
+    option(command, "--plot FILE", drawn, nargs="?", const="-")
     option(command, "--json", "print the schedule as JSON")
 
 

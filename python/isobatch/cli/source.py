@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import _core
-from isobatch.cli.parser import option
+from isobatch.cli.options import add_options, option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
@@ -24,39 +24,30 @@ from isobatch.tools import detect
 def add_from(command: argparse.ArgumentParser) -> None:
     """Adds the options of a recipe beside its file."""
     group = command.add_argument_group("recipe")
-    option(
-        group,
-        "--from FILE",
-        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a "
-        "second file of the same run",
-        dest="source",
-        action="append",
-    )
+    others = "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a second file of the same run"
+    option(group, "--from FILE", others, dest="source", action="append")
     option(group, "--tool NAME", "whose it is, where its content leaves that open")
     add_set(group)
 
 
 def add_set(command: Any) -> None:
     """Adds --set."""
-    option(
-        command, "--set FIELD=VALUE", "a field of the recipe; overrides the file", action="append", default=[]
-    )
+    field = "a field of the recipe; overrides the file"
+    option(command, "--set FIELD=VALUE", field, action="append", default=[])
 
 
 def add_to(
     command: argparse.ArgumentParser, help: str = "also print the plan as this tool's file or arguments"
 ) -> None:
     """Adds the options of a target and its job."""
-    group = command.add_argument_group("another tool")
-    option(group, "--to TOOL", help)
-    option(group, "--name NAME", "the job's name, for launchers", default="isobatch")
-    option(
-        group, "--script WORDS", "the training script and its arguments, for launchers", default="train.py"
-    )
-    option(group, "--image IMAGE", "a container image, for launchers that run one")
-    option(
-        group, "--elastic", "the script trains with ElasticRun: launchers' files start on any number of GPUs"
-    )
+    job = {
+        "--to TOOL": help,
+        "--name NAME": ("the job's name, for launchers", "isobatch"),
+        "--script WORDS": ("the training script and its arguments, for launchers", "train.py"),
+        "--image IMAGE": "a container image, for launchers that run one",
+        "--elastic": "the script trains with ElasticRun: launchers' files start on any number of GPUs",
+    }
+    add_options(command.add_argument_group("another tool"), job)
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from isobatch.cli.parser import Parser, option
+from isobatch.cli.options import option
+from isobatch.cli.parser import Parser
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
