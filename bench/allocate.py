@@ -25,7 +25,7 @@ import pandas as pd
 
 from isobatch import _core
 from isobatch.allocation.division import Division
-from isobatch.allocation.jobs import Choices, named, read_jobs
+from isobatch.allocation.jobs import Choices, read_jobs
 from isobatch.allocation.nodes import read_held, read_pool
 
 INTERVAL, RESTART, GPUS = 60, 30, 4
@@ -112,15 +112,15 @@ def stand_in(path):
     sys.modules["autograd"], sys.modules["autograd.numpy"] = gone, np
 
 
-class Told:
-    """Rates that the simulator tells, in the place of plans."""
+class Simulated:
+    """Rates of the simulator, in the place of plans."""
 
     def __init__(self, choices):
-        self.told = choices
+        self.of_all = choices
 
     def choices(self, held):
-        told = self.told
-        return replace(told, held=(held[0][told.job] == told.kind) & (held[1][told.job] == told.gpus))
+        it = self.of_all
+        return replace(it, held=(held[0][it.job] == it.kind) & (held[1][it.job] == it.gpus))
 
 
 def pollux(path, load, number, hours, beside=0):
@@ -153,14 +153,15 @@ def pollux(path, load, number, hours, beside=0):
             gpus = np.concatenate(counts)
             zeros, rate = np.zeros(len(gpus), np.uint32), np.concatenate(rates)
             job = np.repeat(np.arange(len(names)), [len(it) for it in counts])
-            told = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.concatenate(left))
+            choices = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.concatenate(left))
             held = [
                 {"job": job, "node": node, "gpus": on.count(node)}
                 for job, on in before.items()
                 for node in set(on)
             ]
-            jobs, (holds, _) = read_jobs(table, None, {}), read_held(held, pool)
-            found = Division(jobs, pool, Told(told), named(jobs, holds), "fair", -1.0)
+            jobs = read_jobs(table, None, {})
+            holds, *_ = read_held(held, pool, jobs.row_of)
+            found = Division(jobs, pool, Simulated(choices), holds, "fair", -1.0)
             placed = {
                 names[row]: [int(node) for node, n in sorted(mine.items()) for _ in range(n)]
                 for row, mine in found.nodes.items()

@@ -9,7 +9,7 @@ from typing import Any
 
 from isobatch.allocation.answer import Change, changes_of, explained, refuse_names, table_of, why_idle
 from isobatch.allocation.division import Division
-from isobatch.allocation.jobs import Planner, Profiles, named, read_jobs
+from isobatch.allocation.jobs import Planner, Profiles, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
 from isobatch.allocation.objectives import OBJECTIVES
 from isobatch.limits import one_of, real
@@ -47,7 +47,7 @@ class Allocation:
     idle: int
     idle_why: str
     notes: tuple[str, ...]
-    _of: tuple[Division, Planner, dict[str, list[str]]] = field(repr=False)
+    _of: tuple[Division, Planner, dict[int, list[str]]] = field(repr=False)
     """What the rows are made of, when they are asked for."""
 
     @cached_property
@@ -141,11 +141,10 @@ def allocate(
     where = read_pool(pool)
     asked = read_jobs(jobs, profile, settings)
     refuse_names(asked)
-    holds, gone = read_held(held, where)
+    holds, gone, ended = read_held(held, where, asked.row_of)
     planner = Planner(asked, where, settings)
-    it = Division(asked, where, planner, named(asked, holds), objective, p)
-    used, whole = sum(sum(mine.values()) for mine in it.nodes.values()), it.values.whole
-    ended = sorted({**holds, **gone}.keys() - set(asked.ids))
+    it = Division(asked, where, planner, holds, objective, p)
+    idle, whole = int(it.idle.sum()), it.values.whole
     return Allocation(
         objective,
         {asked.ids[row]: {**it.nodes[row]} for row in sorted(it.nodes)},
@@ -153,8 +152,8 @@ def allocate(
         whole(it.bound),
         {f"{at}: {kind}": price for at, (kind, price) in enumerate(zip(where.kinds, it.prices, strict=True))},
         changes_of(asked.ids, it.held, it.nodes),
-        used,
-        where.total - used,
+        where.total - idle,
+        idle,
         why_idle(it),
         (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else (),
         (it, planner, gone),

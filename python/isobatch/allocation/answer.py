@@ -42,9 +42,11 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
     """Orders what is to do: first who stops and shrinks, then who grows and starts."""
     first: list[Change] = []
     then: list[Change] = []
-    for row, name in enumerate(ids):
-        before, after = held.get(row, {}), nodes.get(row, {})
-        if before is after or before == after:
+    none: Held = {}
+    moved = [row for row in range(len(ids)) if held.get(row, none) is not nodes.get(row, none)]
+    for row in moved:
+        name, before, after = ids[row], held.get(row, none), nodes.get(row, none)
+        if before == after:
             continue
         if after and all(before.get(node, 0) >= gpus for node, gpus in after.items()):
             first.append(Change(name, "shrink", {**after}))
@@ -63,15 +65,15 @@ def refuse_names(jobs: Jobs) -> None:
             raise InputError(f"{name} is a column of the jobs and of the result: rename it", field=name)
 
 
-def table_of(it: Division, planner: Planner, gone: dict[str, list[str]]) -> tuple[Any, list[str]]:
+def table_of(it: Division, planner: Planner, gone: dict[int, list[str]]) -> tuple[Any, list[str]]:
     """Makes a row a job, an Arrow table where the jobs are one; also returns why each waits."""
     jobs, of_kind = it.jobs, [str(kind.hardware.get("gpu") or "") for kind in it.pool.kinds]
     nodes = [it.nodes.get(row, {}) for row in range(jobs.rows)]
     types = [{of_kind[it.pool.kind_of[node]] for node in mine} for mine in nodes]
     plans = _plans(it, planner)
     why = _reasons(it, plans["reasons"])
-    for row in [row for row, name in enumerate(jobs.ids) if name in gone]:
-        lost = f"nodes that it held are not in the pool: {', '.join(gone[jobs.ids[row]][:8])}"
+    for row, names in gone.items():
+        lost = f"nodes that it held are not in the pool: {', '.join(names[:8])}"
         why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
@@ -176,23 +178,19 @@ def _no_worth(it: Division, row: int) -> str:
 
 def why_idle(it: Division) -> str:
     """Says why GPUs are idle: no job gains by them, or they are in pieces too small for whom they would help."""
-    idle = np.array([kind.total for kind in it.pool.kinds], np.int64)
-    for mine in it.nodes.values():
-        for node, gpus in mine.items():
-            idle[it.pool.kind_of[node]] -= gpus
-    if not idle.any():
+    if not it.idle.any():
         return ""
     has = it.choice[it.choices.job]
     same = (has >= 0) & (it.choices.kind[has] == it.choices.kind)
     extra = it.choices.gpus - np.where(same, it.choices.gpus[has], 0)
     now = np.where(has >= 0, it.values.value[has], it.values.wait[it.choices.job])
-    wanted = (it.values.value > now) & (extra <= idle[it.choices.kind])
+    wanted = (it.values.value > now) & (extra <= it.idle[it.choices.kind])
     return "in pieces: no node has enough for a job that gains" if wanted.any() else "no job gains by them"
 
 
 def explained(it: Division, why: Sequence[str], job: str) -> str:
     """Says what a job has, what more GPUs of the kind would give it, what one is worth, and what those would lose who have them."""
-    row = it.jobs.ids.index(one_of(job, "job", it.jobs.ids))
+    row = it.jobs.row_of[one_of(job, "job", it.jobs.ids)]
     has, mine = int(it.choice[row]), np.flatnonzero((it.choices.job == row) & it.open)
     nodes = few([f"{gpus} on {node}" for node, gpus in it.nodes.get(row, {}).items()], 8)
     said = f"{job} has {nodes}" if nodes else f"{job} waits"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isobatch import _core
 from isobatch.allocation.jobs import Choices, Jobs
 from isobatch.allocation.nodes import Held, Pool
-from isobatch.allocation.objectives import Values, values_of
+from isobatch.allocation.objectives import Values
 from isobatch.allocation.placement import Want, place
 
 _STEPS_DOWN = 32
@@ -46,22 +46,30 @@ class Division:
         shape = np.full((2, jobs.rows), -1)
         shape[:, list(held)] = pool.shapes(list(held.values()))
         self.choices = rates.choices(shape)
-        self.holders = np.zeros(jobs.rows, bool)
-        self.holders[list(held)] = True
-        self.p = p
-        self.values = self._values(self.choices.held)
-        self.pinned = jobs.pinned & self.holders
+        holders = np.zeros(jobs.rows, bool)
+        holders[list(held)] = True
+        self.values = Values(objective, p, jobs, pool, self.choices, holders)
+        self.pinned = jobs.pinned & holders
         self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
         self.waiting = self._waiting()
         self._divide()
 
-    def _values(self, stays: NDArray[np.bool_]) -> Values:
-        return values_of(self.objective, self.p, self.jobs, self.pool, self.choices, self.holders, stays)
+    @cached_property
+    def room(self) -> NDArray[np.int64]:
+        """GPUs of each kind that are not pinned."""
+        room = np.array([kind.total for kind in self.pool.kinds], np.int64)
+        for row in np.flatnonzero(self.pinned).tolist():
+            for node, held in self.held[row].items():
+                room[self.pool.kind_of[node]] -= held
+        return room
 
     @cached_property
-    def moved(self) -> Values:
-        """The values where each job that runs is started again, also on the count that it has."""
-        return self._values(np.zeros(len(self.choices.job), bool))
+    def idle(self) -> NDArray[np.int64]:
+        """GPUs of each kind that nobody has."""
+        its = self.choice[(self.choice >= 0) & ~self.pinned]
+        return self.room - np.bincount(self.choices.kind[its], self.choices.gpus[its], len(self.room)).astype(
+            np.int64
+        )
 
     def _divide(self) -> None:
         choice, total, bound, prices, exact = self._divided(self.open)
@@ -88,17 +96,13 @@ class Division:
         them, value = self.choices, self.values.value[at]
         value = value + np.where(them.held[at], _TIE * np.abs(value), 0.0)
         offsets = np.searchsorted(them.job[at], np.arange(self.jobs.rows + 1)).astype(np.uint64)
-        room = np.array([kind.total for kind in self.pool.kinds], np.int64)
-        for row in np.flatnonzero(self.pinned).tolist():
-            for node, held in self.held[row].items():
-                room[self.pool.kind_of[node]] -= held
         choice, total, bound, prices, exact = _core.divide_pool(
             offsets,
             them.kind[at],
             them.gpus[at].astype(np.uint64),
             value,
             self.waiting,
-            room.astype(np.uint64),
+            self.room.astype(np.uint64),
         )
         return np.where(choice >= 0, at[choice] if len(at) else -1, -1), total, bound, prices, exact
 
@@ -133,9 +137,12 @@ class Division:
                 choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(kind, want)
         total, rows = self.waiting.copy(), np.flatnonzero(choice >= 0)
         total[rows] = self.values.value[choice[rows]]
-        for row, mine in chain(*(of_kind.items() for of_kind in staying)):
-            if nodes.get(row) is not mine and nodes.get(row, mine) != mine:
-                total[row] = self.moved.value[choice[row]]
+        moved = [
+            row
+            for row, mine in chain(*(of_kind.items() for of_kind in staying))
+            if nodes.get(row) is not mine and nodes.get(row, mine) != mine
+        ]
+        total[moved] = self.values.moved(choice[moved])
         return choice, float(np.nan_to_num(total, nan=-np.inf).sum()), short, nodes
 
     def _fewer(self, kind: int, want: Want) -> int:

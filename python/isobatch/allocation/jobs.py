@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.allocation.nodes import Held, Pool
+from isobatch.allocation.nodes import Pool
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet.columns import cells_of, floats_of
 from isobatch.fleet.query import query
@@ -61,6 +62,11 @@ class Jobs:
         """How many there are."""
         return len(self.ids)
 
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """Their rows by their ids."""
+        return dict(zip(self.ids, range(self.rows), strict=True))
+
 
 def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     """Reads the jobs; a cell that cannot be used is a fault of its row.
@@ -72,17 +78,16 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     for name in table.extra.keys() - {*OWN}:
         if nearest(name, OWN, 0.82):
             raise unknown("column", name, OWN, field=name, file=table.file)
-    fields = dict(table.fields)
-    cells = {name: cells_of(table.extra[name]) for name in OWN if name in table.extra}
-    if "deadline_hours" in fields:
-        cells["deadline_hours"] = table.cells("deadline_hours")
-    if (deadline := settings.pop("deadline_hours", None)) is not None:
-        given = cells.get("deadline_hours", [None] * table.rows)
-        cells["deadline_hours"] = [deadline if cell is None else cell for cell in given]
+    columns = {name: table.extra[name] for name in OWN if name in table.extra}
+    deadline = settings.pop("deadline_hours", None)
+    if deadline is not None or "deadline_hours" in dict(table.fields):
+        given = table.cells("deadline_hours")
+        columns["deadline_hours"] = [deadline if cell is None else cell for cell in given]
+    cells = {name: cells_of(columns[name]) for name in ("gpu", "pinned", "profile") if name in columns}
     fault: dict[int, str] = {}
     if table.missing_ids is not None:
         fault = {row: str(table.id_fault(row)) for row in np.flatnonzero(table.missing_ids).tolist()}
-    numbers = {name: _numbers(name, cells.get(name), table.rows, fault) for name in _NUMBERS}
+    numbers = {name: _numbers(name, columns.get(name), table.rows, fault) for name in _NUMBERS}
     for row in np.flatnonzero(numbers["min_gpus"] > numbers["max_gpus"]).tolist():
         least, most = (numbers[name][row] for name in ("min_gpus", "max_gpus"))
         fault.setdefault(row, f"min_gpus must be at most max_gpus, got {least:.0f} and {most:.0f}")
@@ -112,13 +117,14 @@ def _own(column: Any) -> Any:
     return column.copy() if isinstance(column, np.ndarray | list) else column
 
 
-def _numbers(name: str, cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
+def _numbers(name: str, column: Any, rows: int, fault: dict[int, str]) -> NDArray[np.float64]:
     unknown, legal, is_legal = _NUMBERS[name]
-    if cells is None:
+    if column is None:
         return np.full(rows, float(unknown))
-    found = floats_of(cells)
+    found = floats_of(column)
     with np.errstate(invalid="ignore"):
         wrong = np.flatnonzero(~(is_legal(found) & np.isfinite(found)))
+    cells = cells_of(column) if len(wrong) else []
     for row in wrong.tolist():
         if cells[row] is not None:
             fault.setdefault(row, str(must_be(legal, cells[row], field=name)))
@@ -158,7 +164,7 @@ def _profiles(
     if unknown := sorted(each.keys() - set(ids)):
         raise InputError(f"profile has a job that is not there: {shown(unknown[0])}", field="profile")
     shared = () if isinstance(given, Mapping) else as_profiles(given)
-    found = [each.get(job, shared) for job in ids]
+    found = [each.get(job, shared) for job in ids] if each else [shared] * len(ids)
     read: dict[str, tuple[Profile, ...]] = {}
     for row, path in enumerate(paths or ()):
         if path is None:
@@ -301,9 +307,3 @@ class Planner:
         with np.errstate(over="ignore", invalid="ignore"):
             most = batch * (1 + tolerance) * np.fmax(own, np.fmax(1, np.nanmax(parallel, initial=1))) + 1
         return np.where(self._policy_is("keep") & ~np.isnan(most), most, np.inf)
-
-
-def named(jobs: Jobs, held: dict[str, Held]) -> dict[int, Held]:
-    """What each job holds, by its row."""
-    row_of = {name: row for row, name in enumerate(jobs.ids)}
-    return {row_of[name]: mine for name, mine in held.items() if name in row_of}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet.columns import cells_of, floats_of, known_text, number_in
-from isobatch.fleet.table import input_table
+from isobatch.fleet.table import InputTable, input_table
 from isobatch.recipes.cluster import Cluster
 from isobatch.words import nearest, shown
 
@@ -85,10 +86,10 @@ class Pool:
         """Kind and GPUs of what each job holds; −1 where it is not in one node or in whole nodes of one kind."""
         if not held:
             return np.empty((2, 0), np.int64)
-        several = np.array([len(mine) for mine in held])
+        several = np.array([*map(len, held)])
         starts = np.cumsum(several) - several
-        kind = np.array([self.kind_of[node] for mine in held for node in mine])
-        gpus = np.array([count for mine in held for count in mine.values()])
+        kind = np.array([*map(self.kind_of.__getitem__, chain(*held))])
+        gpus = np.array([*chain(*map(dict.values, held))])
         size = np.array([it.gpus for it in self.kinds])[kind]
         alike = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
         alike &= (several == 1) | np.logical_and.reduceat(gpus == size, starts)
@@ -117,21 +118,20 @@ def read_pool(pool: Any) -> Pool:
     for name in table.extra:
         if name not in known and nearest(name, known, 0.82):
             raise unknown("column", name, known, field=name, file=table.file)
-    columns = {name: cells_of(table.extra[name]) for name in known if name in table.extra}
-    gpus = columns.pop("gpus")
-    counts = floats_of(gpus)
-    _check_counts("a whole number from 0 to 1,048,576", 0, counts, gpus, table.file)
-    return _pooled([*map(str, table.id_list)], counts.astype(np.int64).tolist(), columns)
+    columns = {name: cells_of(table.extra[name]) for name in _HARDWARE if name in table.extra}
+    counts = _counts(table, 0, "a whole number from 0 to 1,048,576")
+    return _pooled([*map(str, table.id_list)], counts, columns)
 
 
-def _check_counts(
-    legal: str, least: int, counts: NDArray[np.float64], cells: list[Any], file: str | None
-) -> None:
-    """Raises InputError where GPUs are no count."""
+def _counts(table: InputTable, least: int, legal: str) -> list[int]:
+    """Reads the GPUs. Raises InputError where they are no count."""
+    counts = floats_of(table.extra["gpus"])
     is_legal = (counts >= least) & (counts <= _MAX) & (counts == np.floor(counts))
     if not is_legal.all():
         row = int(np.argmin(is_legal))
-        raise must_be(legal, cells[row], field="gpus", file=file, row=row + 1)
+        raise must_be(legal, cells_of(table.extra["gpus"])[row], field="gpus", file=table.file, row=row + 1)
+    found: list[int] = counts.astype(np.int64).tolist()
+    return found
 
 
 def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
@@ -155,31 +155,35 @@ def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]
     return Pool(kinds, kind_of)
 
 
-def read_held(held: Any, pool: Pool) -> tuple[dict[str, Held], dict[str, list[str]]]:
-    """Reads what each job holds, and the nodes that it held and that are gone from the pool.
+def read_held(
+    held: Any, pool: Pool, row_of: Mapping[str, int]
+) -> tuple[dict[int, Held], dict[int, list[str]], list[str]]:
+    """Reads what each job holds, and the nodes that it held and that are gone from the pool, by the job's row; and the jobs that have
+    none.
 
     Raises:
         InputError: it is no table of job, node and gpus, GPUs are no count, or more are held of a node than it has.
     """
+    found: defaultdict[int, Held] = defaultdict(dict)
+    gone: defaultdict[int, list[str]] = defaultdict(list)
     if held is None or (isinstance(held, (list, tuple)) and not held):
-        return {}, {}
+        return {}, {}, []
     table = input_table("held", held, unique=False)
-    found: dict[str, Held] = {}
-    gone: dict[str, list[str]] = {}
     left = {name: kind.gpus for kind in pool.kinds for name in kind.nodes}
-    of_job, of_node, cells = (cells_of(table.extra[name]) for name in ("job", "node", "gpus"))
-    counts = floats_of(cells)
-    _check_counts("a whole number from 1", 1, counts, cells, table.file)
-    rows = zip(map(str, of_job), map(str, of_node), counts.astype(np.int64).tolist(), strict=True)
-    for row, (job, node, count) in enumerate(rows, 1):
-        if node not in left:
-            gone.setdefault(job, []).append(node)
+    names, nodes = ([*map(str, cells_of(table.extra[name]))] for name in ("job", "node"))
+    counts = _counts(table, 1, "a whole number from 1")
+    rows = zip([row_of.get(name, -1) for name in names], nodes, counts, strict=True)
+    for at, (job, node, count) in enumerate(rows):
+        if (room := left.get(node)) is None:
+            gone[job].append(node)
             continue
-        left[node] -= count
-        if left[node] < 0:
+        left[node] = room = room - count
+        if room < 0:
             there = pool.kinds[pool.kind_of[node]].gpus
-            text = f"more is held of node {shown(node)} than its {there} GPUs: {there - left[node]}"
-            raise InputError(text, file=table.file, row=row, field="gpus")
-        mine = found.setdefault(job, {})
+            text = f"more is held of node {shown(node)} than its {there} GPUs: {there - room}"
+            raise InputError(text, file=table.file, row=at + 1, field="gpus")
+        mine = found[job]
         mine[node] = mine.get(node, 0) + count
-    return found, gone
+    for of_nobody in (found, gone):
+        of_nobody.pop(-1, None)
+    return {**found}, {**gone}, sorted({*names} - row_of.keys())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,64 +20,76 @@ _DEADLINE = 1000.0
 """How many times more it counts that a job with a deadline waits."""
 
 
-@dataclass(frozen=True)
 class Values:
-    """Of every choice and of waiting, larger is better; `whole` makes the objective of their sum."""
+    """Of every choice and of waiting, larger is better.
 
-    value: Reals
-    wait: Reals
-    speedup: Reals
-    hours: Reals
-    """Left after the move."""
-    whole: Callable[[float], float]
+    Attributes:
+        value: of each choice; NaN where the objective knows too little of it, it misses its deadline, or nothing of the run is left.
+        wait: of each job that waits.
+        whole: makes the objective of the sum.
+        speedup: of each choice, over the job's fair share.
+        hours: of each choice, left after the move.
+    """
 
+    def __init__(
+        self, objective: str, p: float, jobs: Jobs, pool: Pool, choices: Choices, holders: NDArray[np.bool_]
+    ) -> None:
+        self.jobs, self.choices = jobs, choices
+        number = jobs.number
+        age, restart = number["age_seconds"], number["restart_seconds"]
+        # Pollux, eq. 16: what restarts leave of a job's time until now.
+        self.past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
+        self.fair = _fair_rates(jobs.rows, pool, choices)
+        every = np.arange(len(choices.job))
+        rate, self.speedup, self.hours = self._after(every, holders[choices.job] & ~choices.held)
+        self.worth, self.wait, self.whole = OBJECTIVES[objective](
+            _Known(p, number["weight"], self.hours, jobs, pool, choices)
+        )
+        self.value = self._value(every, rate, self.speedup, self.hours)
 
-def values_of(
-    objective: str,
-    p: float,
-    jobs: Jobs,
-    pool: Pool,
-    choices: Choices,
-    holders: NDArray[np.bool_],
-    stays: NDArray[np.bool_],
-) -> Values:
-    """Computes what each choice is worth; NaN where the objective knows too little of it, it misses its deadline, or nothing of
-    the run is left. `holders` are the jobs that run now, `stays` the choices without a restart."""
-    job, number = choices.job, jobs.number
-    age, restart = number["age_seconds"], number["restart_seconds"]
-    # Pollux, eq. 16: what restarts leave of a job's time until now; and what this one leaves of the time to its end.
-    past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
-    left = choices.hours * 3600
-    factor = np.fmin(past[job], left / np.maximum(left + restart[job], 1e-9))
-    changes = holders[job] & ~stays
-    rate = choices.rate * np.where(changes & ~np.isnan(factor), factor, 1.0)
-    hours = choices.hours + np.where(changes, restart[job] / 3600, 0.0)
-    fair = _fair_rates(jobs.rows, pool, choices)
-    speedup = rate / fair[job]
-    late = hours > number["deadline_hours"][job]
-    late |= choices.hours <= 0
-    late |= np.isnan(hours) & ~np.isnan(number["deadline_hours"][job])
-    known = _Known(p, number["weight"], rate, speedup, hours, jobs, pool, choices)
-    value, wait, whole = OBJECTIVES[objective](known)
-    value = np.where(late | np.isnan(choices.rate), np.nan, value)
-    return Values(value, wait, speedup, hours, whole)
+    def moved(self, at: NDArray[np.int64]) -> Reals:
+        """The values of these choices where a job that runs is started again, also on the count that it has."""
+        return self._value(at, *self._after(at, np.ones(len(at), bool)))
+
+    def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> tuple[Reals, Reals, Reals]:
+        """Rate, speed-up and hours left of these choices, of which some begin with a restart."""
+        job, rate, hours = self.choices.job[at], self.choices.rate[at], self.choices.hours[at]
+        restart, left = self.jobs.number["restart_seconds"][job], hours * 3600
+        # As in eq. 16, what this one leaves of the time to the end.
+        factor = np.fmin(self.past[job], left / np.maximum(left + restart, 1e-9))
+        rate = rate * np.where(restarts & ~np.isnan(factor), factor, 1.0)
+        return rate, rate / self.fair[job], hours + np.where(restarts, restart / 3600, 0.0)
+
+    def _value(self, at: NDArray[np.int64], rate: Reals, speedup: Reals, hours: Reals) -> Reals:
+        deadline = self.jobs.number["deadline_hours"][self.choices.job[at]]
+        late = (hours > deadline) | (self.choices.hours[at] <= 0) | (np.isnan(hours) & ~np.isnan(deadline))
+        value = self.worth(_After(at, self.choices.job[at], rate, speedup, hours))
+        return np.where(late | np.isnan(self.choices.rate[at]), np.nan, value)
 
 
 class _Known(NamedTuple):
-    """What the objectives look at: of each choice, its rate, speed-up and hours after the move."""
+    """What the objectives know before: `hours` are left on each choice after the move."""
 
     p: float
     weight: Reals
-    rate: Reals
-    speedup: Reals
     hours: Reals
     jobs: Jobs
     pool: Pool
     choices: Choices
 
 
-_Worth = tuple[Reals, Reals, Callable[[float], float]]
-"""Of every choice, of waiting, and what makes the objective of their sum."""
+class _After(NamedTuple):
+    """Some choices, their jobs, and their rate, speed-up and hours after the move."""
+
+    at: NDArray[np.int64]
+    job: NDArray[np.int64]
+    rate: Reals
+    speedup: Reals
+    hours: Reals
+
+
+_Worth = tuple[Callable[[_After], Reals], Reals, Callable[[float], float]]
+"""The value of choices, of waiting, and what makes the objective of their sum."""
 
 
 def _smallest(jobs: int, choices: Choices, values: Reals) -> Reals:
@@ -113,10 +124,8 @@ def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
 
 def _fair(it: _Known) -> _Worth:
     least = WAITING_SHARE if it.p <= 0 else 0.0
-    total = (
-        it.weight[np.bincount(it.choices.job[~np.isnan(it.choices.rate)], minlength=it.jobs.rows) > 0].sum()
-        or 1.0
-    )
+    can = np.bincount(it.choices.job[~np.isnan(it.choices.rate)], minlength=it.jobs.rows) > 0
+    total = it.weight[can].sum() or 1.0
     sign = -1.0 if it.p < 0 else 1.0
 
     def worth(s: Reals) -> Reals:
@@ -127,34 +136,41 @@ def _fair(it: _Known) -> _Worth:
             return float(np.exp(value / total))
         return float((max(sign * value, 0.0) / total) ** (1 / it.p)) if value else 0.0
 
-    value = it.weight[it.choices.job] * worth(np.maximum(it.speedup, least))
-    return value, it.weight * worth(np.full(it.jobs.rows, least)), whole
+    wait = it.weight * worth(np.full(it.jobs.rows, least))
+    return lambda after: it.weight[after.job] * worth(np.maximum(after.speedup, least)), wait, whole
 
 
 def _throughput(it: _Known) -> _Worth:
     least = _smallest(it.jobs.rows, it.choices, it.choices.rate)
-    job = it.choices.job
-    return it.weight[job] * it.rate / least[job], np.zeros(it.jobs.rows), float
+    return (
+        lambda after: it.weight[after.job] * after.rate / least[after.job],
+        np.zeros(it.jobs.rows),
+        float,
+    )
 
 
 def _finish(it: _Known) -> _Worth:
     long = _smallest(it.jobs.rows, it.choices, it.choices.hours)
     known = ~np.isnan(long)
-    fewest = _smallest(it.jobs.rows, it.choices, it.choices.gpus.astype(float))
-    drain = (long * fewest)[known].sum() / it.pool.total
-    shortest = long[known].min(initial=np.inf)
-    # Smith's rule (1956): of jobs that cannot all run, first those with the most weight for their hours.
-    wait = it.weight * (long + drain * shortest / np.maximum(long, 1e-12))
-    return -it.weight[it.choices.job] * it.hours, -np.where(known, wait, 0.0), lambda value: -value
+    wait = np.zeros(it.jobs.rows)
+    if known.any():
+        fewest = _smallest(it.jobs.rows, it.choices, it.choices.gpus.astype(float))
+        drain = (long * fewest)[known].sum() / it.pool.total
+        # Smith's rule (1956): of jobs that cannot all run, first those with the most weight for their hours.
+        wait = it.weight * (long + drain * long[known].min() / np.maximum(long, 1e-12))
+    return (
+        lambda after: -it.weight[after.job] * after.hours,
+        -np.where(known, wait, 0.0),
+        lambda value: -value,
+    )
 
 
 def _cost(it: _Known) -> _Worth:
-    price = np.array([kind.price for kind in it.pool.kinds])[it.choices.kind]
-    cost = price * it.choices.gpus * it.hours
-    known = cost[~np.isnan(cost)]
-    dearest = 2 * known.max(initial=0.0)
+    a_gpu_hour = np.array([kind.price for kind in it.pool.kinds])[it.choices.kind] * it.choices.gpus
+    cost = a_gpu_hour * it.hours
+    dearest = 2 * cost[~np.isnan(cost)].max(initial=0.0)
     due = np.where(np.isnan(it.jobs.number["deadline_hours"]), 1.0, _DEADLINE)
-    return -cost, -it.weight * dearest * due, lambda value: -value
+    return lambda after: -a_gpu_hour[after.at] * after.hours, -it.weight * dearest * due, lambda value: -value
 
 
 OBJECTIVES: dict[str, Callable[[_Known], _Worth]] = {

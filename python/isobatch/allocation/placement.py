@@ -3,6 +3,7 @@ for."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush, heapreplace
@@ -45,13 +46,12 @@ class _Space:
         self.costs: dict[int, list[tuple[int, int, str]]] = {}
 
     @cached_property
-    def stays(self) -> dict[str, list[Want]]:
-        """Who may have to go, by node."""
-        found: dict[str, list[Want]] = {}
+    def stays(self) -> dict[str, list[int]]:
+        """Jobs that may have to go, by node."""
+        found = defaultdict(list)
         for job, mine in self.staying.items():
-            want = Want(job, sum(mine.values()), mine)
             for name in mine:
-                found.setdefault(name, []).append(want)
+                found[name].append(job)
         return found
 
     def take(self, on: Held) -> None:
@@ -104,7 +104,7 @@ class _Space:
             else:
                 for want in going:
                     for node, freed in want.held.items():
-                        self.stays[node].remove(want)
+                        self.stays[node].remove(want.job)
                         self.take({node: -freed})
                 return going
         return []
@@ -112,7 +112,8 @@ class _Space:
     def _going(self, name: str, need: int) -> tuple[int, list[Want]]:
         """Who has to go from a node, the smallest first, and their GPUs; nobody where that is not enough."""
         short, going = need - self.free[name], []
-        for want in sorted(self.stays[name], key=lambda want: (want.gpus, want.job)):
+        wants = [Want(job, sum(self.staying[job].values()), self.staying[job]) for job in self.stays[name]]
+        for want in sorted(wants, key=lambda want: (want.gpus, want.job)):
             if short > 0:
                 going.append(want)
                 short -= want.held[name]

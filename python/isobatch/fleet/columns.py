@@ -369,6 +369,8 @@ def _number(cell: float) -> float | None:
 
 def cells_of(column: Any) -> list[Any]:
     """Reads a column of NumPy or Arrow as Python's values; None where one is not known."""
+    if isinstance(column, list):
+        return column
     found: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
     if getattr(column, "dtype", np.dtype(object)).kind in "biu":
         return found
@@ -387,8 +389,11 @@ def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | Non
     return None
 
 
-def floats_of(cells: list[Any]) -> NDArray[np.float64]:
-    """Reads cells' numbers, also those that are texts; NaN where one is none."""
+def floats_of(column: Any) -> NDArray[np.float64]:
+    """Reads the numbers of a column or of its cells, also those that are texts; NaN where one is none."""
+    if type(column) is np.ndarray and column.dtype.kind in "iuf":
+        return column.astype(np.float64)
+    cells = cells_of(column)
     if {*map(type, cells)} <= {int, float, type(None)}:
         with suppress(OverflowError):  # an int that no double holds
             return np.array(cells, np.float64)
