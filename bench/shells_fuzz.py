@@ -102,8 +102,8 @@ FULL = 8 << 20
 MOST = 100
 LONG = 1_000
 """Commands that isobatch follows; a script of more has a loop."""
-READS = re.compile(r"""(?<!<)<(?![<&(])|[\\]<|>&?\s*["']*[*?~/]|\$\([^)]*torchrun|`[^`]*torchrun""")
-"""A file that is not there, without which bash does not start a command; a name of a file that bash refuses; a command in `$( … )`, which is no training."""
+READS = re.compile(r""">&?\s*["']*[*?~/]|\$\([^)]*torchrun|`[^`]*torchrun""")
+"""A name of a file that bash refuses; a command in `$( … )`, which is no training."""
 
 
 def mutated(rng: random.Random) -> str:

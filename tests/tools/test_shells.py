@@ -181,6 +181,13 @@ REFUSED = {
         "L=\n{ torchrun t.py; } > $L",
         "line 2: a redirection needs one file, and has 0 words",
     ),
+    "a file that is not there": ("torchrun t.py --lr 1 < nofile", "line 1: a redirection from a file is not"),
+    "a file of several": ("{ torchrun t.py; } < nofile", "line 1: a redirection from a file is not"),
+    "a quote in a default": ('torchrun "${A-\'}"', r"line 1: \$\{A-'"),
+    "a name that the run ends": (
+        'X=1\neval "torchrun $1 \\$X$?"',
+        "line 2: a name that goes on in what only the run knows",
+    ),
     "a bracket behind two dollars": (
         'torchrun t.py "$${NAME" x\necho "}"',
         r"line 1: \$\$ before a bracket is not read",
@@ -211,11 +218,23 @@ ENDED = [name for name in REFUSED if name.endswith(("ends it", "ends the script"
 
 
 @pytest.mark.parametrize(
-    "name", [*ENDED, "several files", "files of several", "a bracket behind two dollars"]
-)
+    "name",
+    [
+        *ENDED, "several files", "files of several", "a bracket behind two dollars",
+        "a file that is not there", "a file of several",
+    ],
+)  # fmt: skip
 def test_bash_does_not_run_it_either(name, tmp_path):
     others = [] if name in ENDED else [["torchrun", "2"]]
     assert bash(f"torchrun 1\n{REFUSED[name][0]}\ntorchrun 2", tmp_path) == [["torchrun", "1"], *others]
+
+
+@pytest.mark.parametrize("branch", ["${A[@]}", "$Ae6"])
+def test_an_operand_that_may_be_empty_counts_also_where_it_is_not_taken(branch, tmp_path):
+    text = f"X=2\ntorchrun --lr 1 --bs $((X > 1 ? 5 : {branch}))"
+    assert "is not known" in why(arguments(text)["bs"])
+    assert bash(text, tmp_path) == []
+    assert bash(f"A=1 Ae6=1\n{text}", tmp_path) == [["torchrun", "--lr", "1", "--bs", "5"]]
 
 
 def test_a_way_out_of_some_runs_leaves_what_follows_to_the_others():

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from isobatch.tools.literals import Scope
+from isobatch.tools.literals import Scope, put
 from isobatch.tools.page import Unknown
 
 TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
@@ -237,9 +237,7 @@ class CallScope(Scope, ABC):
             self._may_be_set([name] if isinstance(name, str) else OPEN, why)
         else:
             lost = Unknown(why=why)
-            settings.update(
-                {name: value} if isinstance(name, str) else dict.fromkeys({*OPEN, *settings}, lost)
-            )
+            put(settings, {name: value} if isinstance(name, str) else dict.fromkeys({*OPEN, *settings}, lost))
 
     def _holder(self, node: ast.Call) -> Any:
         return self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
@@ -252,8 +250,7 @@ class CallScope(Scope, ABC):
         tables = [self.value(word.value) for word in node.keywords if word.arg is None]
         lost = Unknown(why=f"may be in ** (line {node.lineno}), which has no literal value")
         is_open = not all(isinstance(it, dict) for it in tables)
-        for name, key, default in table:
-            of[key] = given.get(name, lost if is_open else default)
+        put(of, {key: given.get(name, lost if is_open else default) for name, key, default in table})
         return of
 
     def _may_be_set(self, names: Iterable[str], why: str) -> None:

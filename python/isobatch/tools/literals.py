@@ -56,10 +56,10 @@ class Scope:
         elif isinstance(target, ast.Attribute | ast.Subscript):
             holder, key = self.value(target.value), self.key(target)
             if isinstance(holder, dict) and isinstance(key, str):
-                holder[key] = value
+                put(holder, {key: value})
             elif isinstance(holder, list):
                 if _is_index(key, holder) and isinstance(target.ctx, ast.Store):
-                    holder[key] = value
+                    holder[key] = UNKNOWN if _has(value, holder) else value
                 else:
                     holder[:] = [UNKNOWN] * max(1, len(holder))
             elif isinstance(holder, dict) and isinstance(key, Unknown):
@@ -137,7 +137,7 @@ class Scope:
         if how == "merge":
             refuse_large([changes, holder], "")
             changes = merge(changes, holder)
-        holder.update(changes)
+        put(holder, changes)
 
     def _number(self, node: ast.UnaryOp | ast.BinOp) -> Any:
         """Computes -1, 8 * 2 and 1 / 3; no powers, as their size is unbounded."""
@@ -205,6 +205,23 @@ def merge(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
             )
         out[name] = value
     return out
+
+
+def put(table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Sets values in a table; one that has the table in it is not known."""
+    lost = Unknown(why="has itself in it")
+    table.update({key: lost if _has(value, table) else value for key, value in changes.items()})
+
+
+def _has(value: Any, table: Any) -> bool:
+    """Whether a table is the value, or a part of it."""
+    inside, seen = [value], dict[int, Any]()
+    while inside:
+        one = inside.pop()
+        if isinstance(one, dict | list) and id(one) not in seen:
+            seen[id(one)] = one
+            inside += one.values() if isinstance(one, dict) else one
+    return id(table) in seen
 
 
 def _is_index(key: Any, held: list[Any]) -> bool:

@@ -126,9 +126,13 @@ class Expansion:
             mark = self.marks.mark(f"${name}", f"which {part.source} sets to what is not known")
             shell.set(name, mark if value is None else str(value))
 
-        value = None
+        value, whole = (
+            None,
+            None if reasons[0] else True,
+        )  # empty, it would be an error also where it does not count
         try:
-            value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put)
+            found = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put, runs=whole)
+            value = found if whole else None
         except ValueError as error:
             if not is_expr:
                 raise InputError(f"{part.source} cannot be computed: {error}") from None

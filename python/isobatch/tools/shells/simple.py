@@ -98,6 +98,10 @@ class SimpleReader(WordReader):
             word = self.next_word()
             if found[1] == "<<<" and of is not None:
                 of.append(Document("", False, word))
+            elif found[1] == "<" and not harmless:
+                self.fail(
+                    "a redirection from a file is not read: bash runs the command only where the file is"
+                )
             elif not harmless:
                 files.append(word)
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from isobatch.errors import InputError
+from isobatch.tools.shells.state import is_mark
 from isobatch.tools.shells.tree import NOT_COMPUTED, Output, Parameter, Part, Sum, Text, Word
 
 META = " \t\n;&|()<>"
@@ -157,10 +158,12 @@ class WordReader(ABC):
         if name:
             if name == "$" and self.char() in ("(", "{", "[", "\\"):
                 self.fail("$$ before a bracket is not read: in quotes bash looks for the bracket's end")
+            if name.isidentifier() and is_mark(self.char()):
+                self.fail("a name that goes on in what only the run knows is not read")
             if name.isidentifier() and re.match(r"\\\n[\w\\]", self.text[self.at : self.at + 3]):
                 self.fail("a name that goes on in the next line is not read")
             return Parameter(name, None, "", (), quoted, f"${name}")
-        if not quoted or char in ("\\", "["):
+        if not quoted or char in ("\\", "[") or is_mark(char):
             self.fail("a bare $, $'…' or $[…] is not read")
         return Text("$", quoted)
 
@@ -173,7 +176,7 @@ class WordReader(ABC):
             place = self.parts("]\n\"'`", quoted=True)
             self.at += self.char() == "]"
         if operator := self.match(_DEFAULT):
-            argument = self.parts("}", quoted=quoted)
+            argument = self.parts("}'" if quoted else "}", quoted=quoted)
         elif sign := self.match(_CHANGE):
             changed = True
             argument = self.parts("}")
