@@ -1,6 +1,20 @@
-"""Composed figures of a validation's report."""
+"""Composed figures of a validation's report, and a rank that has them."""
 
 from isobatch.validate.figures import AllReduceRow
+
+
+class Alone:
+    """The one rank of a group."""
+
+    rank, world_size = 0, 1
+
+    def gather(self, value):
+        return [value]
+
+    def total(self, values):
+        return values
+
+    slowest = total
 
 
 def row(time_us=100.0, samples=None, **given):

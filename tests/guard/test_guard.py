@@ -27,26 +27,15 @@ from isobatch.diagnosis import tensors
 from isobatch.guard import Cause, GuardError, gradient, guard, run
 from isobatch.guard import optimizer as guard_optimizer
 from isobatch.integrations.torch import PlanLR
+from plan_of import loop_of
 
 
-def recipe(**fields):
-    known = {
-        "effective_batch": 48,
-        "lr": 0.1,
-        "optimizer": "sgd",
-        "dataset_size": 200,
-        "duration": "2ep",
-        "warmup": "3st",
-        "micro_batch": 8,
-    }
-    return ib.Recipe(**{**known, **fields})
+def made_for(ranks, **fields):
+    return loop_of(ranks, **{"duration": "2ep", "warmup": "3st", **fields})
 
 
-def plan(**fields):
-    settings = {name: fields.pop(name) for name in ("split", "max_micro_batch") if name in fields}
-    ranks = fields.pop("ranks", 2)
-    made = ib.plan(recipe(**fields), ranks, **settings)
-    return made.to_json()
+def plan(ranks=2, **fields):
+    return made_for(ranks, **fields).to_json()
 
 
 PLAIN = plan()
@@ -140,7 +129,7 @@ def test_factors_of_groups_hide_no_mistake(train, mistake, cause, layers):
 def small(**fields):
     """A plan of one process, eight samples a step, without warmup."""
     known = {"effective_batch": 8, "warmup": "0st", "dataset_size": None, "schedule": "constant"}
-    return ib.plan(recipe(**{**known, **fields}), 1)
+    return made_for(1, **{**known, **fields})
 
 
 def linear(inputs=2, outputs=1, lr=0.1):
@@ -158,7 +147,7 @@ def step(model, optimizer, x=None):
 
 def alone(lr, set_rate=None, steps=70):
     """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
-    made = ib.plan(recipe(effective_batch=8, duration="100st", dataset_size=None), 1)
+    made = made_for(1, effective_batch=8, duration="100st", dataset_size=None)
     model, optimizer = linear(lr=lr)
     scheduler = PlanLR(optimizer, made)
     guard(made).attach(model, optimizer)
@@ -277,8 +266,8 @@ def test_who_catches_the_error_needs_no_torch():
 
 def test_what_cannot_be_guarded_is_refused():
     with pytest.raises(ib.InputError, match="infeasible"):
-        guard(ib.plan(recipe(), 1000))
-    made = ib.plan(recipe(effective_batch=8), 1)
+        guard(made_for(1000))
+    made = made_for(1, effective_batch=8)
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ib.InputError, match="list cannot be watched"):
         guard(made).attach(model, [])
@@ -488,7 +477,7 @@ def test_a_loss_without_a_loader_is_noted_once(train):
 
 
 def test_a_note_is_a_warning():
-    watch = guard(ib.plan(recipe(effective_batch=8), 1), lambda m, x: m(x).mean())
+    watch = guard(made_for(1, effective_batch=8), lambda m, x: m(x).mean())
     with pytest.warns(UserWarning, match="isobatch guard: a loss was given and no loader"):
         watch.attach(*linear())
 

@@ -9,19 +9,9 @@ from isobatch.guard import Cause
 pytest.importorskip("torch", reason="the guard needs torch")
 
 from guard.runs import run
+from plan_of import loop_of
 
-RUN = ib.plan(
-    ib.Recipe(
-        effective_batch=48,
-        lr=0.1,
-        optimizer="sgd",
-        dataset_size=200,
-        duration="4ep",
-        warmup="3st",
-        micro_batch=8,
-    ),
-    2,
-)
+RUN = loop_of(duration="4ep", warmup="3st")
 MOVES = {
     "fewer GPUs": ib.replan(ib.plan(RUN.recipe, 6, max_micro_batch=8), at_step=7, cluster=2),
     "a larger batch": ib.replan(RUN, at_step=7, effective_batch=96),

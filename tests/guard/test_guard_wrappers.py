@@ -1,25 +1,15 @@
 """The guard where gradients are sharded, where they are made inside of optimizer.step(), and where they are scaled."""
 
-import msgspec
 import pytest
 
-import isobatch as ib
 from isobatch.guard import Cause
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
 from guard.runs import NO_SHARDS, SHARDS_ON_A_CPU, run
+from plan_of import loop_of
 
 sharded = pytest.mark.skipif(not SHARDS_ON_A_CPU, reason=NO_SHARDS)
-RECIPE = ib.Recipe(
-    effective_batch=48,
-    lr=0.1,
-    optimizer="sgd",
-    dataset_size=200,
-    duration="2ep",
-    warmup="3st",
-    micro_batch=8,
-)
 MISTAKES = {
     "summed loss": (Cause.SUMMED_LOSS, "8×"),
     "no division": (Cause.NOT_DIVIDED, "3×"),
@@ -33,7 +23,7 @@ def train(two):
     """What two ranks see in a loop of `scripts/loop.py`, with a fault injected or none, by the recipe with other `fields`."""
 
     def outcomes(fields=None, fault=None, **how):
-        plan = ib.plan(msgspec.structs.replace(RECIPE, **(fields or {})), 2)
+        plan = loop_of(**{"duration": "2ep", "warmup": "3st", **(fields or {})})
         return two(run, "loop", plan.to_json(), how, fault)
 
     return outcomes

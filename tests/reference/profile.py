@@ -1,19 +1,22 @@
-"""A profile of a workload, with all its constants known."""
+"""Profiles of a workload: one with all its constants known, and any other by what differs from a plain one."""
 
 import isobatch as ib
 
-PROFILE = ib.Profile(
-    gradient_bytes=1e8,
-    compute_constant=ib.Constant(value=0.01, error=0.001),
-    compute_per_sample=ib.Constant(value=0.001),
-    update=ib.Constant(value=0.002),
-    overlap=ib.Constant(value=3.0),
-    intra_latency_us=ib.Constant(value=5.0),
-    intra_gb_s=ib.Constant(value=100.0),
-    inter_latency_us=ib.Constant(value=20.0),
-    inter_gb_s=ib.Constant(value=10.0),
-    memory_fixed_gib=ib.Constant(value=8.0),
-    memory_per_sample_gib=ib.Constant(value=0.5),
-    memory_sharded_gib=ib.Constant(value=3.0),
-    noise_scale=ib.Constant(value=2000.0),
-)
+PLAIN = {
+    "compute_constant": 0.01, "compute_per_sample": 0.001, "overlap": 2.0, "intra_latency_us": 5.0, "intra_gb_s": 20.0,
+    "inter_latency_us": 20.0, "inter_gb_s": 2.0, "memory_fixed_gib": 10.0, "memory_per_sample_gib": 0.5,
+}  # fmt: skip
+MORE = {"compute_floor", "update", "lead", "memory_sharded_gib", "noise_scale"}
+
+
+def profile_of(**changes):
+    """A profile whose gradient has 100 MB; of the constants numbers will do."""
+    fields = {"gradient_bytes": 1e8, **PLAIN, **changes}
+    numbers = [name for name in PLAIN.keys() | MORE if isinstance(fields.get(name), float)]
+    return ib.Profile(**fields | {name: ib.Constant(value=fields[name]) for name in numbers})
+
+
+PROFILE = profile_of(
+    compute_constant=ib.Constant(value=0.01, error=0.001), update=0.002, overlap=3.0, intra_gb_s=100.0, inter_gb_s=10.0,
+    memory_fixed_gib=8.0, memory_sharded_gib=3.0, noise_scale=2000.0,
+)  # fmt: skip

@@ -2,26 +2,13 @@
 
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
 
+from composed.figures import Alone
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Options, Verdict
 from isobatch.validate.proofs import epoch as epochs
-
-
-class Alone:
-    rank, world_size = 0, 1
-
-    def gather(self, value):
-        return [value]
-
-    def total(self, values):
-        return values
-
-    def slowest(self, values):
-        return values
+from plan_of import loop_of
 
 
 def prove(plan):
@@ -31,8 +18,7 @@ def prove(plan):
 
 
 def made(ranks=2, **fields):
-    settings = {"effective_batch": 64, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, **fields}
-    return ib.plan(ib.Recipe(**settings), ranks)
+    return loop_of(ranks, **{"effective_batch": 64, "dataset_size": None, **fields})
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
 
 import fakecuda
+from plan_of import loop_of
 
 
 @pytest.fixture
@@ -21,9 +20,8 @@ def validate(tmp_path):
     """`validate(ranks, "--option", …, gpus=2, VARIABLE=…, **recipe)` returns the proofs by name and the report."""
 
     def run(ranks, *options, gpus=2, mib=1000, nodes=1, env=None, recipe=None):
-        settings = {"effective_batch": 16 * ranks, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8}
-        made = ib.Recipe(**{**settings, "dataset_size": 200, "duration": "40st", **(recipe or {})})
-        ib.plan(made, ranks * nodes).save(tmp_path / "plan.json")
+        made = loop_of(ranks * nodes, **{"effective_batch": 16 * ranks, **(recipe or {})})
+        made.save(tmp_path / "plan.json")
         command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
         # Not over a limit because this machine is busy.
         command += ["--phase-seconds", "240", "--nproc-per-node", str(ranks), "-o", "report.json", *options]
@@ -150,10 +148,7 @@ def test_a_gpu_that_has_too_little_memory(validate):
 
 @pytest.mark.slow
 def test_a_probe_on_a_gpu(tmp_path):
-    recipe = ib.Recipe(
-        effective_batch=32, lr=0.1, optimizer="sgd", dataset_size=200, duration="8st", micro_batch=8
-    )
-    ib.plan(recipe, 2).save(tmp_path / "plan.json")
+    loop_of(effective_batch=32, duration="8st").save(tmp_path / "plan.json")
     words = [sys.executable, "-m", "isobatch", "probe", "plan.json", "--same", "--device", "cuda"]
     words += ["--budget", "60s", "--samples", "256"]
     environment = fakecuda.environment(tmp_path, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import isobatch as ib
+from plan_of import loop_of
 
 torch = pytest.importorskip("torch", reason="the validator needs torch")
 
@@ -26,9 +26,7 @@ def validate(tmp_path):
     """`validate(ranks, "--option", …, env={…}, **recipe)` gives (exit code, report)."""
 
     def run(ranks, *options, env=None, visible="0", **fields):
-        settings = {"effective_batch": 16 * ranks, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8}
-        recipe = ib.Recipe(**{**settings, "dataset_size": 200, "duration": "40st", **fields})
-        ib.plan(recipe, ranks).save(tmp_path / "plan.json")
+        loop_of(ranks, **{"effective_batch": 16 * ranks, **fields}).save(tmp_path / "plan.json")
         command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
         command += ["--nproc-per-node", str(ranks), "-o", "report.json", *options]
         given = {
@@ -133,8 +131,7 @@ def test_the_largest_micro_batch_that_fits_the_gpu(validate):
 
 
 def test_a_notebook_that_has_used_cuda_is_told(tmp_path):
-    plan = ib.plan(ib.Recipe(effective_batch=16, lr=0.1, micro_batch=8, duration="40st"), 1)
-    plan.save(tmp_path / "plan.json")
+    loop_of(1, effective_batch=16).save(tmp_path / "plan.json")
     code = (
         "import torch; torch.zeros(1, device='cuda')\n"
         "from isobatch.validate import launch\n"

@@ -7,12 +7,11 @@ import time
 
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.hosts import Hosts, kill
 from isobatch.diagnosis.causes import Cause
+from plan_of import loop_of
 
 pytestmark = [
     pytest.mark.netns,
@@ -26,10 +25,7 @@ def plan(tmp_path):
     file = tmp_path / "plan.json"
 
     def make(ranks):
-        recipe = ib.Recipe(
-            effective_batch=64, lr=0.1, optimizer="sgd", dataset_size=2000, duration="40st", micro_batch=8
-        )
-        ib.plan(recipe, ranks).save(file)
+        loop_of(ranks, effective_batch=64, dataset_size=2000).save(file)
         return str(file)
 
     return make

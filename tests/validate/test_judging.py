@@ -5,23 +5,19 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from composed.figures import row
+from composed.figures import Alone, row
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import difference
 from isobatch.validate import Options, Verdict
 from isobatch.validate.proofs import all_reduce, epoch, gradient, step_time, workload
 from isobatch.validate.proofs.gradient import SAME
+from plan_of import loop_of
 
-PLAN = ib.plan(
-    ib.Recipe(effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=200, duration="40st", micro_batch=8),
-    2,
-)
+PLAN = loop_of()
 GROUP = SimpleNamespace(world_size=2, emulated=False, pulse=SimpleNamespace(who=lambda rank: f"rank {rank}"))
 TRAINING = SimpleNamespace(
     plan=PLAN,
@@ -102,15 +98,6 @@ def test_a_large_update_may_be_off_by_what_an_update_may():
 
 
 def test_an_epoch_of_other_steps():
-    class Alone:
-        rank, world_size = 0, 1
-
-        def gather(self, value):
-            return [value]
-
-        def total(self, values):
-            return values
-
     plan = msgspec.structs.replace(PLAN, steps_per_epoch=6)
     _, proof = epoch.judge(plan, Options(), Alone())
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.SAMPLER_COUNTS)

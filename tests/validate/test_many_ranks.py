@@ -9,12 +9,11 @@ import time
 
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp import fake
 from isobatch.validate import Options
+from plan_of import loop_of
 
 MB = 10**6
 
@@ -24,18 +23,11 @@ def found():
     """By number of ranks: the report, what was counted, and the seconds of processor time that it took."""
 
     def one(ranks):
-        recipe = ib.Recipe(
-            effective_batch=24 * ranks,
-            lr=0.1,
-            optimizer="sgd",
-            dataset_size=50_000,
-            duration="40st",
-            micro_batch=8,
-        )
+        plan = loop_of(ranks, effective_batch=24 * ranks, dataset_size=50_000)
         begun = time.process_time()
         limits = {"memory_limit_gib": 64, "phase_seconds": 1200.0}
         options = Options(extent="quick", find_micro_batch=True, noise_steps=2, **limits)
-        return *fake.validate(ib.plan(recipe, ranks), options, ranks), time.process_time() - begun
+        return *fake.validate(plan, options, ranks), time.process_time() - begun
 
     return {ranks: one(ranks) for ranks in (8, 64, 512)}
 
@@ -82,7 +74,7 @@ def test_what_hosts_say_is_in_the_report_where_nccl_then_hangs(monkeypatch):
     monkeypatch.setattr(fake.FakeGroup, "connect", hang)
     real = worker.run
     monkeypatch.setattr(worker, "run", lambda *a, **k: real(*a, publish=published.append, **k))
-    plan = ib.plan(ib.Recipe(effective_batch=64, lr=0.1, optimizer="sgd", duration="40st", micro_batch=8), 8)
+    plan = loop_of(8, effective_batch=64, dataset_size=None)
     with pytest.raises(SystemExit):
         fake.validate(plan, Options(extent="quick"), 8)
     (report,) = published

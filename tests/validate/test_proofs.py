@@ -12,21 +12,11 @@ pytest.importorskip("torch", reason="the validator needs torch")
 from ddp.validating import failed, refused, threads, validate
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Report, Verdict
-
-PLAIN = {
-    "effective_batch": 48,
-    "lr": 0.1,
-    "optimizer": "sgd",
-    "dataset_size": 200,
-    "duration": "40st",
-    "schedule": "linear",
-    "micro_batch": 8,
-}
+from plan_of import loop_of
 
 
-def made(ranks=2, *, cluster=None, split="even", max_micro_batch=None, **fields):
-    recipe = ib.Recipe(**{**PLAIN, **fields})
-    return ib.plan(recipe, cluster or ranks, split=split, max_micro_batch=max_micro_batch).to_json()
+def made(ranks=2, *, cluster=None, **fields):
+    return loop_of(cluster or ranks, schedule="linear", **fields).to_json()
 
 
 def check(two, plan, **options):

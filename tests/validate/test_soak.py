@@ -5,32 +5,22 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-import isobatch as ib
-
 pytest.importorskip("torch", reason="the validator needs torch")
-
 
 from ddp.validating import validate
 from isobatch.diagnosis.causes import Cause
 from isobatch.validate import Report, Verdict
 from isobatch.validate.figures import Soak
 from isobatch.validate.proofs import soak
+from plan_of import loop_of
 
-RECIPE = {
-    "effective_batch": 16,
-    "lr": 0.1,
-    "optimizer": "sgd",
-    "dataset_size": 200,
-    "duration": "40st",
-    "micro_batch": 8,
-}
 GROUP = SimpleNamespace(
     world_size=2, roster=[SimpleNamespace(host="a", local_rank=rank) for rank in range(2)]
 )
 
 
 def report(two, workload, **options):
-    plan = ib.plan(ib.Recipe(**RECIPE), 2).to_json()
+    plan = loop_of(effective_batch=16).to_json()
     told = two(validate, plan, workload=f"ddp.workloads:{workload}", noise_steps=0, **options)
     return msgspec.json.decode(told[0], type=Report)
 

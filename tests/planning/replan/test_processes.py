@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
+from plan_of import plan_of
 
 pytest.importorskip("torch", reason="trains in real processes")
 
-RECIPE = ib.Recipe(
-    effective_batch=12,
-    lr=0.5,
-    optimizer="sgd",
-    dataset_size=120,
-    duration="3ep",
-    warmup="5st",
-    schedule="linear",
-)
+RUN = {"effective_batch": 12, "lr": 0.5, "optimizer": "sgd", "dataset_size": 120, "duration": "3ep"}
+FIRST = plan_of(2, **RUN, warmup="5st", schedule="linear", max_micro_batch=3)
 
 
 def trained(*runs):
@@ -55,12 +49,11 @@ def check(notes, plans):
 
 
 def test_two_processes_stop_and_go_on_elsewhere(tmp_path):
-    first = ib.plan(RECIPE, 2, max_micro_batch=3)
-    alone = ib.replan(first, at_step=14, cluster=1)
+    alone = ib.replan(FIRST, at_step=14, cluster=1)
     moved, still = trained(
-        (tmp_path / "moved", [(14, first), (30, alone)]), (tmp_path / "still", [(30, first)])
+        (tmp_path / "moved", [(14, FIRST), (30, alone)]), (tmp_path / "still", [(30, FIRST)])
     )
-    check(moved, [first, alone])
+    check(moved, [FIRST, alone])
     # Every step saw the same samples as without the move: so did the weight, but for the order of sums.
     assert moved[-1][0]["weight"] == pytest.approx(still[-1][0]["weight"], rel=1e-12)
     assert moved[-1][0]["weight"] != pytest.approx(3, rel=1e-12)
@@ -68,8 +61,7 @@ def test_two_processes_stop_and_go_on_elsewhere(tmp_path):
 
 @pytest.mark.slow
 def test_to_another_batch_and_to_five_that_do_not_divide(tmp_path):
-    first = ib.plan(RECIPE, 2, max_micro_batch=3)
-    larger = ib.replan(first, at_step=13, cluster=3, effective_batch=24)
+    larger = ib.replan(FIRST, at_step=13, cluster=3, effective_batch=24)
     uneven = ib.replan(larger, at_step=15, cluster=5, effective_batch=12, split="uneven")
-    (notes,) = trained((tmp_path / "run", [(13, first), (15, larger), (uneven.total_steps, uneven)]))
-    check(notes, [first, larger, uneven])
+    (notes,) = trained((tmp_path / "run", [(13, FIRST), (15, larger), (uneven.total_steps, uneven)]))
+    check(notes, [FIRST, larger, uneven])

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 import isobatch as ib
 from allocation import pools
+from plan_of import EPOCHS, plan_of, recipe_of
 
-RECIPE = ib.Recipe(
-    effective_batch=256,
-    lr=0.1,
-    optimizer="sgd",
-    dataset_size=5120,
-    duration="10ep",
-    warmup="1ep",
-    min_lr=0.001,
-)
+RECIPE = recipe_of(**EPOCHS, min_lr=0.001)
 
 
 def run_of(recipe=RECIPE, gpus=8, **asked):
@@ -131,8 +124,7 @@ def test_a_run_of_any_length_moves_at_once(dataset, there):
 
 
 def test_a_move_that_drops_the_rest_of_the_last_epoch_adds_no_step():
-    recipe = ib.Recipe(effective_batch=32, lr=0.1, dataset_size=197, duration="1ep", drop_last=True)
-    run = ib.plan(recipe, 2)
+    run = plan_of(2, effective_batch=32, dataset_size=197, duration="1ep", drop_last=True)
     moved = ib.replan(run, at_step=5, effective_batch=128)
     assert (run.total_steps, moved.total_steps) == (6, 5)
     assert moved.position(5) == (5, 197, 1, 0)
@@ -148,10 +140,7 @@ def test_a_move_that_drops_the_rest_of_the_last_epoch_adds_no_step():
     at=st.integers(1, 200),
 )
 def test_no_move_steps_beyond_the_run(batch, dataset, epochs, to, at):
-    recipe = ib.Recipe(
-        effective_batch=batch, lr=0.1, dataset_size=dataset, duration=f"{epochs}ep", drop_last=True
-    )
-    run = ib.plan(recipe, 2)
+    run = plan_of(2, effective_batch=batch, dataset_size=dataset, duration=f"{epochs}ep", drop_last=True)
     assume(at < run.total_steps)
     moved = ib.replan(run, at_step=at, effective_batch=to)
     assert moved.position(moved.total_steps).epoch <= epochs
@@ -174,16 +163,7 @@ def test_a_moved_plan_is_a_file(tmp_path):
 
 
 def test_adascale_counts_its_gain():
-    recipe = ib.Recipe(
-        effective_batch=256,
-        lr=0.1,
-        optimizer="sgd",
-        duration="1000st",
-        sigma_sq=3.0,
-        mu_sq=1.0,
-        schedule="linear",
-    )
-    run = run_of(recipe)
+    run = plan_of(8, optimizer="sgd", duration="1000st", sigma_sq=3.0, mu_sq=1.0, schedule="linear")
     moved = ib.replan(run, at_step=100, effective_batch=1024, rule="adascale")
     gain = (3 + 1) / (3 / 4 + 1)
     assert moved.total_steps == 100 + ceil(900 / gain)
@@ -191,21 +171,20 @@ def test_adascale_counts_its_gain():
 
 
 def test_a_run_without_a_length_still_has_a_place_in_the_data():
-    recipe = ib.Recipe(effective_batch=64, lr=0.1, dataset_size=1000)
-    move = ib.replan(run_of(recipe), at_step=20, cluster=4).moves[0]
+    run = plan_of(8, effective_batch=64, dataset_size=1000)
+    move = ib.replan(run, at_step=20, cluster=4).moves[0]
     assert (move.samples, move.epoch, move.offset) == (1280, 1, 256)
 
 
 def test_without_a_dataset_there_is_no_place():
-    move = ib.replan(
-        run_of(ib.Recipe(effective_batch=64, lr=0.1, duration="1e5sp")), at_step=20, cluster=4
-    ).moves[0]
+    run = plan_of(8, effective_batch=64, duration="1e5sp")
+    move = ib.replan(run, at_step=20, cluster=4).moves[0]
     assert (move.samples, move.epoch, move.offset) == (1280, None, None)
 
 
 def test_what_is_left_too_small_for_a_step_is_dropped_and_said():
-    recipe = ib.Recipe(effective_batch=100, lr=0.1, dataset_size=1000, duration="5ep", drop_last=True)
-    run = run_of(recipe, 4, max_micro_batch=5)
+    fields = {"effective_batch": 100, "dataset_size": 1000, "duration": "5ep", "drop_last": True}
+    run = plan_of(4, **fields, max_micro_batch=5)
     moved = ib.replan(run, at_step=9, effective_batch=400, max_micro_batch=100)
     move = moved.moves[0]
     assert (move.epoch, move.offset, move.skipped_samples, move.repeated_samples) == (1, 0, 100, 0)
@@ -214,26 +193,24 @@ def test_what_is_left_too_small_for_a_step_is_dropped_and_said():
 
 
 def test_a_run_that_a_move_has_ended_moves_no_more():
-    recipe = ib.Recipe(effective_batch=48, lr=0.1, convention="megatron", duration="54321sp")
-    moved = ib.replan(run_of(recipe, 8), at_step=1125, effective_batch=512)
+    run = plan_of(8, effective_batch=48, convention="megatron", duration="54321sp")
+    moved = ib.replan(run, at_step=1125, effective_batch=512)
     assert moved.total_steps == 1125
     with pytest.raises(ib.InputError, match="ends at step 1,125, where it moved"):
         ib.replan(moved, at_step=1125, cluster=4)
 
 
 def test_a_layout_that_pads_more_says_so():
-    recipe = ib.Recipe(effective_batch=60, lr=0.1, dataset_size=1000, duration="5ep")
-    moved = ib.replan(run_of(recipe, 4), at_step=1, cluster=3)
+    run = plan_of(4, effective_batch=60, dataset_size=1000, duration="5ep")
+    moved = ib.replan(run, at_step=1, cluster=3)
     left = 1000 - 60
     assert moved.moves[0].repeated_samples == -left % 3 - -left % 4
 
 
 def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_served():
     # On 2 replicas the rest of an epoch that 8 drop is served: one step more, at a slower pace of the schedule.
-    recipe = ib.Recipe(
-        effective_batch=48, lr=0.1, optimizer="sgd", dataset_size=5120, duration="4ep", drop_last=True
-    )
-    moved = ib.replan(run_of(recipe, 8, max_micro_batch=8), at_step=370, cluster=2)
+    fields = EPOCHS | {"effective_batch": 48, "duration": "4ep", "drop_last": True, "warmup": None}
+    moved = ib.replan(plan_of(8, **fields, max_micro_batch=8), at_step=370, cluster=2)
     again = ib.replan(moved, at_step=372, cluster=2)
     assert (moved.total_steps, len(again.moves)) == (425, 2)
     assert again.schedule == moved.schedule

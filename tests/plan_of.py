@@ -1,0 +1,23 @@
+"""Plans in one call: fields of a recipe and settings together, over those that most tests share."""
+
+import isobatch as ib
+
+SETTINGS = {*ib.Settings._fields, "profile", "strict"}
+EPOCHS = {"optimizer": "sgd", "dataset_size": 5120, "duration": "10ep", "warmup": "1ep"}
+LOOP = {"effective_batch": 48, "optimizer": "sgd", "dataset_size": 200, "micro_batch": 8}
+
+
+def recipe_of(**fields):
+    """A recipe of 256 samples a step, but for what is given."""
+    return ib.Recipe(**{"effective_batch": 256, "lr": 0.1} | fields)
+
+
+def plan_of(cluster, **asked):
+    """The plan of such a recipe with the settings that are among what is asked."""
+    settings = {name: asked.pop(name) for name in [*asked] if name in SETTINGS}
+    return ib.plan(recipe_of(**asked), cluster, **settings)
+
+
+def loop_of(ranks=2, **asked):
+    """The plan of a small loop of real ranks."""
+    return plan_of(ranks, **{**LOOP, "duration": "40st", **asked})
