@@ -4,22 +4,15 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from isobatch import Constant, Profile
+from reference.profile import profile_of
 
 
 def profile(*, per_sample=0.001, sync_gb_s=10.0, noise=None, gpu=None):
     """A workload whose all-reduce takes longer over the network than in a node."""
-    return Profile(
-        gradient_bytes=1e8,
-        compute_constant=Constant(value=0.01),
-        compute_per_sample=Constant(value=per_sample),
-        overlap=Constant(value=1),
-        intra_latency_us=Constant(value=5),
-        intra_gb_s=Constant(value=sync_gb_s),
-        inter_latency_us=Constant(value=20),
-        inter_gb_s=Constant(value=sync_gb_s / 4),
-        noise_scale=None if noise is None else Constant(value=noise),
-        gpu=gpu,
+    links = {"intra_gb_s": float(sync_gb_s), "inter_gb_s": sync_gb_s / 4}
+    memory = {"memory_fixed_gib": None, "memory_per_sample_gib": None}
+    return profile_of(
+        compute_per_sample=per_sample, overlap=1.0, noise_scale=noise, gpu=gpu, **links, **memory
     )
 
 

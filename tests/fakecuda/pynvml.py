@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 
 import contexts
+
 from composed.nvml import Nvml, NVMLError
 
 FIRST_BUS = 0x3B

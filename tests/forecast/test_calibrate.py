@@ -49,18 +49,34 @@ def noisy(rng, value, count=20):
     return tuple((value * noise).tolist())
 
 
+def step(gpus=1, micro_batch=8, accumulation=1, step_seconds=(0.1,), **more):
+    split = {"gpus": gpus, "gpus_per_node": 8, "micro_batch": micro_batch, "accumulation": accumulation}
+    return StepRecord(**split, step_seconds=step_seconds, **more)
+
+
+def reduced(size, seconds, gpus=8):
+    return AllReduceRecord(gpus=gpus, gpus_per_node=8, bytes=size, seconds=seconds)
+
+
+def sync_seconds(truth, gpus, size):
+    one = msgspec.structs.replace(truth, gradient_bytes=size)
+    return float(one.forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
+
+
+def with_constants(truth, **constants):
+    given = {
+        name: value if name == "gradient_bytes" else Constant(value=value)
+        for name, value in constants.items()
+    }
+    return msgspec.structs.replace(truth, **given)
+
+
 def measure(truth, rng, *, table, micro_batches=(4, 16, 64), gpus=(1, 2, 4, 8, 16, 32)):
     points = [(g, b, a) for g in gpus for b in micro_batches for a in (1, 4) if rng.random() < 0.7]
-    steps = tuple(
-        StepRecord(gpus=g, gpus_per_node=8, micro_batch=b, accumulation=a, step_seconds=noisy(rng, t))
-        for (g, b, a), t in zip(points, seconds(truth, points), strict=True)
-    )
+    steps = tuple(step(*at, noisy(rng, t)) for at, t in zip(points, seconds(truth, points), strict=True))
     reduces = []
     for g, size in [(g, size) for g in (8, 16, 32) for size in (1e6, 1e7, 1e8, 1e9)] if table else []:
-        one = msgspec.structs.replace(truth, gradient_bytes=size).forecast(gpus=g, micro_batch=1)[
-            "sync_seconds"
-        ]
-        reduces.append(AllReduceRecord(gpus=g, gpus_per_node=8, bytes=size, seconds=noisy(rng, one[0])))
+        reduces.append(reduced(size, noisy(rng, sync_seconds(truth, g, size)), g))
     return Measurements(gradient_bytes=truth.gradient_bytes, steps=steps, all_reduce=tuple(reduces))
 
 
@@ -114,47 +130,30 @@ def test_beside_adaptdl_on_the_same_data():
 
 def test_a_time_that_is_flat_for_small_batches():
     rng = np.random.default_rng(3)
-    truth = msgspec.structs.replace(
-        random_truth(rng),
-        compute_constant=Constant(value=0.001),
-        compute_per_sample=Constant(value=0.001),
-        compute_floor=Constant(value=0.02),
-    )
+    flat = {"compute_constant": 0.001, "compute_per_sample": 0.001, "compute_floor": 0.02}
+    truth = with_constants(random_truth(rng), **flat)
     profile = calibrate(measure(truth, rng, table=True, micro_batches=(1, 2, 4, 8, 32, 64, 128)))
     assert profile.compute_floor.value == pytest.approx(0.02, rel=0.1)
 
 
 def test_what_runs_before_the_first_gradients_is_found():
     rng = np.random.default_rng(5)
-    truth = msgspec.structs.replace(
-        random_truth(rng),
-        gradient_bytes=1e8,
-        compute_constant=Constant(value=0.01),
-        compute_per_sample=Constant(value=0.001),
-        inter_gb_s=Constant(value=2.0),
-        overlap=Constant(value=4.0),
-        lead=Constant(value=0.4),
-    )
+    known = {"gradient_bytes": 1e8, "compute_constant": 0.01, "compute_per_sample": 0.001, "inter_gb_s": 2.0}
+    truth = with_constants(random_truth(rng), **known, overlap=4.0, lead=0.4)
     profile = calibrate(measure(truth, rng, table=True, micro_batches=(4, 16, 64, 256)))
     assert profile.lead.value == pytest.approx(0.4, abs=0.1)
     errors = np.abs(seconds(profile, INSIDE) / seconds(truth, INSIDE) - 1)
     assert np.quantile(errors, 0.95) <= 0.02
-    plain = calibrate(
-        measure(msgspec.structs.replace(truth, lead=None), rng, table=True, micro_batches=(4, 16, 64, 256))
-    )
+    late = msgspec.structs.replace(truth, lead=None)
+    plain = calibrate(measure(late, rng, table=True, micro_batches=(4, 16, 64, 256)))
     assert plain.lead is None or plain.lead.value < 0.1
 
 
 def test_all_reduces_that_no_line_follows_are_looked_up():
     """Wires whose times lie up to 40 % off latency and bandwidth, as those of gloo do."""
     rng = np.random.default_rng(6)
-    truth = msgspec.structs.replace(
-        random_truth(rng),
-        gradient_bytes=1e9,
-        intra_gb_s=Constant(value=20.0),
-        inter_gb_s=Constant(value=2.0),
-        overlap=Constant(value=1.5),
-    )
+    known = {"gradient_bytes": 1e9, "intra_gb_s": 20.0, "inter_gb_s": 2.0, "overlap": 1.5}
+    truth = with_constants(random_truth(rng), **known)
     sizes = truth.gradient_bytes * np.array([0.1, 0.3, 1.0, 3.0])
     bend = np.exp(rng.uniform(-0.35, 0.35, (4, 4)))
     real = tuple(
@@ -163,13 +162,7 @@ def test_all_reduces_that_no_line_follows_are_looked_up():
             nodes=max(1, g // 8),
             bytes=tuple(sizes.tolist()),
             seconds=tuple(
-                float(
-                    msgspec.structs.replace(truth, gradient_bytes=size).forecast(gpus=g, micro_batch=1)[
-                        "sync_seconds"
-                    ][0]
-                    * factor
-                )
-                for size, factor in zip(sizes, factors, strict=True)
+                sync_seconds(truth, g, at) * by for at, by in zip(sizes, factors.tolist(), strict=True)
             ),
         )
         for g, factors in zip((4, 8, 16, 32), bend, strict=True)
@@ -177,24 +170,16 @@ def test_all_reduces_that_no_line_follows_are_looked_up():
     truth = msgspec.structs.replace(truth, all_reduce=real)
     data = measure(truth, rng, table=False, gpus=(1, 4, 8, 16, 32))
     reduces = tuple(
-        AllReduceRecord(
-            gpus=row.replicas_per_node * row.nodes, gpus_per_node=8, bytes=size, seconds=noisy(rng, time)
-        )
+        reduced(size, noisy(rng, time), row.replicas_per_node * row.nodes)
         for row in real
         for size, time in zip(row.bytes, row.seconds, strict=True)
     )
     profile = calibrate(msgspec.structs.replace(data, all_reduce=reduces))
-    assert [(row.replicas_per_node, row.nodes) for row in profile.all_reduce] == [
-        (4, 1),
-        (8, 1),
-        (8, 2),
-        (8, 4),
-    ]
+    shapes = [(row.replicas_per_node, row.nodes) for row in profile.all_reduce]
+    assert shapes == [(4, 1), (8, 1), (8, 2), (8, 4)]
     points = [(g, b, a) for g in (4, 8, 16, 32) for b in (8, 32) for a in (1, 2)]
-    looked_up = np.abs(seconds(profile, points) / seconds(truth, points) - 1)
-    by_line = np.abs(
-        seconds(msgspec.structs.replace(profile, all_reduce=()), points) / seconds(truth, points) - 1
-    )
+    line = msgspec.structs.replace(profile, all_reduce=())
+    looked_up, by_line = (np.abs(seconds(it, points) / seconds(truth, points) - 1) for it in (profile, line))
     assert looked_up.max() <= 0.05
     assert by_line.max() > 0.1
 
@@ -212,25 +197,12 @@ def test_what_was_not_measured_is_not_identified():
 
 def _one_size(truth):
     points = [(1, 8, 1), (1, 8, 4)]
-    steps = tuple(
-        StepRecord(gpus=g, gpus_per_node=8, micro_batch=b, accumulation=a, step_seconds=(float(t),))
-        for (g, b, a), t in zip(points, seconds(truth, points), strict=True)
-    )
+    steps = tuple(step(*at, (float(t),)) for at, t in zip(points, seconds(truth, points), strict=True))
     return Measurements(gradient_bytes=truth.gradient_bytes, steps=steps)
 
 
 def test_memory_is_the_line_through_the_peaks():
-    steps = tuple(
-        StepRecord(
-            gpus=1,
-            gpus_per_node=8,
-            micro_batch=b,
-            accumulation=1,
-            step_seconds=(0.1 + b,),
-            memory_gib=4 + 0.25 * b,
-        )
-        for b in (1, 8, 32)
-    )
+    steps = tuple(step(1, b, 1, (0.1 + b,), memory_gib=4 + 0.25 * b) for b in (1, 8, 32))
     profile = calibrate(Measurements(gradient_bytes=1e8, steps=steps))
     assert profile.memory_fixed_gib.value == pytest.approx(4)
     assert profile.memory_per_sample_gib.value == pytest.approx(0.25)
@@ -239,12 +211,10 @@ def test_memory_is_the_line_through_the_peaks():
 def sharded_steps(counts, micro_batches):
     """Peaks of 4 GiB, 24 GiB over the replicas, and 0.25 GiB a sample."""
     return tuple(
-        StepRecord(
-            gpus=gpus, gpus_per_node=8, micro_batch=b, accumulation=1, step_seconds=(0.1 + b,), memory_gib=4 + 24 / gpus + 0.25 * b
-        )
+        step(gpus, b, 1, (0.1 + b,), memory_gib=4 + 24 / gpus + 0.25 * b)
         for gpus in counts
         for b in micro_batches
-    )  # fmt: skip
+    )
 
 
 def test_memory_that_is_sharded_is_told_apart_by_the_replicas():
@@ -286,13 +256,6 @@ def test_a_profile_of_other_hardware_is_refused(field, value):
         merge(profile, msgspec.structs.replace(profile, **{field: value}))
 
 
-def step(**changes):
-    return StepRecord(
-        **{"gpus": 1, "gpus_per_node": 8, "micro_batch": 8, "accumulation": 1, "step_seconds": (0.1,)}
-        | changes
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -305,28 +268,16 @@ def step(**changes):
             "row 2, steps.step_seconds: micro-batch 8 × accumulation 1 on 1 GPUs takes 0.3 s",
         ),
         ({"steps": (step(), step(gpus=3, model_parallel=2))}, "steps.model_parallel: does not divide"),
-        (
-            {"all_reduce": (AllReduceRecord(gpus=8, gpus_per_node=8, bytes=1e6, seconds=(0.1,)),)},
-            "a table with one point",
-        ),
+        ({"all_reduce": (reduced(1e6, (0.1,)),)}, "a table with one point"),
         ({"gradient_bytes": 0.0}, "gradient_bytes"),
         ({"noise_scale": 0.0}, "noise_scale must be a number of samples above 0, got 0.0"),
         (
-            {
-                "all_reduce": tuple(
-                    AllReduceRecord(gpus=8, gpus_per_node=8, bytes=size, seconds=(-0.1,))
-                    for size in (1e6, 1e7)
-                )
-            },
+            {"all_reduce": tuple(reduced(size, (-0.1,)) for size in (1e6, 1e7))},
             "row 1: all_reduce.seconds must be above 0, got (-0.1,)",
         ),
         ({"bucket_bytes": (1e6, 1e6)}, "bucket_bytes: holds 2000000.0 bytes in 2"),
         (
-            {
-                "steps": tuple(
-                    step(micro_batch=b, step_seconds=(t,)) for b, t in ((1, 9), (2, 0.01), (4, 7), (8, 0.02))
-                )
-            },
+            {"steps": tuple(step(1, b, 1, (t,)) for b, t in ((1, 9), (2, 0.01), (4, 7), (8, 0.02)))},
             "the measured times do not fit the model",
         ),
     ],
@@ -372,9 +323,8 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "plan.json").write_text('{"schema": 1, "lr": 0.1}')
     assert main(["calibrate", str(tmp_path / "plan.json"), "-o", str(tmp_path / "x.json")]) == 2
     # The 2nd report's 1st step takes three times as long.
-    slow = msgspec.structs.replace(
-        data.steps[0], step_seconds=tuple(3 * it for it in data.steps[0].step_seconds)
-    )
+    first = data.steps[0]
+    slow = msgspec.structs.replace(first, step_seconds=tuple(3 * it for it in first.step_seconds))
     slow_report = msgspec.structs.replace(data, steps=(slow, *data.steps[1:]))
     (tmp_path / "slow.json").write_bytes(msgspec.json.encode(slow_report))
     files = [str(tmp_path / "alone.json"), str(tmp_path / "slow.json")]

@@ -10,30 +10,16 @@ import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile, Reduced
+from plan_of import EPOCHS, recipe_of
 from reference.goodput import optimize
+from reference.profile import MEASURED, profile_of
 
 
 def profile(**changes):
-    constants = {
-        "compute_constant": 0.01,
-        "compute_per_sample": 0.001,
-        "intra_latency_us": 5.0,
-        "intra_gb_s": 20.0,
-        "inter_latency_us": 20.0,
-        "inter_gb_s": 2.0,
-        "overlap": 2.0,
-        "memory_fixed_gib": 10.0,
-        "memory_per_sample_gib": 0.5,
-        "noise_scale": 5000.0,
-    }
-    fields = {name: Constant(value=value) for name, value in constants.items()}
-    ranges = {"micro_batch": (1, 4096), "replicas_per_node": (1, 8), "nodes": (1, 64)}
-    return Profile(**{"gradient_bytes": 1e8} | fields | ranges | changes)
+    return profile_of(**MEASURED | {"noise_scale": 5000.0} | changes)
 
 
-RECIPE = ib.Recipe(
-    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="10ep", warmup="1ep"
-)
+RECIPE = recipe_of(**EPOCHS | {"dataset_size": 100_000})
 JOB = ["--set", "effective_batch=256", "--set", "lr=0.1"]
 LONG = [*JOB, "--set", "duration=1000st"]
 NODE = ib.Cluster(nodes=2, gpus_per_node=8, memory_gib=40, price_per_gpu_hour=2.5, gpu="H100")
@@ -52,11 +38,8 @@ def test_the_columns_are_the_forecast():
     assert ib.Plan.from_json(plan.to_json()) == plan
     without = ib.plan(RECIPE, NODE)
     assert without.step_seconds is without.hours is without.cost is without.memory_gib is None
-    fields = msgspec.structs.asdict(plan)
     table = ib.plan_fleet([RECIPE], [NODE], profile=profile())
-    assert {name: table[name][0] for name in ("hours", "cost")} == {
-        name: fields[name] for name in ("hours", "cost")
-    }
+    assert (table["hours"][0], table["cost"][0]) == (plan.hours, plan.cost)
 
 
 def test_memory_caps_the_micro_batch():
@@ -91,8 +74,8 @@ def test_what_lies_outside_is_said():
     estimate = Profile.estimate(
         parameters=10**8, flops_per_sample=1e9, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
     )
-    assert {Reason.FORECAST_ESTIMATED} <= set(ib.plan(RECIPE, NODE, profile=estimate).reasons)
-    assert Reason.OUTSIDE_MEASURED not in ib.plan(RECIPE, NODE, profile=estimate).reasons
+    reasons = ib.plan(RECIPE, NODE, profile=estimate).reasons
+    assert Reason.FORECAST_ESTIMATED in reasons and Reason.OUTSIDE_MEASURED not in reasons
 
 
 def test_an_all_reduce_outside_the_table_is_said():
@@ -145,17 +128,9 @@ def test_policy_goodput_is_the_best_of_all_splits(gpus, limits):
     )
     sync = float(profile().forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
     pair = {
-        "replicas": gpus,
-        "tuned_batch": 256,
-        "max_batch": limits.get("max_batch", 4000),
-        "noise_scale": 5000.0,
-        "compute_constant": 0.01,
-        "compute_per_sample": 0.001,
-        "sync_seconds": sync,
-        "overlap": 2.0,
-    }
-    if "max_micro_batch" in limits:
-        pair["max_micro_batch"] = limits["max_micro_batch"]
+        "replicas": gpus, "tuned_batch": 256, "noise_scale": 5000.0, "compute_constant": 0.01, "compute_per_sample": 0.001,
+        "sync_seconds": sync, "overlap": 2.0, "max_batch": 4000, **limits,
+    }  # fmt: skip
     best, micro, accumulation = optimize(pair)
     assert (plan.micro_batch, plan.accumulation) == (micro, accumulation)
     efficiency = (5000 + 256) / (5000 + plan.effective_batch)

@@ -10,28 +10,13 @@ from hypothesis import strategies as st
 
 import isobatch as ib
 from isobatch.forecast.profile import GIB, Constant, Profile, Reduced
+from reference.profile import profile_of
 
 
 def measured(**changes):
-    known = {
-        "gradient_bytes": 1e8,
-        "compute_constant": 0.01,
-        "compute_per_sample": 0.001,
-        "compute_floor": 0.02,
-        "update": 0.004,
-        "intra_latency_us": 5.0,
-        "intra_gb_s": 100.0,
-        "inter_latency_us": 20.0,
-        "inter_gb_s": 10.0,
-        "overlap": 2.0,
-        "memory_fixed_gib": 10.0,
-        "memory_per_sample_gib": 0.5,
-    } | changes
-    fields = {
-        k: Constant(value=v) if isinstance(v, float) and k != "gradient_bytes" else v
-        for k, v in known.items()
-    }
-    return Profile(**{"micro_batch": (1, 64), "replicas_per_node": (1, 8), "nodes": (1, 4)} | fields)
+    known = {"compute_floor": 0.02, "update": 0.004, "intra_gb_s": 100.0, "inter_gb_s": 10.0}
+    known |= {"micro_batch": (1, 64), "replicas_per_node": (1, 8), "nodes": (1, 4)}
+    return profile_of(**known | changes)
 
 
 @given(

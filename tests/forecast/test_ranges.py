@@ -9,26 +9,17 @@ import pytest
 import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
-from isobatch.forecast.profile import Constant, Profile
+from isobatch.forecast.profile import Constant
 from isobatch.report import fleet_page, times
 from isobatch.report.counts_page import counts_page
 from isobatch.report.plan_page import plan_page
 from isobatch.report.table import plans_of
 from isobatch.words import ranged
+from reference.profile import MEASURED, profile_of
 
 
 def profile(**changes):
-    constants = {
-        "compute_constant": 0.01,
-        "compute_per_sample": 0.001,
-        "overlap": 2.0,
-        "memory_fixed_gib": 10.0,
-    }
-    constants |= {"intra_latency_us": 5.0, "intra_gb_s": 20.0, "inter_latency_us": 20.0, "inter_gb_s": 2.0}
-    fields = {name: Constant(value=value) for name, value in constants.items()}
-    fields |= {"memory_per_sample_gib": Constant(value=0.5), "scatter": 0.25}
-    ranges = {"micro_batch": (1, 4096), "replicas_per_node": (1, 8), "nodes": (1, 64)}
-    return Profile(**{"gradient_bytes": 1e8} | fields | ranges | changes)
+    return profile_of(**MEASURED | {"scatter": 0.25} | changes)
 
 
 RECIPE = ib.Recipe(effective_batch=512, lr=0.1, duration="1000000st")

@@ -5,16 +5,10 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.forecast.profile import Constant, Profile
 from isobatch.recipes.names import product_of
+from reference.profile import profile_of
 
 RECIPE = {"effective_batch": 256, "lr": 0.1}
-
-
-def profile():
-    names = ("compute_constant", "compute_per_sample", "intra_latency_us", "intra_gb_s")
-    constants = {name: Constant(value=0.01) for name in (*names, "inter_latency_us", "inter_gb_s")}
-    return Profile(gradient_bytes=1e8, overlap=Constant(value=1), **constants)
 
 
 @pytest.mark.parametrize(
@@ -28,17 +22,17 @@ def profile():
 )
 def test_the_one_field_that_is_missing_is_named(recipe, cluster, limit, reason, says):
     where = ib.Cluster(nodes=1, gpus_per_node=8, **cluster)
-    plan = ib.plan(ib.Recipe(**RECIPE, **recipe), where, profile=profile(), **limit)
+    plan = ib.plan(ib.Recipe(**RECIPE, **recipe), where, profile=profile_of(), **limit)
     assert [it.value for it in plan.reasons if it.severity == "infeasible"] == [reason]
     assert says in plan.explain() and "nodes" not in ib.Reason(reason).text
-    table = ib.plan_fleet([ib.Recipe(**RECIPE, **recipe)], [where], profile=profile(), **limit)
+    table = ib.plan_fleet([ib.Recipe(**RECIPE, **recipe)], [where], profile=profile_of(), **limit)
     assert ib.Reason.of(table["reasons"]) == [tuple(plan.reasons)]
 
 
 def test_what_is_there_is_checked():
     where = ib.Cluster(nodes=1, gpus_per_node=8, price_per_gpu_hour=1.0)
     recipe = ib.Recipe(**RECIPE, duration="9st")
-    assert ib.plan(recipe, where, profile=profile(), deadline_hours=9, budget=9).status != "infeasible"
+    assert ib.plan(recipe, where, profile=profile_of(), deadline_hours=9, budget=9).status != "infeasible"
 
 
 def test_the_summary_names_the_first_row(tmp_path, capsys):
@@ -46,7 +40,7 @@ def test_the_summary_names_the_first_row(tmp_path, capsys):
     jobs, clusters = tmp_path / "jobs.csv", tmp_path / "clusters.csv"
     jobs.write_text("job,effective_batch,lr,duration\na,256,0.1,9st\nb,256,0.1,\n")
     clusters.write_text("cluster,nodes,gpus_per_node,price_per_gpu_hour\npriced,1,8,2\nfree,1,8,\n")
-    profile().save(tmp_path / "profile.json")
+    profile_of().save(tmp_path / "profile.json")
     words = ["fleet", str(jobs), str(clusters), "--profile", str(tmp_path / "profile.json"), "--budget", "9"]
     assert main(words) == 0
     said = capsys.readouterr().err

@@ -5,12 +5,14 @@ import pytest
 
 import isobatch as ib
 from isobatch import Reason
+from plan_of import plan_of
+from reference.profile import profile_of
 
 RUN = {"dataset_size": 100_000, "duration": "10ep", "warmup": "1ep"}
 
 
 def plan(recipe, gpus=16, **settings):
-    return ib.plan(ib.Recipe(**{"effective_batch": 256, "lr": 1e-3, **RUN, **recipe}), gpus, **settings)
+    return plan_of(gpus, **{"lr": 1e-3, **RUN, **recipe}, **settings)
 
 
 @pytest.mark.parametrize("betas", [(0.0, 0.0), (0.0, 0.999), (0.9, 0.0)])
@@ -88,22 +90,13 @@ def test_auto_in_a_fleet_is_that_of_each_job():
 def test_what_no_column_can_hold_is_no_plan():
     huge = plan({"weight_decay": 1e308, "optimizer": "adamw"}, policy=2**20)
     assert huge.status == "infeasible" and Reason.TOO_LARGE in huge.reasons
-    slow = ib.Profile(
-        gradient_bytes=1e8,
-        compute_constant=ib.Constant(value=1e308),
-        compute_per_sample=ib.Constant(value=1e300),
-    )
+    slow = profile_of(compute_constant=1e308, compute_per_sample=1e300)
     assert Reason.TOO_LARGE in plan({}, gpus=1, profile=slow).reasons
 
 
 def test_megatrons_own_ramp():
-    ramp = {
-        "effective_batch": 1536,
-        "seq_len": 4096,
-        "ramp": "0:16 2.4B:320 4.8B:1536",
-        "duration": "100e9tok",
-    }
-    found = plan({**ramp, "warmup": "0st"}, gpus=8, policy="keep")
+    ramp = {"effective_batch": 1536, "seq_len": 4096, "ramp": "0:16 2.4B:320 4.8B:1536"}
+    found = plan({**ramp, "duration": "100e9tok", "warmup": "0st"}, gpus=8, policy="keep")
     assert found.status != "infeasible"
     assert found.total_steps > 100e9 / 4096 / 1536
 

@@ -6,6 +6,7 @@ PLAIN = {
     "compute_constant": 0.01, "compute_per_sample": 0.001, "overlap": 2.0, "intra_latency_us": 5.0, "intra_gb_s": 20.0,
     "inter_latency_us": 20.0, "inter_gb_s": 2.0, "memory_fixed_gib": 10.0, "memory_per_sample_gib": 0.5,
 }  # fmt: skip
+MEASURED = {"micro_batch": (1, 4096), "replicas_per_node": (1, 8), "nodes": (1, 64)}
 MORE = {"compute_floor", "update", "lead", "memory_sharded_gib", "noise_scale"}
 
 
