@@ -196,6 +196,19 @@ def price(amount: float, currency: str) -> str:
     return f"{currency}{' ' if currency[-1:].isalpha() else ''}{figure(amount)}"
 
 
+def spent(hours: float, error: float, cost: float, currency: str) -> str:
+    """A run's time, and its cost where that is known, both with their ranges; NaN is unknown.
+
+    >>> spent(2.0, 0.5, 10.0, "$"), spent(2.0, math.nan, math.nan, "$")
+    ('2 h (1 h 30 min to 2 h 30 min), $10 ($7.5 to $12.5)', '2 h')
+    """
+    took = ranged(hours, error, lambda it: duration(it * 3600))
+    if cost != cost:
+        return took
+    paid = ranged(cost, cost * error / hours if hours else None, lambda it: price(it, currency))
+    return f"{took}, {paid}"
+
+
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _MAX_NUMBER_DIGITS = 400
 

@@ -72,12 +72,9 @@ def test_a_request(files, monkeypatch, capsys):
         ({"jobs": "a.csv", "nodes": 8}, "jobs must be a list of objects"),
         ({"jobs": [], "nodes": 8, "objektive": "fair"}, "did you mean 'objective'?"),
         ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 0}, "from 1 to 1,048,576"),
-        (
-            {"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"},
-            "objective",
-        ),
+        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"}, "objective"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_request_is_answered_with_its_error(asked, said, monkeypatch, capsys):
     code, answer = request(monkeypatch, capsys, json.dumps({"allocate": asked}))
     assert code == 2

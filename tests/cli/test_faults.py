@@ -26,19 +26,13 @@ def recipe(tmp_path):
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
-        (
-            ["plan", "job.json", "--gpus", "8", "--to", "hyperpod"],
-            "isobatch counts --to hyperpod, without -o, prints it",
-        ),
+        (["plan", "job.json", "--gpus", "8", "--to", "hyperpod"], "isobatch counts --to hyperpod, without -o, prints it"),
         (
             ["counts", "--set", "effective_batch=8", "--set", "lr=1", "--to", "torchft", "-o", "page.html"],
             "isobatch counts --to torchft, without -o",
         ),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
-        (
-            ["plan", "--batch", "8"],
-            "unknown option '--batch': recipe fields go with --set effective_batch=VALUE",
-        ),
+        (["plan", "--batch", "8"], "unknown option '--batch': recipe fields go with --set effective_batch=VALUE"),
         (["plan", "--gpus", "x"], "isobatch plan: --gpus must be a whole number, at least 1, got 'x'"),
         (["plan", "--gpus", "0"], "isobatch plan: --gpus must be at least 1, got 0"),
         (["plan", "--gpus"], "isobatch plan: --gpus needs a value"),
@@ -46,10 +40,7 @@ def recipe(tmp_path):
         (["plan", "--gpus", "1,6"], "got '1,6': isobatch counts --gpus 1,6 plans several"),
         (["plan", "--gpus", "1..6"], "got '1..6': isobatch counts --gpus 1..6 plans several"),
         (["plan", "--gpus", "8", "--max-batch", "1,2"], "--max-batch"),
-        (
-            ["schedule", "cosine", "--steps", "10,20"],
-            "--steps must be a whole number, at least 1, got '10,20'",
-        ),
+        (["schedule", "cosine", "--steps", "10,20"], "--steps must be a whole number, at least 1, got '10,20'"),
         (["counts", "job.json", "--gpus", "1,024"], "without separators of thousands, got '1,024'"),
         (
             ["plan", "--gpus", "12", "--gpus-per-node", "8", "--set", "lr=1", "--set", "effective_batch=8"],
@@ -61,23 +52,14 @@ def recipe(tmp_path):
         (["fleet", "a.csv", "b.csv", "-o", ""], "isobatch fleet: -o must be a path, got ''"),
         (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
         (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
-        (
-            ["validate", "--device", "tpu"],
-            "isobatch validate: unknown --device 'tpu': there are auto, cpu, cuda",
-        ),
-        (
-            ["fleet", "a.csv", "--top", "3"],
-            "isobatch fleet: --top needs select: fastest, cheapest or goodput",
-        ),
-        (
-            ["fleet", "a.csv", "--select", "fast"],
-            "isobatch fleet: --select: unknown choice 'fast': did you mean",
-        ),
+        (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': there are auto, cpu, cuda"),
+        (["fleet", "a.csv", "--top", "3"], "isobatch fleet: --top needs select: fastest, cheapest or goodput"),
+        (["fleet", "a.csv", "--select", "fast"], "isobatch fleet: --select: unknown choice 'fast': did you mean"),
         (["fleet", "a.csv", "--policy", "grw"], "isobatch fleet: --policy must be keep, grow"),
         (["fleet", "a.csv", "-o", "/dev/null"], "is no regular file: leave -o out to write to stdout"),
         (["--completion", "fish"], "isobatch: unknown --completion 'fish': there are bash, zsh, tcsh"),
     ],
-)
+)  # fmt: skip
 def test_wrong_use_is_one_line(words, message, capsys):
     assert main(words) == 2
     captured = capsys.readouterr()

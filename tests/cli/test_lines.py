@@ -59,11 +59,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ("[null]", "the line must be an object with a recipe and a cluster, got [null]", []),
         ({"recipe": RECIPE}, "cluster is missing", ["cluster"]),
         ({"gpus": 8}, "recipe is missing", ["recipe"]),
-        (
-            {"recipe": RECIPE, "gpus": 0},
-            "gpus must be a whole number from 1 to 2,147,483,648, got 0",
-            ["gpus"],
-        ),
+        ({"recipe": RECIPE, "gpus": 0}, "gpus must be a whole number from 1 to 2,147,483,648, got 0", ["gpus"]),
         ({"recipe": RECIPE, "gpus": "8"}, "gpus must be a whole number", ["gpus"]),
         ({"recipe": RECIPE, "gpus": True}, ", got true", ["gpus"]),
         ({"recipe": {**RECIPE, "lr": None}, "gpus": 8}, "lr is missing", ["lr"]),
@@ -82,7 +78,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ({"recipe": RECIPE, "gpus": 8, "settings": {"recipe": 1}}, "unknown setting 'recipe'", ["recipe"]),
         ({"recipe": RECIPE, "gpus": 8, "settings": {"strict": True}}, "unknown setting 'strict'", ["strict"]),
     ],
-)
+)  # fmt: skip
 def test_a_bad_line_is_answered_with_its_error_and_the_others_go_on(
     monkeypatch, capsysbinary, request_, message, fields
 ):
@@ -201,23 +197,14 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     [
         (["fleet", "-", "-"], "- stands for stdin, and cannot be both jobs and clusters"),
         (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
-        (
-            ["fleet", "job.toml", "--gpus", "8"],
-            "job.toml: this is one recipe, not a table of jobs: use isobatch plan",
-        ),
+        (["fleet", "job.toml", "--gpus", "8"], "job.toml: this is one recipe, not a table of jobs: use isobatch plan"),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
-        (
-            ["fleet", "jobs.csv", "--gpus", "1..99999999999"],
-            "--gpus must be at most 2,147,483,648, got 99999",
-        ),
-        (
-            ["fleet", "jobs.csv", "--gpus", "1..2000000000"],
-            "must be at most 1,048,576 counts, got 2,000,000,000",
-        ),
+        (["fleet", "jobs.csv", "--gpus", "1..99999999999"], "--gpus must be at most 2,147,483,648, got 99999"),
+        (["fleet", "jobs.csv", "--gpus", "1..2000000000"], "must be at most 1,048,576 counts, got 2,000,000,000"),
         (["counts", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
-)
+)  # fmt: skip
 def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.chdir(tmp_path)

@@ -103,13 +103,10 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
         (["--gpus", "8", "--set", "optimzer=sgd"], "unknown field 'optimzer': did you mean 'optimizer'?"),
-        (
-            ["--gpus", "8", "--set", "lr=NaN"],
-            "isobatch plan: --set lr must be a finite number above 0, got nan",
-        ),
+        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: --set lr must be a finite number above 0, got nan"),
         (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
-)
+)  # fmt: skip
 def test_wrong_use_is_exit_2(job, capsys, words, message):
     assert main(["plan", job, *words]) == 2
     captured = capsys.readouterr()
@@ -127,18 +124,10 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         ("a.sh", "x", "use .toml, .yaml or .json; a script is read by --from (ib.Recipe.read)"),
         ("a.csv", "x", "use .toml, .yaml or .json; a table of jobs is planned by isobatch fleet"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
-        (
-            "a.json",
-            '{"schema": "isobatch.plan/2", "recipe": {}}',
-            "is a plan, not a recipe: isobatch replan moves the run",
-        ),
-        (
-            "a.toml",
-            'lr = "fast"\neffective_batch = 8',
-            "lr must be a finite number above 0, got the text 'fast'",
-        ),
+        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch replan moves the run"),
+        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text 'fast'"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_is_named(tmp_path, capsys, name, text, message):
     if name.endswith("yaml"):
         pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
@@ -207,14 +196,11 @@ def test_no_command_is_wrong_use(capsys):
 @pytest.mark.parametrize(
     ("old", "now"),
     [
-        (
-            "export",
-            "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER",
-        ),
+        ("export", "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER"),
         ("rules", "isobatch explain --rules"),
         ("laws", "isobatch estimate --laws"),
     ],
-)
+)  # fmt: skip
 def test_a_command_that_moved_says_where(capsys, old, now):
     assert main([old, "x"]) == 2
     assert capsys.readouterr().err == f"isobatch {old} is now {now}\n"

@@ -100,10 +100,7 @@ def test_cells_that_are_no_values_are_named(column, values, message):
         ({"learning_rate": 3}, "unknown setting 'learning_rate'"),
         ({"price_per_gpu_hour": 2}, "it is a field of the Cluster, or a column of the clusters of a fleet"),
         ({"precision": "bf16"}, "it is a field of the Recipe, or a column of the jobs of a fleet"),
-        (
-            {"pairs": {"job": [0], "cluster": [8]}},
-            "there is no cluster 8: without a column cluster they are numbered from 0",
-        ),
+        ({"pairs": {"job": [0], "cluster": [8]}}, "there is no cluster 8: without a column cluster they are numbered from 0"),
         ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
         ({"policy": "shrink"}, "policy must be keep, grow"),
         ({"columns": ["micro"]}, "unknown column 'micro': did you mean 'micro_batch'?"),
@@ -112,7 +109,7 @@ def test_cells_that_are_no_values_are_named(column, values, message):
         ({"pairs": {"job": [0]}}, "cluster is missing: pairs needs"),
         ({"pairs": {"job": ["z"], "cluster": [0]}}, "row 1: there is no job 'z'"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_cannot_be_used_are_named(keywords, message):
     with pytest.raises(ib.InputError) as error:
         ib.plan_fleet({"effective_batch": [256], "lr": [0.1]}, [8], **keywords)

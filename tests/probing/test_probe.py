@@ -323,23 +323,14 @@ def test_the_critical_batch_by_branches():
         (tiny.constant_samples, "cannot be reseeded: batch gives the same samples whatever its generator"),
         (tiny.not_finite, "the loss is nan before the first step, at seed 0"),
         (tiny.nan_in_training, "the loss is nan before the first step, in training mode, at seed 0"),
-        (
-            tiny.no_gradient,
-            "Workload.loss must return a tensor with a gradient: compute it by calling the model",
-        ),
-        (
-            tiny.no_tensor,
-            "Workload.loss must return a scalar tensor, got float: return the loss, without .item()",
-        ),
+        (tiny.no_gradient, "Workload.loss must return a tensor with a gradient: compute it by calling the model"),
+        (tiny.no_tensor, "Workload.loss must return a scalar tensor, got float: return the loss, without .item()"),
         (tiny.nothing_to_train, "no parameter with requires_grad: there is nothing to train"),
         (tiny.too_few_samples, "batch was asked for 4 samples, and gave a tensor of shape (2, 2)"),
         (tiny.no_weight, "the weights of a step sum to 0, not above 0"),
-        (
-            tiny.never_moves,
-            "the loss never moves: 1.5 before, at best 1.5 behind learning rates 0.0125 to 0.8, 16 samples each",
-        ),
+        (tiny.never_moves, "the loss never moves: 1.5 before, at best 1.5 behind learning rates 0.0125 to 0.8, 16 samples each"),
     ],
-)
+)  # fmt: skip
 def test_a_workload_that_cannot_be_probed_is_said_plainly(workload, said, grown):
     with pytest.raises(ib.InputError) as error:
         ib.probe(grown, workload, **SMALL)

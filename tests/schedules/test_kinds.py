@@ -90,13 +90,10 @@ def test_bad_steps(bad):
         (lambda: S.constant(0.1).with_clock([(0, NAN)]), "clock"),
         (lambda: S.Schedule.from_json("{}"), "json"),
         (lambda: S.Schedule.from_json("no"), "json"),
-        (
-            lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')),
-            "schema",
-        ),
+        (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')), "schema"),
         (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace("constant", "cubic")), "json"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_name_their_field(build, field):
     with pytest.raises(InputError) as error:
         build()

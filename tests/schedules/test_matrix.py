@@ -198,15 +198,12 @@ def test_a_misspelt_column_is_not_ignored(slip, name):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            {"lr": [0.1, float("nan")]},
-            "row 2: lr is not known: the row is infeasible, leave such rows out .job 'b'.",
-        ),
+        ({"lr": [0.1, float("nan")]}, "row 2: lr is not known: the row is infeasible, leave such rows out .job 'b'."),
         ({"lr": [0.1, None]}, "row 2: lr is not known: the row is infeasible"),
         ({"total_steps": [9, -1]}, "row 2: total_steps is not known: the job needs a duration"),
         ({"schedule": ["cosine", ""]}, "row 2: schedule is not known, as of a job with a ramp"),
     ],
-)
+)  # fmt: skip
 def test_a_row_without_a_schedule_is_named(change, says):
     with pytest.raises(InputError, match=says):
         ib.schedule_matrix({**ROW, "job": ["a", "b"], **change}, range(3))

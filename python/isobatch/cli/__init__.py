@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -57,16 +55,10 @@ _MOVED = {
 """Commands of earlier versions, and where to find what they did."""
 
 _EXTRAS = {
-    "pyarrow": "fleet",
-    "rich": "fleet",
-    "yaml": "fleet",
-    "shtab": "fleet",
-    "torch": "validate",
-    "scipy": "validate",
+    **dict.fromkeys(("pyarrow", "rich", "yaml", "shtab"), "fleet"),
+    **dict.fromkeys(("torch", "scipy"), "validate"),
+    **dict.fromkeys(("altair", "vl_convert", "jinja2"), "report"),
     "ray": "ray",
-    "altair": "report",
-    "vl_convert": "report",
-    "jinja2": "report",
 }
 """The extra that brings a package."""
 
@@ -74,12 +66,8 @@ _EXTRAS = {
 def parser_of(command: str) -> Parser:
     """Makes the parser of one command; no other command is imported."""
     module = import_module(f"isobatch.cli.{command}")
-    parser = Parser(
-        prog=f"isobatch {command}",
-        description=module.DESCRIPTION,
-        examples=module.EXAMPLES,
-        everyday=getattr(module, "EVERYDAY", None),
-    )
+    everyday = getattr(module, "EVERYDAY", None)
+    parser = Parser(f"isobatch {command}", module.DESCRIPTION, module.EXAMPLES, everyday)
     module.add(parser)
     return parser
 
@@ -141,7 +129,7 @@ def _top(words: list[str]) -> int:
             say(f"isobatch {words[0]} is now {_MOVED[words[0]]}")
             return 2
         raise unknown("command", words[0], COMMANDS)
-    top = Parser(prog="isobatch")
+    top = Parser("isobatch")
     top.add_argument("-V", "--version", action="store_true")
     top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))
     top.format_help = lambda: coloured(_help(), sys.stdout) + "\n"  # type: ignore[method-assign]
@@ -160,18 +148,16 @@ def _help() -> str:
     lines = ["usage: isobatch COMMAND [options]", "", "Tune once, train the same at any GPU count."]
     for title, group in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<10} {line}" for name, line in group.items())]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "isobatch COMMAND --help shows its everyday options and examples,",
-            "--help all every option. isobatch --completion bash|zsh|tcsh completes them.",
-            "",
-            "exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);",
-            "2 wrong use, a missing extra or unreadable input; 3 a fault of isobatch itself",
-            "(ISOBATCH_TRACEBACK=1 shows where)",
-        ]
-    )
+    return "\n".join([*lines, _BELOW])
+
+
+_BELOW = """
+isobatch COMMAND --help shows its everyday options and examples,
+--help all every option. isobatch --completion bash|zsh|tcsh completes them.
+
+exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);
+2 wrong use, a missing extra or unreadable input; 3 a fault of isobatch itself
+(ISOBATCH_TRACEBACK=1 shows where)"""
 
 
 def _failed(program: str, error: Exception) -> int:

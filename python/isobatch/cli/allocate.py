@@ -1,7 +1,5 @@
 """`isobatch allocate`: a pool of GPUs divided over jobs."""
 
-from __future__ import annotations
-
 import argparse
 
 from isobatch import words
@@ -18,20 +16,17 @@ EXAMPLES = (
     "isobatch allocate jobs.csv nodes.csv --json | jq .changes",
 )
 EVERYDAY = "--held --objective --p --policy --rule --max-micro-batch --batch-tolerance --split --profile --deadline-hours --output --json"
+_SHOWN = (
+    "job", "status", "gpus", "nodes", "micro_batch", "accumulation", "lr", "speedup", "hours_left", "why",
+)  # fmt: skip
 
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "jobs",
-        type=options.path,
-        help="a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …",
-    )
-    command.add_argument(
-        "nodes",
-        type=options.path,
-        help="a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node",
-    )
+    jobs = "a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …"
+    command.add_argument("jobs", type=options.path, help=jobs)
+    nodes = "a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node"
+    command.add_argument("nodes", type=options.path, help=nodes)
     held = {
         "--held FILE": "what each job has now: a table of job, node, gpus",
         "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
@@ -56,33 +51,18 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--json prints the whole answer, and --output writes the rows: give one or the other"
         )
-    found = allocate(
-        args.jobs, nodes, objective=args.objective, held=args.held, p=args.p, **options.settings(args)
-    )
+    how = {"objective": args.objective, "held": args.held, "p": args.p, **options.settings(args)}
+    found = allocate(args.jobs, nodes, **how)
     if args.json:
         write_json(found.to_json())
     elif args.output:
         with table_writer(args.output, {}) as write:
             write(found.table)
     else:
-        shown = (
-            "job",
-            "status",
-            "gpus",
-            "nodes",
-            "micro_batch",
-            "accumulation",
-            "lr",
-            "speedup",
-            "hours_left",
-            "why",
-        )
-        with rows_to_stdout(shown, json=False, escape_formulas=False) as write:
+        with rows_to_stdout(_SHOWN) as write:
             write(found.table)
-    running = words.counted(len(found.placement), "job")
-    say(
-        f"{running} on {words.counted(found.used, 'GPU')}, {found.idle:,} idle{f' ({found.idle_why})' if found.idle_why else ''}"
-    )
+    running, why = words.counted(len(found.placement), "job"), found.idle_why and f" ({found.idle_why})"
+    say(f"{running} on {words.counted(found.used, 'GPU')}, {found.idle:,} idle{why}")
     say(f"{found.objective} {words.figure(found.value)}, at most {words.percent(found.gap)} from the best")
     for note in found.notes:
         say(note)

@@ -1,7 +1,5 @@
 """`isobatch calibrate`: a profile from validators' reports."""
 
-from __future__ import annotations
-
 import argparse
 
 from isobatch.cli.options import option
@@ -15,9 +13,8 @@ EXAMPLES = ("isobatch calibrate report.json -o profile.json",)
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "reports", nargs="+", metavar="REPORT", help="a validator's report, or measurements, as JSON"
-    )
+    reports = "a validator's report, or measurements, as JSON"
+    command.add_argument("reports", nargs="+", metavar="REPORT", help=reports)
     option(command, "-o/--output FILE", "write the profile here, as JSON", required=True)
     option(command, "--merge FILE", "an older profile to merge with")
     option(command, "--json", "print the profile as JSON")
@@ -35,15 +32,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(profile)
     else:
-        rows = [
-            (
-                name,
-                f"{c.value:.4g}",
-                "" if c.error is None else f"± {c.error:.2g}",
-                "estimated" if c.estimated else "",
-            )
-            for name, c in profile.constants().items()
-        ]
+        rows = []
+        for name, c in profile.constants().items():
+            error = "" if c.error is None else f"± {c.error:.2g}"
+            rows.append((name, f"{c.value:.4g}", error, "estimated" if c.estimated else ""))
         show_table(("constant", "value", "95 %", ""), rows)
         print(f"measured configurations lie within ± {profile.scatter:.1%} of the model")
     if profile.unidentified:

@@ -1,7 +1,5 @@
 """`isobatch counts`: the GPU counts at which one recipe works, and why not at the others."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path
@@ -19,22 +17,10 @@ from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.tools import detect
 from isobatch.tools.platforms import PLATFORMS, write
-from isobatch.words import count, counted, duration, few, figure, percent, price, ranged, real
+from isobatch.words import count, counted, duration, few, figure, percent, price, real, spent
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
-_TIMES = (
-    "gpus",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "groups",
-    "efficiency",
-    "hours",
-    "range",
-    "gpu_hours",
-    "cost",
-    "memory_gib",
-)
+_TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
 _EXACT = ("lr",)
 
 
@@ -113,9 +99,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
-        say(
-            f"left out {counted(unfilled, 'GPU count')} that fill no whole nodes of {args.gpus_per_node} GPUs"
-        )
+        left_out = counted(unfilled, "GPU count")
+        say(f"left out {left_out} that fill no whole nodes of {args.gpus_per_node} GPUs")
     without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
     hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
     say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
@@ -147,9 +132,8 @@ def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:
     name = Path(args.source[0] if args.source else args.recipe or "the recipe").name
     title = f"{name}: what changes with the number of GPUs?"
     write(found, args.output, title=title, currency=args.currency, **shown)
-    say(
-        f"{args.output}: {counted(len(found.columns['gpus']), 'GPU count')}, {Path(args.output).stat().st_size / 1e6:.2f} MB"
-    )
+    size, many = Path(args.output).stat().st_size, len(found.columns["gpus"])
+    say(f"{args.output}: {counted(many, 'GPU count')}, {size / 1e6:.2f} MB")
 
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
@@ -239,12 +223,7 @@ def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: fl
 
 def _spent(row: dict[str, Any], currency: str) -> str:
     """Writes a run's time and cost, with their ranges."""
-    error, share = row["hours_error"], _share(row)
-    took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
-    if row["cost"] != row["cost"]:
-        return took
-    paid = ranged(row["cost"], share and row["cost"] * share, lambda cost: price(cost, currency))
-    return f"{took}, {paid}"
+    return spent(row["hours"], row["hours_error"], row["cost"], currency)
 
 
 def _of_loss(found: Any) -> str:

@@ -1,7 +1,5 @@
 """`isobatch doctor`: what a configuration will really do on a given number of GPUs."""
 
-from __future__ import annotations
-
 import argparse
 
 from isobatch.cli.options import gpu_count, option
@@ -19,9 +17,8 @@ EXAMPLES = ("isobatch doctor training_args.json --gpus 32",)
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "file", help="another tool's configuration, or a checkpoint folder of transformers' Trainer"
-    )
+    file = "another tool's configuration, or a checkpoint folder of transformers' Trainer"
+    command.add_argument("file", help=file)
     gpus = "number of GPUs that it is to run on (default: every row of a HyperPod recipe)"
     option(command, "--gpus N", gpus, type=gpu_count)
     option(command, "--tool NAME", "whose it is, where its content leaves that open")

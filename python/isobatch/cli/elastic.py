@@ -1,7 +1,5 @@
 """`isobatch elastic`: the batch that works at the most GPU counts."""
 
-from __future__ import annotations
-
 import argparse
 
 from isobatch import words

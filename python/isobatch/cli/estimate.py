@@ -30,9 +30,8 @@ EVERYDAY = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "model", nargs="?", metavar="CONFIG", help="a transformers config.json, or the folder that has it"
-    )
+    model = "a transformers config.json, or the folder that has it"
+    command.add_argument("model", nargs="?", metavar="CONFIG", help=model)
     option(command, "--parameters N", "in place of a config, such as 7e9", type=size)
     option(command, "--seq-len TOKENS", "tokens in a sample", type=count)
     computing = {
@@ -73,15 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu == "list":
         _list(SHEETS.values())
         return 0
-    lacking = {
-        "--gpu": "a data sheet (--gpu list shows all)",
-        "--seq-len": "tokens in a sample, such as 4096",
-    }
-    faults = [
-        missing(option, todo)
-        for option, todo in lacking.items()
-        if getattr(args, option[2:].replace("-", "_")) is None
-    ]
+    faults = [missing("--gpu", "a data sheet (--gpu list shows all)")] if args.gpu is None else []
+    faults += [missing("--seq-len", "tokens in a sample, such as 4096")] if args.seq_len is None else []
     if faults:
         raise together(faults)
     asked: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
@@ -117,19 +109,12 @@ def _say_how(args: argparse.Namespace, found: Any) -> None:
 
 
 def _list(sheets: Any) -> None:
-    rows = [
-        (
-            sheet.name,
-            sheet.title,
-            f"{sheet.memory_gb:g}",
-            f"{sheet.memory_gb_s:g}",
-            *(f"{sheet.tflops.get(name, ''):g}" if name in sheet.tflops else "" for name in ("bf16", "fp16", "tf32", "fp32")),
-            f"{sheet.link} {sheet.link_gb_s:g}",
-            sheet.source,
-        )
-        for sheet in sheets
-    ]  # fmt: skip
-    show_table(("gpu", "", "GB", "GB/s", "bf16", "fp16", "tf32", "fp32", "link, GB/s", "source"), rows)
+    formats, rows = ("bf16", "fp16", "tf32", "fp32"), []
+    for it in sheets:
+        speeds = [f"{it.tflops[name]:g}" if name in it.tflops else "" for name in formats]
+        memory, link = (f"{it.memory_gb:g}", f"{it.memory_gb_s:g}"), f"{it.link} {it.link_gb_s:g}"
+        rows.append((it.name, it.title, *memory, *speeds, link, it.source))
+    show_table(("gpu", "", "GB", "GB/s", *formats, "link, GB/s", "source"), rows)
 
 
 def _ends(low: float, high: float) -> str:
@@ -156,12 +141,10 @@ def _laws(args: argparse.Namespace) -> int:
 
     if args.tokens is None:
         raise missing("--tokens", "the tokens of the run, for --laws")
-    found = laws(
-        tokens=args.tokens,
-        parameters=args.parameters,
-        effective_batch=args.effective_batch,
-        tuned_tokens=args.tuned_tokens,
-    )
+    asked = {
+        name: getattr(args, name) for name in ("tokens", "parameters", "effective_batch", "tuned_tokens")
+    }
+    found = laws(**asked)
     if args.json:
         write_json({**msgspec.structs.asdict(found), "batch_spread": found.batch_spread})
         return 0
@@ -173,9 +156,8 @@ def _laws(args: argparse.Namespace) -> int:
         print("\nThe peak learning rate:")
         _show_laws(found.lr_laws)
     if found.duration_laws:
-        print(
-            "\nA learning rate tuned at the other length is multiplied by (contested, not even the sign is agreed):"
-        )
+        contested = "contested, not even the sign is agreed"
+        print(f"\nA learning rate tuned at the other length is multiplied by ({contested}):")
         _show_laws(found.duration_laws)
         print("\nA batch that was best at the other length is multiplied by:")
         _show_laws(found.batch_duration_laws)
@@ -190,14 +172,10 @@ def _laws(args: argparse.Namespace) -> int:
 
 
 def _show_laws(found: tuple[Law, ...], seq_len: int | None = None, *, batch: bool = False) -> None:
-    headers = ["law", "value", "formula", "source"]
+    sequences = [f"sequences of {seq_len:,}"] if seq_len is not None else []
     rows = []
     for law in found:
         value = f"{figure(law.value / 1e6)} M" if batch else figure(law.value)
-        row = [law.name + ("*" if law.caution else ""), value, law.formula, law.source]
-        if batch and seq_len is not None:
-            row.insert(2, f"{round(law.value / seq_len):,}")
-        rows.append(row)
-    if batch and seq_len is not None:
-        headers.insert(2, f"sequences of {seq_len:,}")
-    show_table(headers, rows)
+        each = [] if seq_len is None else [f"{round(law.value / seq_len):,}"]
+        rows.append((law.name + ("*" if law.caution else ""), value, *each, law.formula, law.source))
+    show_table(("law", "value", *sequences, "formula", "source"), rows)

@@ -32,12 +32,9 @@ EXAMPLES = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "plans",
-        nargs="?",
-        help="what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
-        "`isobatch plan -o` saved",
-    )
+    written = "a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin"
+    plans = f"what `isobatch fleet` wrote: {written}; or a plan that `isobatch plan -o` saved"
+    command.add_argument("plans", nargs="?", help=plans)
     rows = {
         "--job ID": "only this job's rows",
         "--cluster ID": "only rows on this cluster",
@@ -131,11 +128,9 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
         if not is_illegal(reasons[row]):
             continue
         ids = {name: column[row] for name, column in zip(names, columns, strict=True)}
-        if ids.get("job", row) in (None, ""):
-            fault: str | None = (
-                f"row {row + 1:,} of the plans: its job has no id: each row of the jobs needs one"
-            )
-        else:
+        fault: str | None
+        fault = f"row {row + 1:,} of the plans: its job has no id: each row of the jobs needs one"
+        if ids.get("job", row) not in (None, ""):
             fault = given.fault(**ids)
         if fault is not None and fault not in said:
             said.add(fault)

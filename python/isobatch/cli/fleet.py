@@ -1,7 +1,5 @@
 """`isobatch fleet`: every job on every cluster."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator
@@ -33,17 +31,10 @@ EVERYDAY = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "jobs",
-        type=options.path,
-        help="jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
-    )
-    command.add_argument(
-        "clusters",
-        nargs="?",
-        type=options.path,
-        help="clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
-    )
+    jobs = "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin"
+    command.add_argument("jobs", type=options.path, help=jobs)
+    clusters = "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's"
+    command.add_argument("clusters", nargs="?", type=options.path, help=clusters)
     rows = {
         "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
         "--pairs FILE": "plan only these pairs: a table with the columns job, cluster",
@@ -102,28 +93,18 @@ def _refuse_recipe(jobs: str) -> None:
     with suppress(OSError, ValueError, RecursionError):
         held = json.loads(Path(jobs).read_bytes())
     if isinstance(held, list):
-        raise InputError(
-            f"this is a list of {words.counted(len(held), 'value')}: give each job a line of its own, in a .jsonl file "
-            "(jq -c '.[]' FILE > jobs.jsonl)",
-            file=jobs,
-        )
-    raise InputError(
-        "this is one recipe, not a table of jobs: use isobatch plan or isobatch counts, or put its fields into columns",
-        file=jobs,
-    )
+        many, how = words.counted(len(held), "value"), "jq -c '.[]' FILE > jobs.jsonl"
+        todo = f"give each job a line of its own, in a .jsonl file ({how})"
+        raise InputError(f"this is a list of {many}: {todo}", file=jobs)
+    todo = "use isobatch plan or isobatch counts, or put its fields into columns"
+    raise InputError(f"this is one recipe, not a table of jobs: {todo}", file=jobs)
 
 
 def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
-    asked = query(
-        _clusters(args),
-        columns=args.columns,
-        select=args.select,
-        top=args.top,
-        decimal=args.decimal,
-        **options.settings(args),
-    )
+    names = ("columns", "select", "top", "decimal")
+    asked = query(_clusters(args), **{name: getattr(args, name) for name in names}, **options.settings(args))
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
@@ -184,14 +165,12 @@ def _is_folder(output: str) -> bool:
         refuse_special(place)
     from pyarrow.fs import FileType
 
-    return (
-        place.endswith("/")
-        or not PurePosixPath(place).suffix
-        or fs.get_file_info(place).type == FileType.Directory
-    )
+    is_named = place.endswith("/") or not PurePosixPath(place).suffix
+    return is_named or fs.get_file_info(place).type == FileType.Directory
 
 
 def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
+    from isobatch.fleet.folder.run import connect
     from isobatch.fleet.folder.run import run as plan_into
 
     for name, given in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
@@ -200,19 +179,10 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
     if args.address:
         if args.engine != "ray":
             raise InputError("--address needs --engine ray")
-        from isobatch.fleet.folder.run import connect
-
         connect(args.address)
+    how = {"engine": args.engine, "resume": args.resume, "note": say}
     with progress("parts") as advance:
-        return plan_into(
-            asked,
-            args.jobs,
-            args.output,
-            engine=args.engine,
-            resume=args.resume,
-            progress=advance,
-            note=say,
-        )
+        return plan_into(asked, args.jobs, args.output, progress=advance, **how)
 
 
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
@@ -221,11 +191,8 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
     from isobatch.fleet.rows import Summary
 
-    for name, given in (
-        ("--engine", args.engine != "local"),
-        ("--address", args.address is not None),
-        ("--no-resume", not args.resume),
-    ):
+    is_given = {"--engine": args.engine != "local", "--address": args.address, "--no-resume": not args.resume}
+    for name, given in is_given.items():
         if given:
             raise InputError(f"{name} needs a folder as the output: -o FOLDER")
     jobs = find(args.jobs)

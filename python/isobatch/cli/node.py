@@ -1,7 +1,5 @@
 """`isobatch node`: a check of one node before a job."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of several commands: how their texts are read, the cluster, and the settings."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Mapping
@@ -120,9 +118,8 @@ def numbers(text: str) -> list[float]:
 
 def _must_be(expected: str, text: str, field: str = "") -> argparse.ArgumentTypeError:
     form = right_form(field, text)
-    return argparse.ArgumentTypeError(
-        f"must be {expected}, got {shown(text)}" + (f": {form}" if form else "")
-    )
+    message = f"must be {expected}, got {shown(text)}"
+    return argparse.ArgumentTypeError(f"{message}: {form}" if form else message)
 
 
 def number(field: str) -> Callable[[str], Any]:
@@ -260,9 +257,8 @@ def one_node(most: int, args: argparse.Namespace) -> str | None:
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the hardware's options beside the GPU count."""
-    return {
-        name: getattr(args, name) for name in ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
-    }
+    names = ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
+    return {name: getattr(args, name) for name in names}
 
 
 # ---- the settings ----

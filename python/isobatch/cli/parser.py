@@ -3,8 +3,6 @@
 What it cannot read is an InputError that names what was typed, and the nearest that is known.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -34,12 +32,8 @@ def coloured(text: str, stream: Any) -> str:
         return text
     text = re.sub(r"^\S[^\n]*:$", lambda found: paint(found[0], "title"), text, flags=re.MULTILINE)
     text = re.sub(r"^usage:", lambda found: paint(found[0], "title"), text)
-    return re.sub(
-        r"(?<=^  )(?:-[^\n]*?|[a-z]+)(?=  |$)",
-        lambda found: paint(found[0], "typed"),
-        text,
-        flags=re.MULTILINE,
-    )
+    names = r"(?<=^  )(?:-[^\n]*?|[a-z]+)(?=  |$)"
+    return re.sub(names, lambda found: paint(found[0], "typed"), text, flags=re.MULTILINE)
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,12 +48,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(
-        self,
-        *,
-        prog: str,
-        description: str = "",
-        examples: Sequence[str] = (),
-        everyday: str | None = None,
+        self, prog: str, description: str = "", examples: Sequence[str] = (), everyday: str | None = None
     ) -> None:
         super().__init__(
             prog=prog,
@@ -108,9 +97,7 @@ class Parser(argparse.ArgumentParser):
         lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []
         lines += ["examples:", *(f"  {_continued(line)}" for line in self.examples)]
         if any(it.dest == "set" for it in self._actions):
-            from isobatch._core import fields
-
-            names = ", ".join(name for name, record, _ in fields() if record == "recipe")
+            names = ", ".join(_recipe_fields())
             wrapped = textwrap.wrap(names, 76, break_on_hyphens=False, break_long_words=False)
             lines += ["", "fields of a recipe, for its file and --set (docs/planning.md says more):"]
             lines += [f"  {line}" for line in wrapped]
@@ -169,11 +156,11 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
-        went = _ELSEWHERE.get((self.prog, plain))
-        if went is not None:
+        if (went := _ELSEWHERE.get(f"{self.prog} {plain}")) is not None:
             return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
-        if "--set" in options and (field := _recipe_field(plain)) is not None:
+        field = plain if plain in _recipe_fields() else OURS.get(plain)
+        if "--set" in options and field in _recipe_fields():
             close = nearest(name, options) if plain not in OURS else None  # --batch is no --max-batch
             hint = f"did you mean {close!r}? R" if close else "r"
             return InputError(f"unknown option {name!r}: {hint}ecipe fields go with --set {field}=VALUE")
@@ -190,21 +177,16 @@ class Parser(argparse.ArgumentParser):
 _GPUS = {"-g": "--gpus", "-n": "--nodes"}
 """Short forms that others have."""
 _ELSEWHERE = {
-    (
-        "isobatch probe",
-        "nproc_per_node",
-    ): "a probe is one process; isobatch validate --nproc-per-node N measures real ranks",
-    ("isobatch validate", "node"): "isobatch node checks a node by itself, without a plan",
+    "isobatch probe nproc_per_node": "a probe is one process; isobatch validate --nproc-per-node N measures real ranks",
+    "isobatch validate node": "isobatch node checks a node by itself, without a plan",
 }
 """By command and option: which command has it."""
 
 
-def _recipe_field(name: str) -> str | None:
-    """Finds the field of a recipe that an option was typed for."""
+def _recipe_fields() -> list[str]:
     from isobatch._core import fields
 
-    known = [field for field, record, _ in fields() if record == "recipe"]
-    return name if name in known else ours if (ours := OURS.get(name)) in known else None
+    return [name for name, record, _ in fields() if record == "recipe"]
 
 
 def _continued(command: str, room: int = 76) -> str:
@@ -233,12 +215,8 @@ def completion(
     listed = top.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, (parser, line) in commands.items():
         for argument in parser._actions:
-            named = (
-                argument.metavar if isinstance(argument.metavar, str) else " ".join(argument.metavar or ())
-            )
-            if not argument.option_strings or any(
-                word in named for word in ("FILE", "PATH", "REPORT", ".json")
-            ):
+            named = str(argument.metavar)
+            if not argument.option_strings or any(word in named for word in ("FILE", "PATH", "REPORT")):
                 argument.complete = shtab.FILE  # type: ignore[attr-defined]
         listed.add_parser(name, help=line, add_help=False, parents=[parser])
     text: str = shtab.complete(top, shell)

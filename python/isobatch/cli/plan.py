@@ -1,7 +1,5 @@
 """`isobatch plan`: one recipe on one cluster; with `-` many, one JSON request a line."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -40,12 +38,9 @@ EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {optio
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "recipe",
-        nargs="?",
-        help="a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON requests on stdin, one a line, each "
-        "answered",
-    )
+    requests = "JSON requests on stdin, one a line, each answered"
+    recipe = f"a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: {requests}"
+    command.add_argument("recipe", nargs="?", help=recipe)
     add_from(command)
     add_to(command)
     options.option(command, "--force", "of a saved plan: replace the tool's file where it is there")
@@ -65,9 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.recipe == "-":
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
-                raise InputError(
-                    "- reads requests from stdin, one a line, and answers each: it goes without files of others"
-                )
+                what = "reads requests from stdin, one a line, and answers each"
+                raise InputError(f"- {what}: it goes without files of others")
         return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
@@ -121,10 +115,8 @@ def _write_saved(args: argparse.Namespace) -> int:
     from isobatch.tools.export import form_of
 
     if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
-        raise InputError(
-            "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another",
-            file=args.recipe,
-        )
+        why = "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another"
+        raise InputError(why, file=args.recipe)
     made = Plan.load(args.recipe).require().to(args.to, form=form_of(args.to, args.output), job=job(args))
     for note in made.notes:
         say(f"{made.tool}: {note}")
@@ -258,9 +250,8 @@ def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
         raise together(faults)
     for name in ("jobs", "nodes", "held"):
         rows = asked.get(name, [])
-        if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)) and not (
-            name == "nodes" and type(rows) is int
-        ):
+        is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        if not is_table and not (name == "nodes" and type(rows) is int):
             raise must_be("a list of objects, one a row", rows, field=name)
     settings = _settings(found, how)
     options = {name: asked[name] for name in known[2:] if asked.get(name) is not None}

@@ -1,12 +1,11 @@
 """`isobatch probe`: short trainings that measure a scaling rule."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import Any
 
 from isobatch.cli import options
 from isobatch.cli.parser import Parser
@@ -22,9 +21,8 @@ EXAMPLES = ("isobatch probe plan.json --budget 10m", "isobatch probe plan.json -
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "plan", metavar="PLAN", type=options.path, help="a plan's JSON file (`isobatch plan -o`)"
-    )
+    plan = "a plan's JSON file (`isobatch plan -o`)"
+    command.add_argument("plan", metavar="PLAN", type=options.path, help=plan)
     what = command.add_mutually_exclusive_group()
     measures = {
         "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
@@ -60,27 +58,17 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.files.whole import check_place, write_whole
     from isobatch.probing.probe import probe
 
-    measure = "same" if args.same else "critical" if args.critical else "lr"
+    measure: Any = "same" if args.same else "critical" if args.critical else "lr"
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
     if args.recipe is not None and measure != "lr":
-        raise InputError(
-            "an exponent comes from learning rates: leave out --same and --critical", field="recipe"
-        )
+        todo = "leave out --same and --critical"
+        raise InputError(f"an exponent comes from learning rates: {todo}", field="recipe")
     with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
-        found = probe(
-            args.plan,
-            args.workload,
-            measure=measure,  # type: ignore[arg-type]
-            budget=args.budget,
-            say=say,
-            seeds=args.seeds,
-            batches=tuple(args.batches),
-            samples=args.samples,
-            tolerance=args.tolerance,
-            device=args.device,
-        )
+        names = ("budget", "seeds", "batches", "samples", "tolerance", "device")
+        asked = {name: getattr(args, name) for name in names}
+        found = probe(args.plan, args.workload, measure=measure, say=say, **asked)
     if args.output is not None:
         write_whole(args.output, found.to_json().encode() + b"\n")
     if args.json:

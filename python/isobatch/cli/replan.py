@@ -1,7 +1,5 @@
 """`isobatch replan`: move a run that is under way to other hardware or another batch."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -25,11 +23,10 @@ EVERYDAY = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "plan",
-        nargs="?",
-        help="the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
+    followed = (
+        "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from"
     )
+    command.add_argument("plan", nargs="?", help=followed)
     step = "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself"
     options.option(command, "--at-step N", step, type=int)
     options.add_options(command, {"--effective-batch N": "effective batch to move to"})
@@ -52,9 +49,8 @@ def run(args: argparse.Namespace) -> int:
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
         batch = how.pop("policy")
-    moved = replan(
-        running, at_step=step, cluster=options.cluster(args, optional=True), effective_batch=batch, **how
-    )
+    cluster = options.cluster(args, optional=True)
+    moved = replan(running, at_step=step, cluster=cluster, effective_batch=batch, **how)
     tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
@@ -98,10 +94,8 @@ def _between_checkpoints(running: Any, step: int) -> None:
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
     if (args.plan is None) == (not args.source):
-        raise InputError(
-            "give the plan that the run follows, or --from with its checkpoint, and one of them only",
-            field="plan",
-        )
+        todo = "give the plan that the run follows, or --from with its checkpoint, and one of them only"
+        raise InputError(todo, field="plan")
     if not args.source:
         if args.at_step is None:
             raise missing("--at-step", "give the optimizer steps that are done")

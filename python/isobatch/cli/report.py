@@ -1,7 +1,5 @@
 """`isobatch report`: plans or a validation as a page that people read, or a table of plans as files of other tools."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -27,13 +25,9 @@ EXAMPLES = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "source",
-        metavar="FILE",
-        type=path,
-        help="what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
-        "report.json, or a log of divisions (.jsonl); -: stdin",
-    )
+    fleet = "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder)"
+    source = f"{fleet}, a plan.json, or a validation's report.json, or a log of divisions (.jsonl); -: stdin"
+    command.add_argument("source", metavar="FILE", type=path, help=source)
     page = {
         "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
         "--title TEXT": "the page's heading (default: the answer that it has)",
@@ -69,9 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output != "-":
         check_place(args.output)
     with stdin_as_file(args, "source"):
-        page = page_of_file(
-            args.source, title=args.title, deadline=args.deadline_hours, currency=args.currency
-        )
+        shown = {"title": args.title, "deadline": args.deadline_hours, "currency": args.currency}
+        page = page_of_file(args.source, **shown)
     made = content(page, args.output)
     if args.output == "-":
         sys.stdout.flush()
@@ -88,9 +81,8 @@ def _write_files(args: argparse.Namespace) -> int:
     from isobatch.tools.folder import export_rows
 
     if is_plan(args.source):
-        raise InputError(
-            f"is one plan: isobatch plan {args.source} --to {args.to} writes it", file=args.source
-        )
+        todo = f"isobatch plan {args.source} --to {args.to} writes it"
+        raise InputError(f"is one plan: {todo}", file=args.source)
     if args.output is None:
         raise missing("-o", "name the folder for the jobs, such as -o jobs/")
 

@@ -26,11 +26,8 @@ EXAMPLES = (
 
 def add(command: Parser) -> None:
     """Adds the options."""
-    command.add_argument(
-        "spec",
-        metavar="SPEC",
-        help='cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
-    )
+    spec = 'cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan'
+    command.add_argument("spec", metavar="SPEC", help=spec)
     option(command, "--lr LR", "the peak (default: %(default)s)", default=1.0, dest="peak")
     option(command, "--min-lr LR", "the learning rate at the end (default: 0)", default=0.0)
     option(command, "--steps N", "length of the run, in optimizer steps", dest="total_steps")

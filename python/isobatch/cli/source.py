@@ -1,7 +1,5 @@
 """Sources of a recipe: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -59,10 +57,9 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
             raise must_be("FIELD=VALUE", entry, field="--set")
         also = _JOINED.search(text)
         if also is not None and also[1] in (*Recipe.__struct_fields__, "batch_per_gpu") and "(" not in text:
-            todo = (
-                f"give each field its own: --set {name}={text[: also.start()]} --set {text[also.start(1) :]}"
-            )
-            raise InputError(f"--set {entry} holds two fields: {todo}", field=f"--set {name}")
+            own = f"--set {name}={text[: also.start()]} --set {text[also.start(1) :]}"
+            why = f"--set {entry} holds two fields: give each field its own: {own}"
+            raise InputError(why, field=f"--set {name}")
         changes[name] = _value(name, text)
     return changes
 
@@ -97,9 +94,8 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
     try:
-        found, pages = recipe_fields(
-            args.source, given, tool=args.tool, ends=getattr(args, "to", None) is not None
-        )
+        ends = getattr(args, "to", None) is not None
+        found, pages = recipe_fields(args.source, given, tool=args.tool, ends=ends)
     except InputError as error:
         if error.field in given and error.message.startswith(f"{error.field} must be"):
             raise error.without_file().at(field=f"--set {error.field}") from None
@@ -158,9 +154,8 @@ def say_weighted(tool: str | None, made: Any) -> None:
     if how is None or how.runs_ragged:
         return
     if any(option.layout.irregular for option in made.options):
-        say(
-            f"the weighted ways cannot be written for {tool}, which gives every replica the same micro-batches"
-        )
+        why = "which gives every replica the same micro-batches"
+        say(f"the weighted ways cannot be written for {tool}, {why}")
 
 
 def job(args: argparse.Namespace, resume: str | None = None) -> Any:
@@ -173,15 +168,9 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
         command = tuple(shlex.split(args.script))
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
-    return Job(
-        name=args.name,
-        command=command,
-        image=args.image,
-        resume=resume,
-        elastic=args.elastic,
-        again=shlex.join(_again(args)),
-        own=getattr(args, "own", {}),
-    )
+    own, again = getattr(args, "own", {}), shlex.join(_again(args))
+    how = {"image": args.image, "elastic": args.elastic, "resume": resume}
+    return Job(name=args.name, command=command, again=again, own=own, **how)
 
 
 _OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")
@@ -223,9 +212,8 @@ def refuse_recipe(path: str) -> None:
         InputError: the file is a recipe; the message has the command that plans it.
     """
     if detect.is_recipe(_fields(path)):
-        raise InputError(
-            f"is a recipe: plan it first, by isobatch plan {path} --gpus N -o plan.json", file=path
-        )
+        todo = f"plan it first, by isobatch plan {path} --gpus N -o plan.json"
+        raise InputError(f"is a recipe: {todo}", file=path)
 
 
 def is_plan(path: str) -> bool:

@@ -1,7 +1,5 @@
 """`isobatch store`: where the ranks of a training meet that goes on without those that it loses."""
 
-from __future__ import annotations
-
 import argparse
 
 DESCRIPTION = (

@@ -1,7 +1,5 @@
 """Tables on a terminal, and the rows of a fleet on stdout: words are never cut, identifiers stay whole, and nothing is wider than the screen."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
@@ -136,16 +134,8 @@ SHOWN = 40
 """Rows that a terminal gets to see."""
 
 _USUAL = (
-    "job",
-    "cluster",
-    "status",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "lr",
-    "total_steps",
-    "reasons",
-)
+    "job", "cluster", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "reasons",
+)  # fmt: skip
 """Columns that a terminal gets to see where nobody asked for others."""
 _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch", "reasons")
 """Those which a narrow one does without, in this order."""
@@ -153,7 +143,7 @@ _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch",
 
 @contextmanager
 def rows_to_stdout(
-    columns: tuple[str, ...] | None, *, json: bool, escape_formulas: bool
+    columns: tuple[str, ...] | None, *, json: bool = False, escape_formulas: bool = False
 ) -> Iterator[Callable[[Any], None]]:
     """Yields a function to write tables of rows; `columns` are those asked for.
 

@@ -1,7 +1,5 @@
 """The terminal: messages on stderr, data on stdout, colours, progress, and the end of the process."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re
@@ -87,22 +85,12 @@ def prepare() -> None:
 # ---- colours ----
 
 _STYLES = {
-    "ok": "32",
-    "pass": "32",
-    "met": "32",
-    "caution": "33",
-    "inconclusive": "35",
-    "infeasible": "1;31",
-    "fail": "1;31",
-    "likely": "33",
-    "missed": "1;31",
-    "unchecked": "2",
-    "heading": "1",
-    "figure": "1",
-    "source": "2",
-    "typed": "36",
-    "error": "1;31",
-    "title": "1;32",
+    **dict.fromkeys(("ok", "pass", "met"), "32"),
+    **dict.fromkeys(("caution", "likely"), "33"),
+    **dict.fromkeys(("infeasible", "fail", "missed", "error"), "1;31"),
+    **dict.fromkeys(("heading", "figure"), "1"),
+    **dict.fromkeys(("source", "unchecked"), "2"),
+    **{"inconclusive": "35", "typed": "36", "title": "1;32"},
 }
 
 

@@ -1,7 +1,5 @@
 """`isobatch validate`: a real DDP run that confirms a plan."""
 
-from __future__ import annotations
-
 import argparse
 import os
 

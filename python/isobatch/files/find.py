@@ -1,7 +1,5 @@
 """Files by a path: one, a folder's, or the matches of a glob; on disk, or in a store that pyarrow knows (s3://, gs://, …)."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re
@@ -18,12 +16,9 @@ from isobatch.errors import InputError, must_be, not_utf8, unreadable
 from isobatch.words import few
 
 SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
 }
 
 
@@ -113,9 +108,8 @@ def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
     if path in {Path(info.path).resolve() for info in files.infos}:
         raise InputError("is read by this command: write the plans to another file", file=output)
     if path == base or (files.folder and path.is_relative_to(base)):
-        raise InputError(
-            f"is in the folder that is read, {files.base}: write the plans elsewhere", file=output
-        )
+        why = f"is in the folder that is read, {files.base}"
+        raise InputError(f"{why}: write the plans elsewhere", file=output)
 
 
 def _plain(path: str) -> str:

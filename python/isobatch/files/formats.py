@@ -5,13 +5,11 @@ silence. Here YAML is what people expect, which is YAML 1.2: `2e-5` is a number,
 two versions differ on it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +44,13 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = os.fspath(path)
     text = _bounded_text(file)
     suffix = Path(file).suffix
+    yaml = partial(parse_yaml, file=file)
+    parsers: dict[str, Callable[[str], Any]]
+    parsers = {".toml": parse_toml, ".json": parse_json, ".yaml": yaml, ".yml": yaml}
+    if suffix not in parsers:
+        raise InputError(NO_FORMAT + _ELSEWHERE.get(suffix, ""), file=file)
     try:
-        if suffix == ".toml":
-            fields = parse_toml(text)
-        elif suffix == ".json":
-            fields = parse_json(text)
-        elif suffix in (".yaml", ".yml"):
-            fields = parse_yaml(text, file)
-        else:
-            raise InputError(NO_FORMAT + _ELSEWHERE.get(suffix, ""), file=file)
+        fields: Any = parsers[suffix](text)
     except RecursionError:
         raise too_deep(file) from None
     except ValueError as error:

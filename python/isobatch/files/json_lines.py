@@ -1,8 +1,6 @@
 """JSON lines as a table, in flat memory. pyarrow's own reader ends the process where a line is `null` or
 nested some thousands deep."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from math import inf, isinf
@@ -134,11 +132,8 @@ def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         number += len(lines)
         if len(rest) > MAX_LINE_BYTES:
-            raise InputError(
-                f"is no JSON object: the line has more than {MAX_LINE_BYTES:,} bytes",
-                file=path,
-                row=number + 1,
-            )
+            why = f"is no JSON object: the line has more than {MAX_LINE_BYTES:,} bytes"
+            raise InputError(why, file=path, row=number + 1)
         yield lines
     yield rest.splitlines()
 

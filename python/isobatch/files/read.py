@@ -3,8 +3,6 @@
 CSV is cells of text between commas; between tabs, semicolons or bars where the header has no comma.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """JSON, YAML and TOML, written so that every reader reads the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -68,9 +66,8 @@ def json_text(fields: Mapping[str, Any]) -> str:
 
 def commented(text: str) -> str:
     """Writes a comment of any text: no line of it leaves the comment."""
-    return "\n".join(
-        f"# {line}".rstrip() for line in re.split(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+", text)
-    )
+    lines = re.split(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+", text)
+    return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def remark(remarks: Mapping[str, str], at: str) -> str:
@@ -142,9 +139,8 @@ def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = Non
     sections = ["".join(_toml_lines(plain, remarks, ""))]
     for name, table in fields.items():
         if isinstance(table, Mapping):
-            sections.append(
-                f"[{_toml_key(name)}]\n" + "".join(_toml_lines(table.items(), remarks, f"{name}."))
-            )
+            lines = "".join(_toml_lines(table.items(), remarks, f"{name}."))
+            sections.append(f"[{_toml_key(name)}]\n{lines}")
     return "\n".join(filter(None, sections))
 
 
@@ -175,13 +171,7 @@ def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> Non
     Raises:
         InputError: the suffix names no format, or the file cannot be written.
     """
-    suffix = Path(path).suffix
-    if suffix == ".toml":
-        text = toml_text(fields)
-    elif suffix == ".json":
-        text = json_text(fields)
-    elif suffix in (".yaml", ".yml"):
-        text = yaml_text(fields)
-    else:
+    writers = {".toml": toml_text, ".json": json_text, ".yaml": yaml_text, ".yml": yaml_text}
+    if (text := writers.get(Path(path).suffix)) is None:
         raise InputError(NO_FORMAT, file=os.fspath(path))
-    write_whole(path, text.encode())
+    write_whole(path, text(fields).encode())

@@ -28,9 +28,8 @@ def read_whole(path: str | os.PathLike[str], most: int = -1) -> str:
         with Path(path).open("rb") as file:
             data = file.read(most + 1 if most >= 0 else -1)
         if 0 <= most < len(data):
-            raise InputError(
-                f"has more than the {most:,} bytes that such a file may have", file=os.fspath(path)
-            )
+            why = f"has more than the {most:,} bytes that such a file may have"
+            raise InputError(why, file=os.fspath(path))
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(error, os.fspath(path)) from None
@@ -74,9 +73,8 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
     except OSError:
         return
     if stat.S_ISLNK(mode):
-        raise InputError(
-            f"is a symbolic link: give the path it leads to, {os.path.realpath(path)}", file=os.fspath(path)
-        )
+        todo = f"give the path it leads to, {os.path.realpath(path)}"
+        raise InputError(f"is a symbolic link: {todo}", file=os.fspath(path))
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError("is no regular file: leave -o out to write to stdout", file=os.fspath(path))
 

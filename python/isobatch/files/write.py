@@ -1,8 +1,6 @@
 """Tables, written to files whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
 program can read; on disk, or in a store that pyarrow knows."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -195,10 +193,8 @@ def _unquoted(table: pa.Table, before: int) -> str | None:
     if not found:
         return None
     row, name, text = min(found)
-    return (
-        f"row {before + row + 1:,}, column {name}: {shown(text)} has a tab, a line end or a quote in it, which .tsv cannot hold; "
-        "rename it, or write .csv, .parquet or .jsonl"
-    )
+    has = f"row {before + row + 1:,}, column {name}: {shown(text)} has a tab, a line end or a quote in it"
+    return f"{has}, which .tsv cannot hold; rename it, or write .csv, .parquet or .jsonl"
 
 
 def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
@@ -231,9 +227,8 @@ def _joined(table: pa.Table) -> pa.Table:
             if pc.list_flatten(texts).null_count:
                 raise pa.ArrowInvalid("a value in a list is missing")
         except pa.ArrowException as error:
-            raise pa.ArrowInvalid(
-                f"column {field.name!r} is no text, but Parquet and JSON lines can hold it: {error}"
-            ) from None
+            why = f"column {field.name!r} is no text, but Parquet and JSON lines can hold it: {error}"
+            raise pa.ArrowInvalid(why) from None
         table = table.set_column(index, field.name, pc.binary_join(texts, ";"))
     return table
 

@@ -77,9 +77,8 @@ def as_array(name: str, column: Any, file: str | None) -> NDArray[Any]:
         lists[:] = [tuple(row) for row in array.tolist()]
         return lists
     if array.ndim != 1:
-        raise InputError(
-            f"{name} must have one dimension, got an array of {array.ndim}", file=file, field=name
-        )
+        why = f"{name} must have one dimension, got an array of {array.ndim}"
+        raise InputError(why, file=file, field=name)
     return array
 
 
@@ -316,9 +315,8 @@ _BETWEEN_THOUSANDS = " '\u2019\xa0\u2009\u202f"
 def _decimal_number(decimal: str) -> re.Pattern[str]:
     signs = re.escape(_BETWEEN_THOUSANDS + (DECIMALS[0] if decimal == DECIMALS[1] else DECIMALS[1]))
     whole = rf"[1-9]\d{{0,2}}(?P<sign>[{signs}])\d{{3}}(?:(?P=sign)\d{{3}})*|\d+"
-    return re.compile(
-        rf"\s*(?P<whole>{whole})(?:{re.escape(decimal)}(?P<part>\d+))?(?P<rest>[^\d.,].*)?", re.DOTALL
-    )
+    part = rf"(?:{re.escape(decimal)}(?P<part>\d+))?"
+    return re.compile(rf"\s*(?P<whole>{whole}){part}(?P<rest>[^\d.,].*)?", re.DOTALL)
 
 
 def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
@@ -336,11 +334,8 @@ def _plain_number(text: str, decimal: str) -> str:
     found = _decimal_number(decimal).fullmatch(text)
     if found is not None:
         part = (found["part"] or "").rstrip("0")
-        return (
-            "".join(filter(str.isdigit, found["whole"]))
-            + (f".{part}" if part else "")
-            + (found["rest"] or "")
-        )
+        whole = "".join(filter(str.isdigit, found["whole"]))
+        return f"{whole}{part and f'.{part}'}{found['rest'] or ''}"
     # 0.1 has no thousands: nothing says what it is here.
     return f"{text} where the decimal sign is {decimal!r}" if {*text} & {*DECIMALS} else text
 
@@ -374,9 +369,7 @@ def cells_of(column: Any) -> list[Any]:
     found: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
     if getattr(column, "dtype", np.dtype(object)).kind in "biu":
         return found
-    return [
-        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in found
-    ]
+    return [None if isinstance(it, (str, float)) and (it == "" or it != it) else it for it in found]
 
 
 def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | None:

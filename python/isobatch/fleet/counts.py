@@ -1,7 +1,5 @@
 """One job over many GPU counts: which work and how, what more GPUs buy, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,27 +19,10 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
 
 _COLUMNS = (
-    "status",
-    "reasons",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "lr",
-    "total_steps",
-    "step_seconds",
-    "samples_per_second",
-    "efficiency",
-    "hours",
-    "hours_error",
-    "gpu_hours",
-    "cost",
-    "memory_gib",
-    "data_parallel",
-    "batch_change",
-    "lr_scale",
-    "nearest_world_size",
-    "nearest_batch",
-)
+    "status", "reasons", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "step_seconds",
+    "samples_per_second", "efficiency", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "data_parallel",
+    "batch_change", "lr_scale", "nearest_world_size", "nearest_batch",
+)  # fmt: skip
 
 _MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
@@ -94,10 +75,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         """Shows the outstanding counts; `columns` has all of them."""
         gpus = self.columns["gpus"]
         critical = "None" if self.critical_batch is None else figure(self.critical_batch)
-        return (
-            f"Counts({counted(len(gpus), 'GPU count')}, fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}, "
-            f"critical_batch={critical})"
-        )
+        best = f"fastest={self.fastest}, cheapest={self.cheapest}, knee={self.knee}"
+        return f"Counts({counted(len(gpus), 'GPU count')}, {best}, critical_batch={critical})"
 
 
 def counts(
@@ -142,10 +121,8 @@ def counts(
     if asked.dtype.kind not in "iu" or asked.ndim != 1 or not asked.size or asked.min() < 1:
         raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
     if asked.size > _MAX_GPU_COUNTS:
-        raise InputError(
-            f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call",
-            field="gpus",
-        )
+        why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
+        raise InputError(why, field="gpus")
     whole = asked[(asked <= node.gpus_per_node) | (asked % node.gpus_per_node == 0)]
     if not whole.size:
         raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")
@@ -197,9 +174,8 @@ def _groups(reasons: int, batch: int, replicas: int, micro: int) -> tuple[tuple[
 def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Returns hours × GPU-hours of a job's rows, to the same loss, up to a common factor; NaN where they cannot be compared."""
     # The factors keep the product from overflow, and from 0 everywhere.
-    hours, work = (
-        columns[name] / (np.nanmax(columns[name], initial=0.0) or 1.0) for name in ("hours", "gpu_hours")
-    )
+    spent = (columns[name] for name in ("hours", "gpu_hours"))
+    hours, work = (values / (np.nanmax(values, initial=0.0) or 1.0) for values in spent)
     product: NDArray[np.float64] = hours * work
     if not grows_here(columns):
         return product

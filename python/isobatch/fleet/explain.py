@@ -20,15 +20,8 @@ from isobatch.words import count, counted, duration, figure, percent, printable,
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
 
-_SOUGHT = frozenset(
-    (
-        Reason.NOT_DIVISIBLE,
-        Reason.MODEL_PARALLEL,
-        Reason.ACCUMULATION_UNMET,
-        Reason.MICRO_BATCH_UNMET,
-        Reason.RAMP_NOT_DIVISIBLE,
-    )
-)
+_UNMET = Reason.ACCUMULATION_UNMET, Reason.MICRO_BATCH_UNMET
+_SOUGHT = {Reason.NOT_DIVISIBLE, Reason.MODEL_PARALLEL, Reason.RAMP_NOT_DIVISIBLE, *_UNMET}
 """Reasons for which the planner looks for GPU counts and batches nearby."""
 
 
@@ -127,11 +120,10 @@ def _reasons(value: Any) -> tuple[Reason, ...]:
 
 
 def _lines(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
-    where = [
-        f"{name} {printable(str(row[name]))}" for name in ("job", "cluster") if row.get(name) is not None
-    ]
-    gpus = row.get("world_size")
-    yield f"{', '.join([*where, *([counted(gpus, 'GPU')] if gpus else [])])}: {row['status']}"
+    ids = (name for name in ("job", "cluster") if row.get(name) is not None)
+    where = [f"{name} {printable(str(row[name]))}" for name in ids]
+    where += [counted(row["world_size"], "GPU")] if row.get("world_size") else []
+    yield f"{', '.join(where)}: {row['status']}"
     yield from _causes(row, "infeasible")
     yield from _infeasible(row, columns, inputs) if row["status"] == "infeasible" else _planned(row)
     cautions = list(_causes(row, "caution"))
@@ -150,7 +142,7 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
     ways = [_gpus(gpus, row)] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
-    if any(reason.startswith("invalid_") for reason in row["reasons"]):
+    if is_illegal(row["reasons"]):
         yield _what_is_illegal(row, inputs)
         return
     if ways:
@@ -183,19 +175,15 @@ def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
 
 def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
     if inputs is None:
-        return (
-            "Correct the values that went in. Which they are: pass the jobs that were planned (jobs=, --jobs FILE), or plan this "
-            "job alone, whose error names all."
-        )
+        how = "pass the jobs that were planned (jobs=, --jobs FILE), or plan this job alone, whose error names all"
+        return f"Correct the values that went in. Which they are: {how}."
     if Reason.INVALID_ID in row["reasons"]:
         return "Give the row an id, in the column job, and plan it again."
     wrong = inputs.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
-    return (
-        "No value of this job is illegal by itself. Clusters in a table of their own are looked at with clusters=, "
-        "--clusters FILE."
-    )
+    how = "Clusters in a table of their own are looked at with clusters=, --clusters FILE."
+    return f"No value of this job is illegal by itself. {how}"
 
 
 def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]:
@@ -224,9 +212,8 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"Micro-batch {micro} × accumulation {accumulation} × {replicas} replicas: {batch} samples per step{change}."
     if row.get("lr") is not None:
         scale = row.get("lr_scale") or 1.0
-        yield f"Learning rate {real(row['lr'])}" + (
-            f", {figure(scale)} × the tuned one." if scale != 1 else ", as tuned."
-        )
+        tuned = f"{figure(scale)} × the tuned one" if scale != 1 else "as tuned"
+        yield f"Learning rate {real(row['lr'])}, {tuned}."
     if row.get("total_steps"):
         warmup = f", {count(row['warmup_steps'])} of them warmup" if row.get("warmup_steps") else ""
         yield f"The run: {count(row['total_steps'])} steps{warmup}."

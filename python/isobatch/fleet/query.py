@@ -1,7 +1,5 @@
 """Questions about many jobs, and the fleets made of them, ready to be planned whole or block by block."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -76,11 +74,8 @@ class Query:
             if name not in asked:
                 raise unknown("column", name, asked, file=file, field="columns")
             if name in results.ECHOED and name in every:
-                raise InputError(
-                    f"{name} is a column of the tables and, asked for by name, of the result: rename it",
-                    file=file,
-                    field=name,
-                )
+                why = f"{name} is a column of the tables and, asked for by name, of the result: rename it"
+                raise InputError(why, file=file, field=name)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -117,11 +112,8 @@ class Query:
         jobs, clusters, rows = self._with_clusters(jobs, pairs)
         _refuse_double_meanings(jobs, clusters)
         crossed = self.clusters is not None
-        every = (
-            *_result_names(jobs, numbered=crossed and numbered),
-            *_result_names(clusters, numbered=crossed),
-            *results.USUAL,
-        )
+        own = _result_names(jobs, numbered=crossed and numbered)
+        every = (*own, *_result_names(clusters, numbered=crossed), *results.USUAL)
         self.refuse_unknown_names(every, file)
         jobs, clusters = (table.with_defaults(self.settings) for table in (jobs, clusters))
         columns = every if self.columns is None else self.columns
@@ -130,11 +122,8 @@ class Query:
             return fleet
         assert self._workloads is not None  # `query` has seen to it
         if self.select == "goodput" and not (self._knows_noise or jobs.has("noise_scale")):
-            raise InputError(
-                "select='goodput' needs noise_scale, of the jobs or the profile: without it no row can be compared",
-                file=file,
-                field="select",
-            )
+            lacks = "noise_scale, of the jobs or the profile: without it no row can be compared"
+            raise InputError(f"select='goodput' needs {lacks}", file=file, field="select")
         return fleet.chosen(self._workloads, self.select, self.top)
 
     def _with_clusters(self, jobs: InputTable, pairs: Any) -> tuple[InputTable, InputTable, Pairs | None]:
@@ -176,10 +165,8 @@ def query(
     _check_choice(select, top, profiles, clusters)
     table = None if clusters is None else input_table("cluster", clusters, decimal=decimal)
     if select == "cheapest" and table is not None and not table.has("price_per_gpu_hour"):
-        raise InputError(
-            "select='cheapest' needs price_per_gpu_hour, of the clusters: without it no row has a cost",
-            field="select",
-        )
+        lacks = "price_per_gpu_hour, of the clusters: without it no row has a cost"
+        raise InputError(f"select='cheapest' needs {lacks}", field="select")
     query = Query(table, shared, _column_names(columns), profiles, select, 1 if top is None else top, decimal)
     _ = query._workloads  # two profiles for one GPU type are refused here
     return query
@@ -195,9 +182,8 @@ def _check_choice(select: str, top: int | None, profiles: Sequence[Profile], clu
             raise InputError("top needs select: fastest, cheapest or goodput", field="top")
         return
     if not profiles:
-        raise InputError(
-            f"select={select!r} needs a profile, for the times (see isobatch calibrate)", field="profile"
-        )
+        lacks = "a profile, for the times (see isobatch calibrate)"
+        raise InputError(f"select={select!r} needs {lacks}", field="profile")
     if clusters is None:
         raise InputError("select needs clusters: each row has its own, and no choice", field="select")
 
@@ -225,10 +211,8 @@ def own_clusters(rows: InputTable, decimal: str | None = None) -> tuple[InputTab
     own = {name: rows.extra[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.extra}
     if not {"nodes", "gpus_per_node"} & own.keys():
         tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.fields) else ""
-        raise InputError(
-            f"without clusters each row needs its own: add a column nodes or gpus_per_node, or give clusters{tuned}",
-            file=rows.file,
-        )
+        todo = f"add a column nodes or gpus_per_node, or give clusters{tuned}"
+        raise InputError(f"without clusters each row needs its own: {todo}", file=rows.file)
     source: Any = own
     if rows.arrow:
         import pyarrow as pa
@@ -263,9 +247,8 @@ def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
         settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
         for name in (*table.extra, *settings):
             if name in taken:
-                raise InputError(
-                    f"{name} is a column of the {table.kind}s and of {taken[name]}: rename it", field=name
-                )
+                both = f"of the {table.kind}s and of {taken[name]}"
+                raise InputError(f"{name} is a column {both}: rename it", field=name)
         taken.update(dict.fromkeys((*table.extra, *settings), "the jobs"))
 
 

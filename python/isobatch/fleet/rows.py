@@ -113,10 +113,8 @@ class Fleet:
     def row_fault(self, row: int) -> str | None:
         """Names the illegal values of a row of the result: field, value and what is legal; None where there is none."""
         job, cluster = self._pair(row)
-        jobs, clusters = (
-            self.jobs.slice(job, job + 1).fields,
-            self.clusters.slice(cluster, cluster + 1).fields,
-        )
+        jobs = self.jobs.slice(job, job + 1).fields
+        clusters = self.clusters.slice(cluster, cluster + 1).fields
         faults: dict[str, str] = {}
         # The core names one: the others are those of the row without it. A field that it needs comes again.
         while (found := _core.fleet_fault((1, jobs), (1, clusters), self.settings, None, 0)) is not None:
@@ -125,9 +123,8 @@ class Fleet:
             faults[found[0]] = self._fault_text(*found, job, cluster)
             jobs, clusters = ([it for it in side if it[0] != found[0]] for side in (jobs, clusters))
         commas = any(_COMMA.search(fault) for fault in faults.values())
-        return (
-            "; ".join(faults.values()) + commas * " (decimal=',' reads decimal commas: --decimal ,)" or None
-        )
+        hint = commas * " (decimal=',' reads decimal commas: --decimal ,)"
+        return "; ".join(faults.values()) + hint or None
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
@@ -204,11 +201,8 @@ class Fleet:
             elif name in ECHOED and not {name} & (self.jobs.extra.keys() | self.clusters.extra.keys()):
                 columns[name] = self._take(echoed_column(self.jobs, name, arrow=self.arrow), jobs)
             else:
-                table, rows = (
-                    (self.jobs, jobs)
-                    if name == "job" or name in self.jobs.extra
-                    else (self.clusters, clusters)
-                )
+                is_job = name == "job" or name in self.jobs.extra
+                table, rows = (self.jobs, jobs) if is_job else (self.clusters, clusters)
                 column = table.row_ids if name == table.kind else table.extra[name]
                 columns[name] = self._take(column, rows)
         if not self.arrow:
@@ -259,9 +253,8 @@ def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
         raise must_be("a table with the columns job and cluster", pairs, field="pairs")
     rows = [_rows_of(pairs, table, file) for table in (jobs, clusters)]
     if len(rows[0]) != len(rows[1]):
-        raise InputError(
-            f"pairs has {len(rows[0]):,} jobs for {len(rows[1]):,} clusters", file=file, field="pairs"
-        )
+        why = f"pairs has {len(rows[0]):,} jobs for {len(rows[1]):,} clusters"
+        raise InputError(why, file=file, field="pairs")
     return rows[0], rows[1]
 
 
@@ -280,21 +273,15 @@ def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> N
         return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
     except (KeyError, TypeError):
         # What cannot be a key is no id either.
-        row = next(row for row, name in enumerate(wanted, 1) if name not in ids)
-        raise InputError(
-            f"there is no {table.kind} {shown(wanted[row - 1])}: {_ids_of(table, ids, wanted[row - 1])}",
-            file=file,
-            row=row,
-            field=table.kind,
-        ) from None
+        row, name = next((row, name) for row, name in enumerate(wanted, 1) if name not in ids)
+        why = f"there is no {table.kind} {shown(name)}: {_ids_of(table, ids, name)}"
+        raise InputError(why, file=file, row=row, field=table.kind) from None
 
 
 def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
     """Suggests an id."""
-    close = (
-        nearest(wanted, [name for name in ids if isinstance(name, str)]) if isinstance(wanted, str) else None
-    )
-    if close is not None:
+    texts = [name for name in ids if isinstance(name, str)]
+    if isinstance(wanted, str) and (close := nearest(wanted, texts)) is not None:
         return f"did you mean {close!r}?"
     if table.ids is None:
         return f"without a column {table.kind} they are numbered from {ids[0] if ids else 0}"

@@ -236,11 +236,10 @@ def input_table(
     elif isinstance(source, (Sequence, range)) and not isinstance(source, str):
         table = _of_columns(kind, _of_records(kind, source), len(source), file, arrow=False)
     else:
-        raise InputError(
-            f"{'held' if kind == 'held' else f'the {kind}s'} must be a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each "
-            f"{_RECORD[kind]}, got a {type(source).__name__}",
-            field=kind,
-        )
+        legal = "a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each"
+        tables = "held" if kind == "held" else f"the {kind}s"
+        got = f"{_RECORD[kind]}, got a {type(source).__name__}"
+        raise InputError(f"{tables} must be {legal} {got}", field=kind)
     fields = [(name, with_decimal(name, data, decimal)) for name, data in table.fields]
     table = replace(table, fields=fields, file=file, row_offset=row_offset, first_id=first_id)
     if not unique:
@@ -320,11 +319,8 @@ def _of_columns(
 
 def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
     needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
-    faults = [
-        missing(name, _hint(kind, name, names, needed, file), file=file)
-        for name in needed
-        if name not in names
-    ]
+    absent = (name for name in needed if name not in names)
+    faults = [missing(name, _hint(kind, name, names, needed, file), file=file) for name in absent]
     if faults:
         raise together(faults)
 
@@ -350,11 +346,8 @@ def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
     rows = len(next(iter(columns.values()), ()))
     for name, column in columns.items():
         if len(column) != rows:
-            raise InputError(
-                f"{name} must have {rows:,} values as the other columns, got {len(column):,}",
-                file=file,
-                field=name,
-            )
+            why = f"{name} must have {rows:,} values as the other columns, got {len(column):,}"
+            raise InputError(why, file=file, field=name)
     return rows
 
 
@@ -380,12 +373,9 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
             with suppress(pa.ArrowException, UnicodeError):
                 return pa.table(texts)
         # Of a data frame, pyarrow's second sentence names the column.
-        why = "; ".join(str(part) for part in error.args)
-        raise InputError(
-            f"the {kind} table cannot be read: {printable(why, 300)}. A column has values of one kind",
-            file=file,
-            field=kind,
-        ) from None
+        why = printable("; ".join(str(part) for part in error.args), 300)
+        text = f"the {kind} table cannot be read: {why}. A column has values of one kind"
+        raise InputError(text, file=file, field=kind) from None
 
 
 def _mixed_as_texts(source: Any) -> Any:

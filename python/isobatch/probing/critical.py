@@ -6,8 +6,6 @@ exponential average over evaluations at equal samples. A branch holds
 where that ends at most `tolerance` above the branch at k = 1; the critical batch is the largest with all smaller ones holding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -16,10 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch.errors import InputError
 from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
-from isobatch.probing.training import diverges, lr_course
+from isobatch.probing.training import diverges, lr_course, unusable
 from isobatch.words import counted, figure
 
 MAX_DOUBLINGS = 10
@@ -67,10 +64,10 @@ class CriticalFinding(msgspec.Struct, frozen=True, kw_only=True):
         for one in self.branches:
             loss = "diverged" if one.loss is None else f"{one.loss:.4f}"
             error = "" if one.error is None or one.k == 1 else f" ± {one.error:.4f}"
-            lines.append(
-                f"  k = {one.k}: batch {one.batch:,}, learning rate {figure(one.lr)}, loss {loss}{error}, "
-                f"{'holds' if one.holds else 'does not hold'}"
+            trained = (
+                f"  k = {one.k}: batch {one.batch:,}, learning rate {figure(one.lr)}, loss {loss}{error}"
             )
+            lines.append(f"{trained}, {'holds' if one.holds else 'does not hold'}")
         errors = [one.error for one in self.branches if one.error is not None]
         if not errors or max(errors) > self.tolerance / 2:
             lines.append(
@@ -113,16 +110,11 @@ def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> 
             loss, holds = branches[-1].loss, branches[-1].holds
             say(f"k = {k}: {'diverged' if loss is None else f'loss {loss:.4f}'}")
             if k > 1:
+                most = max(one.batch for one in branches if one.holds)
                 finding = partial(
-                    CriticalFinding,
-                    samples=samples,
-                    seeds=asked.seeds,
-                    tolerance=asked.tolerance,
-                    branches=tuple(branches),
-                    critical_batch=max(one.batch for one in branches if one.holds),
-                    bounded=not holds,
+                    CriticalFinding, samples=samples, seeds=asked.seeds, tolerance=asked.tolerance
                 )
-                publish(finding)
+                publish(partial(finding, branches=tuple(branches), critical_batch=most, bounded=not holds))
             if not holds:
                 return
 
@@ -130,7 +122,7 @@ def measure_critical(lab: Lab, say: Callable[[str], None], publish: Publish) -> 
 def _judged(k: int, batch: int, lr: float, losses: Any, first: Any, tolerance: float) -> Branch:
     """Judges a branch against that at k = 1, seed by seed; NaN is a diverged loss."""
     if k == 1 and not np.isfinite(losses).all():
-        raise InputError(f"the branch at k = 1 diverged at learning rate {lr:g}", field="workload")
+        raise unusable(f"the branch at k = 1 diverged at learning rate {lr:g}")
     gaps = losses - first
     ended = bool(np.isfinite(gaps).all())
     return Branch(
@@ -159,10 +151,8 @@ def _start(lab: Lab, samples: int) -> dict[str, Any]:
     base = lab.tuned_batch
     training, steps = lab.training(base, 0), max(1, samples // base)
     if diverges(training, lab.split(base), steps, lr_course(lab.plan, lab.start_lr, steps, constant=True)):
-        raise InputError(
-            f"the first training diverged at learning rate {lab.start_lr:g} and batch {base:,}: check the recipe's learning rate",
-            field="workload",
-        )
+        at = f"learning rate {lab.start_lr:g} and batch {base:,}"
+        raise unusable(f"the first training diverged at {at}: check the recipe's learning rate")
     return training.state()
 
 

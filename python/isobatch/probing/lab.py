@@ -1,7 +1,5 @@
 """Where trials are made: the plans at each batch, the workload from a seed, and the budget."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import Make, Replicas, ShortTraining, diverges, lr_course, shares
+from isobatch.probing.training import Make, Replicas, ShortTraining, diverges, lr_course, shares, unusable
 from isobatch.recipes.recipe import Recipe
 from isobatch.validate.workload import Workload, call_factory, factory_of, perceptron, user_code
 from isobatch.words import counted, duration
@@ -68,10 +66,8 @@ def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
         np.random.seed(seed)
         if found is None:
             if plan.recipe.optimizer not in BUILT_IN:
-                raise InputError(
-                    f"the built-in workload has no {plan.recipe.optimizer}: give your own training as package.module:factory",
-                    field="workload",
-                )
+                todo = "give your own training as package.module:factory"
+                raise unusable(f"the built-in workload has no {plan.recipe.optimizer}: {todo}")
             return perceptron(plan, BUILT_IN_PARAMETERS)
         with user_code("the workload's factory"):
             workload = call_factory(found)
@@ -148,20 +144,19 @@ class Lab:
                 "training. Probe its learning rate instead, without --same"
             )
         if factory is None and self.options.workload is None and not same:
-            raise missing(
-                "workload",
-                "give your own training as package.module:factory; the built-in one can only tell whether a plan that keeps the "
-                "batch trains the same (--same)",
+            why = (
+                "the built-in one can only tell whether a plan that keeps the batch trains the same (--same)"
             )
+            raise missing("workload", f"give your own training as package.module:factory; {why}")
 
     def _check_finite(self, losses: Any, how: str) -> None:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
         if not np.isfinite(losses).all():
-            raise InputError(
-                f"the loss is {losses[~np.isfinite(losses)][0]} before the first step{how}, at seed 0 and the first weights: "
-                "nothing can be measured with it",
-                field="workload",
+            loss, when = (
+                losses[~np.isfinite(losses)][0],
+                f"before the first step{how}, at seed 0 and the first weights",
             )
+            raise unusable(f"the loss is {loss} {when}: nothing can be measured with it")
 
     @property
     def start_lr(self) -> float:
@@ -203,9 +198,8 @@ class Lab:
 
     def split(self, batch: int) -> Replicas:
         """Splits a batch into micro-batches."""
-        return shares(
-            [[self.micro] * (batch // self.micro) + [batch % self.micro] * (batch % self.micro > 0)]
-        )
+        whole, rest = divmod(batch, self.micro)
+        return shares([[self.micro] * whole + [rest] * (rest > 0)])
 
     def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
         """Makes one trial.
@@ -306,10 +300,9 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
     first, second = make(1), make(1)
     for name, weight in first.model.state_dict().items():
         if not torch.equal(weight, second.model.state_dict()[name]):
-            raise InputError(
-                f"cannot be reseeded: made twice after torch.manual_seed(1), {name!r} differs. Draw the weights from torch's, "
-                "NumPy's or Python's own generator inside the factory",
-                field="workload",
+            todo = "Draw the weights from torch's, NumPy's or Python's own generator inside the factory"
+            raise unusable(
+                f"cannot be reseeded: made twice after torch.manual_seed(1), {name!r} differs. {todo}"
             )
 
     def drawn(workload: Workload, seed: int) -> list[Tensor]:
@@ -318,23 +311,16 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
 
     once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
     wrong = next((tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
-    for found, text in (
+    got = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}"
+    todo = "Draw indices from the generator"
+    for found, why in (
         (not once, "batch must give tensors, or mappings or tuples of them"),
-        (
-            wrong is not None,
-            f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}: the first dimension must be the samples",
-        ),
-        (
-            not _equal(once, again),
-            "cannot be reseeded: batch gave other samples for the same state of its generator. Draw indices from the generator",
-        ),
-        (
-            _equal(once, other),
-            "cannot be reseeded: batch gives the same samples whatever its generator. Draw indices from the generator",
-        ),
-    ):
+        (wrong is not None, f"{got}: the first dimension must be the samples"),
+        (not _equal(once, again), f"cannot be reseeded: batch gave other samples for the same state of its generator. {todo}"),
+        (_equal(once, other), f"cannot be reseeded: batch gives the same samples whatever its generator. {todo}"),
+    ):  # fmt: skip
         if found:
-            raise InputError(text, field="workload")
+            raise unusable(why)
 
 
 def _equal(some: list[Tensor], others: list[Tensor]) -> bool:

@@ -6,19 +6,16 @@ ends, all batches have come equally far, and the last round that is complete say
 grid grows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from isobatch.errors import InputError
 from isobatch.probing import estimate
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
 from isobatch.probing.options import Publish
-from isobatch.probing.training import PARTS
+from isobatch.probing.training import PARTS, unusable
 from isobatch.words import duration, real
 
 STEP = 2.0
@@ -88,9 +85,8 @@ class _Search:
         run = lab.run_samples if lab.run_samples is not None else MAX_STEPS * largest
         least = max(unit, min(MIN_STEPS * largest, run // unit * unit))
         counts = 2 * WIDE + 1, HALF, 3 * lab.options.seeds
-        fitting = lab.fitting_samples(
-            lab.batches, sum(counts), counts[0] / 4 + counts[1] / 2 + counts[2], least
-        )
+        wholes = counts[0] / 4 + counts[1] / 2 + counts[2]
+        fitting = lab.fitting_samples(lab.batches, sum(counts), wholes, least)
         return max(least, int(min(fitting, MAX_STEPS * largest, run)) // unit * unit)
 
     def lr(self, batch: int, place: int) -> float:
@@ -152,11 +148,10 @@ class _Search:
         before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
         tried = f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples each"
         if not best.diverged and not estimate.learned(before, np.array(best.losses)):
-            raise InputError(
+            raise unusable(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, on samples that are "
                 "not trained on. Is there something to learn in it, and does the optimizer have the parameters? If a trial is too "
-                "short to learn anything, raise --samples or --budget",
-                field="workload",
+                "short to learn anything, raise --samples or --budget"
             )
 
     def _complete(
@@ -167,11 +162,9 @@ class _Search:
         for batch, one in rates.items():
             if not np.isfinite(one.means).any():
                 low, high = self.lr(batch, places[batch][0]), self.lr(batch, places[batch][-1])
-                raise InputError(
-                    f"every trial diverged at batch {batch:,}: learning rates from {real(low)} to {real(high)}, {samples:,} samples "
-                    "each. Plan a smaller batch, or check the recipe's learning rate",
-                    field="workload",
-                )
+                tried = f"learning rates from {real(low)} to {real(high)}, {samples:,} samples each"
+                todo = "Plan a smaller batch, or check the recipe's learning rate"
+                raise unusable(f"every trial diverged at batch {batch:,}: {tried}. {todo}")
         self._publish(partial(self._finding, samples, seeds, rates, done))
 
     def _finding(
@@ -186,14 +179,12 @@ class _Search:
         plan_lr = lab.plan.require().lr
         slope, span = None, None
         if len(lab.batches) > 1:
-            best = [math.log(rates[batch].best) for batch in lab.batches]
-            slope, span = estimate.exponent(lab.batches, best, [logs[batch] for batch in lab.batches])
+            best = [math.log(one.best) for one in rates.values()]
+            slope, span = estimate.exponent(lab.batches, best, [*logs.values()])
         return estimate.LrFinding(
             samples=samples,
             seeds=seeds,
-            batches=tuple(
-                rates[batch].summary(batch, self.lr(batch, 0), drawn[batch]) for batch in lab.batches
-            ),
+            batches=tuple(rates[it].summary(it, self.lr(it, 0), drawn[it]) for it in lab.batches),
             lr=lr,
             interval=ends,
             plan_lr=plan_lr,

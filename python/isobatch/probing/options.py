@@ -1,7 +1,5 @@
 """Options of a probe, and its budget. No torch."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

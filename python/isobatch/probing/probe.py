@@ -74,13 +74,11 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
             InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
         """
         if self.lr is None or self.lr.exponent is None:
-            raise InputError(
-                "no exponent was measured: that needs trials at two batches or more", field="batches"
-            )
+            why = "no exponent was measured: that needs trials at two batches or more"
+            raise InputError(why, field="batches")
         if self.lr.doubt is not None:
-            raise InputError(
-                "these trials name no learning rate, so that no recipe is written from them", field="recipe"
-            )
+            why = "these trials name no learning rate, so that no recipe is written from them"
+            raise InputError(why, field="recipe")
         best = {"lr": self.lr.batches[0].best_lr} if self.lr.whole_run else {}
         return msgspec.structs.replace(self.recipe, **best, power=self.lr.exponent)
 
@@ -136,13 +134,10 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         if found is None:
             return [f"{ended} before all was trained; {more}"]
         part = round(found.whole_samples / found.samples)
-        on = {1: "whole trials", 2: "trials of a half of the samples"}.get(
-            part, "trials of a quarter of the samples"
-        )
-        return [
-            f"{ended} before all trials were made; {more} What follows is from {on}, {found.seeds} of "
-            f"{counted(found.asked_seeds, 'seed')}."
-        ]
+        lengths = {1: "whole trials", 2: "trials of a half of the samples"}
+        on = lengths.get(part, "trials of a quarter of the samples")
+        seeds = f"{found.seeds} of {counted(found.asked_seeds, 'seed')}"
+        return [f"{ended} before all trials were made; {more} What follows is from {on}, {seeds}."]
 
 
 def probe(
@@ -185,10 +180,8 @@ def probe(
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
     if "nproc_per_node" in options:
-        raise InputError(
-            "nproc_per_node is gone: a probe is one process; isobatch.validate measures real ranks",
-            field="nproc_per_node",
-        )
+        why = "nproc_per_node is gone: a probe is one process; isobatch.validate measures real ranks"
+        raise InputError(why, field="nproc_per_node")
     known = sorted(set(ProbeOptions.__struct_fields__) - {"measure", "workload", "budget_seconds"})
     if strange := next((one for one in options if one not in known), None):
         raise unknown("argument", strange, known, field=strange)
@@ -281,7 +274,6 @@ def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
         notes.append("the ramp of the batch was left out: trials have the full batch.")
     planned, own = plan.require().effective_batch, plan.recipe.effective_batch
     if options.measure != "critical" and tuned == planned != own:
-        notes.append(
-            f"the tuned batch, {own:,}, was not trained: {planned:,}, within a tenth of it, was instead."
-        )
+        instead = f"{planned:,}, within a tenth of it, was instead"
+        notes.append(f"the tuned batch, {own:,}, was not trained: {instead}.")
     return notes

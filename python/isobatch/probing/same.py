@@ -1,7 +1,5 @@
 """The promise of the name: the same training at every split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -11,12 +9,11 @@ import numpy as np
 import torch
 
 from isobatch.diagnosis.tensors import difference
-from isobatch.errors import InputError
 from isobatch.planning.plan import Plan
 from isobatch.planning.plan import plan as plan_recipe
 from isobatch.probing.lab import Lab, own_randomness
 from isobatch.probing.options import Publish
-from isobatch.probing.training import lr_course, shares
+from isobatch.probing.training import lr_course, shares, unusable
 from isobatch.words import counted
 
 STEPS = 12
@@ -60,15 +57,12 @@ class SameFinding(msgspec.Struct, frozen=True, kw_only=True):
                 "Not the same training at every split. What depends on the micro-batch does that: batch norm, noise drawn in the "
                 "model, or a loss that is no mean over samples."
             )
-        return [
-            f"{counted(self.steps, 'step')} from one seed in double precision, against the whole batch on one replica:",
-            *(
-                f"  {one.split:<{width}}  weights differ by {one.difference:.1e}{'' if one.same else '  NOT THE SAME'}"
-                for one in self.splits
-            ),
-            *(f"  {name:<{width}}  not trained" for name in self.missing),
-            end,
-        ]
+        steps = counted(self.steps, "step")
+        lines = [f"{steps} from one seed in double precision, against the whole batch on one replica:"]
+        for one in self.splits:
+            differs = "" if one.same else "  NOT THE SAME"
+            lines.append(f"  {one.split:<{width}}  weights differ by {one.difference:.1e}{differs}")
+        return [*lines, *(f"  {name:<{width}}  not trained" for name in self.missing), end]
 
 
 def measure_same(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
@@ -156,8 +150,6 @@ def _trained(lab: Lab, plan: Plan, legs: Legs, steps: int) -> list[torch.Tensor]
         for _ in range(count):
             loss = training.step(shares(sizes), lr_at(step))
             if not np.isfinite(loss):
-                raise InputError(
-                    f"the loss is {loss} at step {step}, learning rate {lr_at(step):g}", field="workload"
-                )
+                raise unusable(f"the loss is {loss} at step {step}, learning rate {lr_at(step):g}")
             step += 1
     return [p.detach().clone() for p in training.trained]

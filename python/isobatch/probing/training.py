@@ -1,9 +1,8 @@
 """One short training: a workload from a seed, on samples and in a split, in this process."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -64,6 +63,11 @@ def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool = False) ->
     return lambda step: peak * at((step + 0.5) / steps * total) / planned
 
 
+def unusable(why: str) -> InputError:
+    """Returns the error of a workload that cannot be probed."""
+    return InputError(why, field="workload")
+
+
 class Stream:
     """Draws a workload's samples in blocks, each from a generator of its own: sample i is the same whoever asks for it.
 
@@ -76,7 +80,8 @@ class Stream:
 
     def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
         self._workload, self._seed, self._block, self._device = workload, seed, block, device
-        self._last: tuple[int, Any] = (-1, None)
+        # A rank's micro-batches follow each other: the last block is often asked for again.
+        self._drawn = lru_cache(1)(self._draw)
 
     def samples(self, start: int, stop: int) -> Any:
         """Returns the samples from start to stop."""
@@ -89,13 +94,10 @@ class Stream:
             pieces.append(whole if high - low == self._block else part(whole, low, high))
         return joined(pieces)
 
-    def _drawn(self, index: int) -> Any:
-        # A rank's micro-batches follow each other: the last block is often asked for again.
-        if self._last[0] != index:
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
-            with user_code("the workload's batch"):
-                self._last = (index, self._workload.batch(self._block, generator, self._device))
-        return self._last[1]
+    def _draw(self, index: int) -> Any:
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
+        with user_code("the workload's batch"):
+            return self._workload.batch(self._block, generator, self._device)
 
 
 def joined(pieces: list[Any]) -> Any:
@@ -114,10 +116,7 @@ def joined(pieces: list[Any]) -> Any:
     if isinstance(first, tuple | list) and first and not isinstance(first[0], int | float | str):
         parts = [joined(list(column)) for column in zip(*pieces, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    raise InputError(
-        f"batch must give tensors, or mappings or tuples of them, got {type(first).__name__}",
-        field="workload",
-    )
+    raise unusable(f"batch must give tensors, or mappings or tuples of them, got {type(first).__name__}")
 
 
 class ShortTraining:
@@ -161,9 +160,7 @@ class ShortTraining:
             self.model.load_state_dict(checkpoint["model"])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
-            raise InputError(
-                "the model has no parameter with requires_grad: there is nothing to train", field="workload"
-            )
+            raise unusable("the model has no parameter with requires_grad: there is nothing to train")
         with user_code("the workload's optimizer"):
             self.optimizer = self.workload.optimizer(self.trained)
         self._amp = None if double else AUTOCAST[plan.recipe.precision]
@@ -242,7 +239,7 @@ class ShortTraining:
                 own = [float(weigh(self._part(share))) for share in pieces]
             total = sum(own)
             if not total > 0:
-                raise InputError(f"the weights of a step sum to {total:g}, not above 0", field="workload")
+                raise unusable(f"the weights of a step sum to {total:g}, not above 0")
         return [1 / total if summed else n / total for n in own]
 
     def _loss(self, batch: Any) -> Tensor:
@@ -252,9 +249,8 @@ class ShortTraining:
         ):
             loss: Any = self.workload.loss(self.model, batch)
         if fault := fault_of_loss(loss):
-            raise InputError(f"Workload.loss must return a {fault}", field="workload")
-        found: Tensor = loss
-        return found
+            raise unusable(f"Workload.loss must return a {fault}")
+        return loss  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
@@ -276,10 +272,10 @@ class ShortTraining:
         loss = float(self._loss(batch))
         if self.workload.reduction == "mean":
             return loss
+        if self.workload.weight is None:
+            return loss / size
         with user_code("the workload's weight"):
-            return loss / (
-                float(size) if self.workload.weight is None else float(self.workload.weight(batch))
-            )
+            return loss / float(self.workload.weight(batch))
 
     def state(self) -> dict[str, Any]:
         """Copies the weights and the optimizer's state, as a checkpoint has them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
@@ -19,30 +18,15 @@ if TYPE_CHECKING:
 else:
     StructMeta = type(msgspec.Struct)
 
-INTEGERS = frozenset(
-    (
-        "effective_batch",
-        "dataset_size",
-        "seq_len",
-        "gpus",
-        "micro_batch",
-        "accumulation",
-        "model_parallel",
-        "parameters",
-        "nodes",
-        "gpus_per_node",
-    )
-)
 
-
-def plain(name: str, value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A NumPy scalar as the Python number it stands for; anything else as it is."""
     if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
         return value
     kind = getattr(value.dtype, "kind", None)  # of NumPy; a tensor's has none
     if getattr(value, "ndim", 0) or (kind is not None and kind not in "biuf") or not hasattr(value, "item"):
         return value  # of which the core says what it should have been
-    return operator.index(value) if name in INTEGERS and kind is not None and kind in "iu" else value.item()
+    return value.item()
 
 
 class _Named(StructMeta):
@@ -66,19 +50,16 @@ def refuse_names(cls: type[Record], given: Collection[str]) -> None:
     Raises:
         InputError: naming all of them.
     """
-    known = (*cls.__struct_fields__, *cls.elsewhere)
-    errors = [
-        InputError(f"{name} {cls.elsewhere[name]}", field=name)
-        if name in cls.elsewhere
-        else no_field(name, known)
-        for name in given
-        if name not in cls.__struct_fields__
-    ]
-    errors += [
-        missing(field.name, _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it")
-        for field in msgspec.structs.fields(cls)
-        if field.required and field.name not in given
-    ]
+    known, errors = (*cls.__struct_fields__, *cls.elsewhere), []
+    for name in given:
+        if name in cls.elsewhere:
+            errors.append(InputError(f"{name} {cls.elsewhere[name]}", field=name))
+        elif name not in cls.__struct_fields__:
+            errors.append(no_field(name, known))
+    for field in msgspec.structs.fields(cls):
+        if field.required and field.name not in given:
+            todo = _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it"
+            errors.append(missing(field.name, todo))
     if errors:
         raise together(errors)
 
@@ -108,21 +89,16 @@ T = TypeVar("T")
 def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
     """Wraps a method of keywords: missing arguments and unknown names are one InputError."""
     signature = inspect.signature(method)
-    required = [
-        name
-        for name, it in signature.parameters.items()
-        if it.kind is it.KEYWORD_ONLY and it.default is it.empty
-    ]
+    keywords = (it for it in signature.parameters.values() if it.kind is it.KEYWORD_ONLY)
+    required = [it.name for it in keywords if it.default is it.empty]
 
     @functools.wraps(method)
     def call(*args: P.args, **fields: P.kwargs) -> T:
         if len(args) == 1 and not fields.keys() >= set(required):
             known = (*signature.parameters, *getattr(args[0], "__struct_fields__", ()))
             errors = [no_field(name, known) for name in fields if name not in known]
-            errors += [
-                missing(name, f"{method.__name__} needs it") for name in required if name not in fields
-            ]
-            raise together(errors)
+            absent = (name for name in required if name not in fields)
+            raise together([*errors, *(missing(name, f"{method.__name__} needs it") for name in absent)])
         return method(*args, **fields)
 
     return call
@@ -139,7 +115,7 @@ class Record(
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            number = plain(name, value)
+            number = plain(value)
             if number is not value:
                 msgspec.structs.force_setattr(self, name, number)
 

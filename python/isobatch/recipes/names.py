@@ -1,7 +1,5 @@
 """Other tools' names for our fields: in recipe files, and as the factors of the effective batch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -9,15 +7,9 @@ from isobatch.errors import InputError
 from isobatch.words import OURS, printable, share
 
 _UNITS = {
-    "epochs": "ep",
-    "num_epochs": "ep",
-    "num_train_epochs": "ep",
-    "max_epochs": "ep",
-    "max_steps": "st",
-    "train_iters": "st",
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), "ep"),
+    **dict.fromkeys(("max_steps", "train_iters", "warmup_steps", "num_warmup_steps"), "st"),
     "train_samples": "sp",
-    "warmup_steps": "st",
-    "num_warmup_steps": "st",
 }
 """Lengths that are bare numbers there."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 import msgspec
@@ -165,7 +166,7 @@ class Recipe(
         return core
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), msgspec.structs.asdict(self))
+        return partial(type(self), **msgspec.structs.asdict(self)), ()
 
     @classmethod
     @named_arguments
@@ -200,29 +201,23 @@ class Recipe(
         for name in ("effective_batch", "micro_batch"):
             if name in fields:
                 raise InputError("comes from gpus × batch_per_gpu × accumulation: leave it out", field=name)
-        gpus, accumulation, model_parallel = (
-            _count(name, value)
-            for name, value in (
-                ("gpus", gpus),
-                ("accumulation", accumulation),
-                ("model_parallel", model_parallel),
-            )
-        )
-        if gpus % model_parallel:
+        known: dict[str, Any]
+        known = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
+        known = {name: _count(name, value) for name, value in known.items()}
+        gpus, accumulation, model_parallel = known.values()
+        replicas, left = divmod(gpus, model_parallel)
+        if left:
             raise must_be(f"a divisor of the {gpus} GPUs", model_parallel, field="model_parallel")
-        replicas = gpus // model_parallel
-        known: dict[str, Any] = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
             if len(batches) != replicas:
+                legal = f"one number for each of {replicas} replicas"
                 raise InputError(
-                    f"batch_per_gpu must have one number for each of {replicas} replicas, got {len(batches)}",
-                    field="batch_per_gpu",
+                    f"batch_per_gpu must have {legal}, got {len(batches)}", field="batch_per_gpu"
                 )
             if len(set(batches)) > 1:
-                return cls(
-                    effective_batch=sum(batches) * accumulation, device_batches=batches, **known, **fields
-                )
+                batch = sum(batches) * accumulation
+                return cls(effective_batch=batch, device_batches=batches, **known, **fields)
             batch_per_gpu = batches[0]
         micro = _count("batch_per_gpu", batch_per_gpu)
         return cls(effective_batch=micro * accumulation * replicas, micro_batch=micro, **known, **fields)
@@ -379,12 +374,8 @@ def _check_schedule(recipe: Recipe) -> None:
         raise must_be("a schedule's name or a Schedule", recipe.schedule, field="schedule")
 
 
-def _made(cls: type[Recipe], fields: dict[str, Any]) -> Recipe:
-    return cls(**fields)
-
-
 def _count(name: str, value: Any) -> int:
-    value = plain(name, value)
+    value = plain(value)
     if type(value) is not int or not 0 < value <= MAX_BATCH:
         raise must_be("a whole number from 1", value, field=name)
     return value
@@ -396,16 +387,12 @@ def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     from isobatch.tools.unread import as_recipe
 
     if str(fields.get("schema")).startswith("isobatch.plan/"):
-        raise InputError(
-            "is a plan, not a recipe: isobatch replan moves the run that follows it (in Python: Plan.load and replan)",
-            file=file,
-        )
+        todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
+        raise InputError(f"is a plan, not a recipe: {todo}", file=file)
     title = looks_like(fields)
     if title is not None:
-        raise InputError(
-            f"is no recipe, but a configuration of {title}: read it with --from (in Python: Recipe.read)",
-            file=file,
-        )
+        todo = "read it with --from (in Python: Recipe.read)"
+        raise InputError(f"is no recipe, but a configuration of {title}: {todo}", file=file)
     tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
     if tables:
         lines = "".join(f"\n  {line}" for line in as_recipe(fields))
@@ -423,9 +410,5 @@ def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
         InputError: it is no Recipe.
     """
     if not isinstance(recipe, Recipe):
-        raise must_be(
-            what,
-            recipe,
-            field="recipe",
-            todo="Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file",
-        )
+        todo = "Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file"
+        raise must_be(what, recipe, field="recipe", todo=todo)

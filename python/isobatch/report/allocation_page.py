@@ -1,7 +1,5 @@
 """The page of a pool over time: who had which GPUs, from a scheduler's log of its divisions."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -75,12 +73,9 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
         described = "Each band is a job's GPUs on a node; colours tell neighbours apart only; white is idle."
     drawings = [Drawing(held(bands, legend=few), "Who had which GPUs", described)] if bands else []
     jobs = {str(job["job"]) for record in records for job in record["jobs"]}
-    title = (
-        title or f"{counted(len(jobs), 'job')} in {figure(hours)} hours used {figure(used)} GPUs on average"
-    )
-    return HtmlPage(
-        title, "", headlines, [Section("Over time", drawings=drawings, tables=[_totals(records)])]
-    )
+    answer = f"{counted(len(jobs), 'job')} in {figure(hours)} hours used {figure(used)} GPUs on average"
+    section = Section("Over time", drawings=drawings, tables=[_totals(records)])
+    return HtmlPage(title or answer, "", headlines, [section])
 
 
 def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]:

@@ -1,7 +1,5 @@
 """A value in a notebook's cell: a heading, a few lines, a small table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

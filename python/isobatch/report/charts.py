@@ -1,7 +1,5 @@
 """Figures as pictures: plain numbers in, an Altair chart out, and its SVG or PNG. Nothing here knows what a plan is."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence
@@ -54,6 +52,18 @@ def _chart(rows: Rows) -> Any:
     return alt.Chart(alt.Data(values=list(rows)))
 
 
+def _gpus() -> Any:
+    """Makes the axis of GPU counts."""
+    import altair as alt
+
+    return alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
+
+
+def _ends(values: Sequence[float]) -> list[float]:
+    """Returns the ends of a logarithmic axis: whole decades would press the data into a strip."""
+    return [min(values) / 1.3, max(values) * 1.3]
+
+
 def _color(field: str, rows: Rows) -> Any:
     """Gives each value a colour in order of appearance; no legend of a single one."""
     import altair as alt
@@ -102,19 +112,10 @@ def held(spans: Rows, *, legend: bool) -> Any:
 
     color = _color("kind", spans)
     tall = max(span["high"] for span in spans)
-    y = (
-        alt.Y("low:Q")
-        .scale(domain=[tall, 0], nice=False)
-        .title("GPUs, node by node")
-        .axis(format="d", grid=False)
-    )
-    bands = _chart(spans).encode(
-        x=alt.X("start:Q").title("hours").scale(nice=False).axis(grid=False, tickCount=8, format="~g"),
-        x2="end:Q",
-        y=y,
-        y2="high:Q",
-        color=color if legend else color.legend(None),
-    )
+    x = alt.X("start:Q").title("hours").scale(nice=False).axis(grid=False, tickCount=8, format="~g")
+    y = alt.Y("low:Q").scale(domain=[tall, 0], nice=False).title("GPUs, node by node")
+    bands = _chart(spans).encode(x=x, x2="end:Q", y=y.axis(format="d", grid=False), y2="high:Q")
+    bands = bands.encode(color=color if legend else color.legend(None))
     return bands.mark_rect(stroke=PAPER, strokeWidth=0.4).properties(width=WIDTH, height=2 * HEIGHT)
 
 
@@ -130,10 +131,8 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     """
     import altair as alt
 
-    x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
-    values = [point[value] for point in points] + [deadline] * (deadline is not None)
-    ends = [min(values) / 1.3, max(values) * 1.3]  # whole decades would press the data into a strip
-    scale = {"type": "log", "nice": False, "domain": ends}
+    x, values = _gpus(), [point[value] for point in points] + [deadline] * (deadline is not None)
+    scale = {"type": "log", "nice": False, "domain": _ends(values)}
     y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
     color = _color("job", points)
     if len({point["job"] for point in points}) > 1:
@@ -168,16 +167,11 @@ def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
     """Draws a figure at each GPU count, both axes logarithmic: rows with `gpus` and the figure."""
     import altair as alt
 
-    x = alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
-    ends = [min(point[value] for point in points) / 1.3, max(point[value] for point in points) * 1.3]
+    ends = _ends([point[value] for point in points])
     axis = {"format": ",~g"} if ends[1] > 1 else {"format": "~g", "labelExpr": _SMALL}
     y = alt.Y(f"{value}:Q").scale(type="log", nice=False, domain=ends).title(label).axis(tickCount=5, **axis)
-    return (
-        _chart(points)
-        .mark_point(filled=True, size=36, opacity=1)
-        .encode(x=x, y=y)
-        .properties(width=WIDTH, height=180)
-    )
+    marks = _chart(points).mark_point(filled=True, size=36, opacity=1)
+    return marks.encode(x=_gpus(), y=y).properties(width=WIDTH, height=180)
 
 
 def statuses(counts: Rows) -> Any:

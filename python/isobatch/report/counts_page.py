@@ -1,7 +1,5 @@
 """The page of one job over GPU counts: a slider shows the plan of each, all of them made beforehand; then what more GPUs buy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ from isobatch.planning.refusal import ways
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
-from isobatch.report.plan_page import ROWS, explained
+from isobatch.report.plan_page import explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.words import counted, duration, figure, real
 
@@ -92,9 +90,7 @@ def _split_section(plans: Plans) -> list[Section]:
     for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
-            ends = (
-                f"{real(each[name])} on {counted(each['gpus'], 'GPU')}" for each in (points[0], points[-1])
-            )
+            ends = (f"{real(it[name])} on {counted(it['gpus'], 'GPU')}" for it in (points[0], points[-1]))
             chart = steps_over_gpus(points, name, label)
             drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
     return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
@@ -141,20 +137,13 @@ def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
     """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out (with their GPUs), the tool's lines."""
     headline, sentences, points = explained(plan)
     if plan.status == "infeasible":
-        said = f"{headline} {points[0]}" if len(points) == 1 else headline.rstrip(":")
-        out = [
-            [*texts(*row), option.world_size]
-            for row, option in zip(ways(plan, plan.options), plan.options, strict=True)
-        ]
-        return [plan.status, *texts(said), [], [], texts(*points[1:] and points), out, []]
-    tuned = plan.tuned()
-    figures = []
-    for label, name, write in ROWS:
-        now, was = getattr(plan, name), getattr(tuned, name, None)
-        if now is not None:
-            figures.append(texts(label, "" if was is None else write(was), write(now)))
+        why, points = refused(headline, points)
+        menu = zip(ways(plan, plan.options), plan.options, strict=True)
+        out = [[*texts(*row), option.world_size] for row, option in menu]
+        return [plan.status, *texts(why), [], [], texts(*points), out, []]
+    known = [texts(label, was, now) for label, now, was in figures(plan, plan.tuned()) if now]
     lines = [] if tool is None else texts(*_lines(plan, tool))
-    return [plan.status, *texts(headline), figures, texts(*sentences[1:]), texts(*points), [], lines]
+    return [plan.status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:
@@ -176,9 +165,7 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
             continue
         row = int(np.nanargmin(values))
         end = times.end_at(plans, row)
-        took = (
-            times.duration_of(plans, row) + times.cost_of(plans, row, currency) + (f"; {end}" if end else "")
-        )
+        took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}"
         found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
 
@@ -190,7 +177,5 @@ def _within(plans: Plans, deadline: float, currency: str) -> Headline:
     label = f"deadline {duration(deadline * 3600)}"
     if row is None:
         return Headline(label, "missed", "at all counts with known hours")
-    took = times.duration_of(plans, row) + times.cost_of(plans, row, currency)
-    return Headline(
-        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
-    )
+    met = f"{'likely met, not surely' if note else 'met'}: {times.spent(plans, row, currency)}"
+    return Headline(label, counted(plans.gpus[row], "GPU"), met)

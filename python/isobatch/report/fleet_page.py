@@ -1,7 +1,5 @@
 """The page of a fleet: its sums, where each job can run, and why not elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,9 +75,8 @@ def _lead(plans: Plans) -> str:
     many = {each: int(plans.has(each).sum()) for each in Reason if each.severity == "infeasible"}
     worst = max(many, key=lambda reason: many[reason])
     why = f" Most often in the way: {worst.text} ({counted(many[worst], 'row')})." if many[worst] else ""
-    return (
-        f"{count(good)} of {counted(plans.rows, 'row')} can be planned ({percent(good / plans.rows)}).{why}"
-    )
+    share = percent(good / plans.rows)
+    return f"{count(good)} of {counted(plans.rows, 'row')} can be planned ({share}).{why}"
 
 
 def _already_chosen(plans: Plans) -> str:
@@ -145,9 +142,9 @@ def _spent(plans: Plans, name: str, write: Callable[[float], str]) -> str:
 def _map(plans: Plans) -> list[Section]:
     """Tables the status of each job on each cluster, where the table names both and they are not too many to be seen."""
     most = {"job": _MAX_GRID_ROWS, "cluster": _MAX_GRID_COLUMNS}
-    if not plans.rows or any(
-        name not in plans.texts or len(np.unique(plans.texts[name][1])) > many for name, many in most.items()
-    ):
+    if not plans.rows or not most.keys() <= plans.texts.keys():
+        return []
+    if any(len(np.unique(plans.texts[name][1])) > many for name, many in most.items()):
         return []
     (job, jobs), (cluster, clusters) = (_in_order(*plans.text(name)) for name in ("job", "cluster"))
     codes = np.full((len(jobs), len(clusters)), -1)

@@ -1,7 +1,5 @@
 """A page's parts, and the page as HTML: the kinds of input fill it, the templates know none of them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """From a value, or a file of it, to its page, and to the file of a page or of its charts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """The page of one plan: old beside new, the learning rate over the run, the stages of its batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -19,7 +17,7 @@ from isobatch.words import count, percent
 
 _MAX_STAGES = 200
 
-ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+_ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("GPUs", "world_size", count),
     ("replicas", "data_parallel", count),
     ("micro-batch, samples per replica and pass", "micro_batch", count),
@@ -46,11 +44,11 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     """Makes the page of a plan."""
     head, plain, points = explained(plan)
     if plan.status == "infeasible":
-        why = f"{head} {points[0]}" if len(points) == 1 else head.rstrip(":")
+        why, points = refused(head, points)
         menu = ways(plan)
         nothing = [] if menu else ["Nothing close to it would work."]
         sections = [Section("What would work", nothing, tables=[menu] if menu else [])]
-        sections += [Section("Why not", points=points)] if len(points) > 1 else []
+        sections += [Section("Why not", points=points)] if points else []
         return HtmlPage(title or why, "" if title is None else why, [], sections, plan.status)
     tuned = plan.tuned()
     lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
@@ -76,15 +74,16 @@ def explained(plan: Plan) -> tuple[str, list[str], list[str]]:
     return lines[0], [line for line in lines if not line.startswith("  ") and not line.endswith(":")], points
 
 
-def _split(plan: Plan) -> str:
-    """Writes a plan's split as micro-batch × accumulation × replicas."""
-    micro, accumulation, replicas, _, irregular = plan.layout
-    weighted = ", weighted" if irregular else ""
-    return f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted}"
+def refused(head: str, points: list[str]) -> tuple[str, list[str]]:
+    """Returns why there is no plan, in one sentence, and the points where there are several."""
+    return (f"{head} {points[0]}", []) if len(points) == 1 else (head.rstrip(":"), points)
 
 
 def _layout(plan: Plan) -> str:
-    return f"{_split(plan)} = {count(plan.layout.effective_batch)} samples per step"
+    """Writes a plan's split as micro-batch × accumulation × replicas = batch."""
+    micro, accumulation, replicas, batch, irregular = plan.layout
+    weighted = ", weighted" if irregular else ""
+    return f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples per step"
 
 
 def ways(plan: Plan) -> HtmlTable | None:
@@ -128,29 +127,32 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
         spent = f"{words.figure(plan.gpu_hours or 0)} GPU-hours"
         found.append(Headline("time", time_of(plan), f"{spent}; {sure}"))
         if plan.cost is not None:
-            paid = words.ranged(
-                plan.cost, share and plan.cost * share, lambda cost: words.price(cost, currency)
-            )
+            error = share and plan.cost * share
+            paid = words.ranged(plan.cost, error, lambda cost: words.price(cost, currency))
             found.append(Headline("cost", paid, sure))
     return found
 
 
+def figures(plan: Plan, tuned: Plan | None) -> list[tuple[str, str, str]]:
+    """Lists the known values of a plan or of the tuned run as texts: a label, this plan's, the tuned run's; "" for an unknown one."""
+    found = []
+    for label, name, write in _ROWS:
+        values = (getattr(it, name, None) for it in (plan, tuned))
+        now, was = ("" if value is None else write(value) for value in values)
+        found.append((label, now, was))
+    return [row for row in found if any(row[1:])]
+
+
 def _beside(plan: Plan, tuned: Plan | None) -> Section:
     """Puts the values of this plan beside those of the tuned run, what changes first."""
-    rows, same = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for label, name, write in ROWS:
-        now, old = getattr(plan, name), getattr(tuned, name, None)
-        if now is None and old is None:
-            continue
-        becomes, was = ("" if value is None else write(value) for value in (now, old))
-        (same if was == becomes else rows).append((label, becomes, was))
+    rows = figures(plan, tuned)
+    columns = {"figure": "text", "this plan": "number"}
     if tuned is None:
-        columns = {"figure": "text", "this plan": "number"}
-        return Section(
-            "The plan", tables=[HtmlTable("This plan", columns, [row[:2] for row in (*rows, *same)])]
-        )
-    columns = {"figure": "text", "this plan": "number", "as tuned": "number"}
-    tables = [HtmlTable("What changes", columns, rows)] if rows else []
+        return Section("The plan", tables=[HtmlTable("This plan", columns, [row[:2] for row in rows])])
+    columns["as tuned"] = "number"
+    changed = [row for row in rows if row[1] != row[2]]
+    tables = [HtmlTable("What changes", columns, changed)] if changed else []
+    same = [row for row in rows if row[1] == row[2]]
     return Section("New beside old", tables=[*tables, HtmlTable("What stays", columns, same)])
 
 

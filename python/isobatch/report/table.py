@@ -1,7 +1,5 @@
 """A fleet's table of plans, whatever file it came from: its columns to count in, and its first rows for the page."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 from pathlib import PurePath
@@ -31,11 +29,6 @@ class Plans(NamedTuple):
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
     provenance: Provenance
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings behind the plans, as the file has them."""
-        return self.provenance.settings
 
     @property
     def one_each(self) -> bool:
@@ -72,7 +65,7 @@ class Plans(NamedTuple):
     @property
     def deadline(self) -> float | None:
         """The deadline of the settings, where it is a legal one."""
-        asked = self.settings.get("deadline_hours")
+        asked = self.provenance.settings.get("deadline_hours")
         if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
             return None
         return float(asked)
@@ -120,10 +113,7 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
                 raise must_be("a finite number", float(found[row]), field=name, file=file, row=row + 1)
         # An infinite number in a column of the jobs' own is only shown.
         texts[name] = _texts(column, name, file)
-    if "job" in numbers:
-        texts["job"] = _named(numbers.pop("job"))
-    if "cluster" in numbers:
-        texts["cluster"] = _named(numbers.pop("cluster"))
+    texts |= {name: _named(numbers.pop(name)) for name in ("job", "cluster") if name in numbers}
     return Plans(
         whole.num_rows,
         texts,
@@ -181,13 +171,12 @@ def _coded(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
     if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
         every = [None if value is None else str(value) for value in column.to_pylist()]
         column = pa.array(every, pa.string())
-    encoded = (
-        column if pa.types.is_dictionary(column.type) else column.dictionary_encode(null_encoding="encode")
-    )
-    values = [None if value is None else str(value) for value in encoded.dictionary.to_pylist()]
-    if encoded.indices.null_count:
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode(null_encoding="encode")
+    values = [None if value is None else str(value) for value in column.dictionary.to_pylist()]
+    if column.indices.null_count:
         values.append(None)
-    at = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+    at = column.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
     return values, at.astype(np.int64)
 
 
@@ -229,9 +218,8 @@ def _bit(name: str | None, file: str | None) -> int:
     try:
         return 1 << Reason(name or "").bit
     except ValueError:
-        raise must_be(
-            "names of reasons, as a fleet's table has them", name, field="reasons", file=file
-        ) from None
+        legal = "names of reasons, as a fleet's table has them"
+        raise must_be(legal, name, field="reasons", file=file) from None
 
 
 # ---- the rows of the page ----
@@ -286,9 +274,8 @@ def _cells(plans: Plans, name: str) -> tuple[str, list[str]]:
         return "text", ["; ".join(Reason.of(bits)) for bits in plans.reasons[:MAX_ROWS].tolist()]
     if name in plans.texts:
         texts, at = plans.texts[name]
-        return "text", [
-            printable(texts[place] or "", _MAX_CELL_CHARACTERS) for place in at[:MAX_ROWS].tolist()
-        ]
+        cells = (texts[place] or "" for place in at[:MAX_ROWS].tolist())
+        return "text", [printable(cell, _MAX_CELL_CHARACTERS) for cell in cells]
     numbers = plans.numbers[name]
     is_whole = "int" in RESULTS.get(name, "") or name == "gpus" or _are_whole(numbers)
     write = count if is_whole else real if name in _EXACT else figure

@@ -1,20 +1,17 @@
 """Hours and cost over GPU counts, and where each job is fastest, cheapest and at its knee: of a fleet and of one job."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import _core
+from isobatch import _core, words
 from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import Plans
-from isobatch.words import count, counted, duration, figure, percent, price, printable, ranged
+from isobatch.words import count, counted, figure, percent, printable
 
 _MAX_POINTS = 200
 """GPU counts that a line has."""
@@ -43,23 +40,10 @@ def how_sure(plans: Plans) -> str:
     return f" Hours and cost{f' are estimates{rows}, not measured' if many else ''}: {interval}."
 
 
-def written(plans: Plans, name: str, row: int, write: Callable[[float], str]) -> str:
-    """Writes a row's hours, GPU-hours or cost with their range."""
-    value, hours = (float(plans.spent(it)[row]) for it in (name, "hours"))
-    error = float(plans.number("hours_error")[row])
-    return ranged(value, value * error / hours if hours else None, write)
-
-
-def duration_of(plans: Plans, row: int) -> str:
-    """Writes how long a row's run takes, with its range."""
-    return written(plans, "hours", row, lambda hours: duration(hours * 3600))
-
-
-def cost_of(plans: Plans, row: int, currency: str) -> str:
-    """Writes what a row's run costs, with its range, after a comma; nothing where that is not known."""
-    if np.isnan(plans.spent("cost")[row]):
-        return ""
-    return f", {written(plans, 'cost', row, lambda cost: price(cost, currency))}"
+def spent(plans: Plans, row: int, currency: str) -> str:
+    """Writes a row's time, and its cost where that is known, with their ranges."""
+    hours, error, cost = plans.spent("hours"), plans.number("hours_error"), plans.spent("cost")
+    return words.spent(float(hours[row]), float(error[row]), float(cost[row]), currency)
 
 
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
@@ -88,7 +72,11 @@ def knees(plans: Plans) -> dict[int, int]:
     _, job = plans.text("job")
     is_counts = "gpus" in plans.numbers
     with np.errstate(over="ignore"):
-        product = compared(_figures(plans)) if is_counts else plans.spent("hours") * plans.spent("gpu_hours")
+        product = plans.spent("hours") * plans.spent("gpu_hours")
+        if is_counts:
+            known = ("effective_batch", "total_steps", "samples_over_least")
+            of_job = {name: plans.spent(name) for name in ("hours", "gpu_hours")}
+            product = compared(of_job | {name: plans.number(name) for name in known})
     rows = np.flatnonzero(~np.isnan(product))
     rows = rows[np.lexsort((product[rows], job[rows]))]
     if not len(rows):
@@ -101,13 +89,6 @@ def knees(plans: Plans) -> dict[int, int]:
     return {int(job[row]): int(row) for row in rows[first[several]].tolist()}
 
 
-def _figures(plans: Plans) -> dict[str, NDArray[np.float64]]:
-    """Returns what a job's rows are compared by."""
-    names = ("effective_batch", "total_steps", "samples_over_least")
-    spent = {name: plans.spent(name) for name in ("hours", "gpu_hours")}
-    return spent | {name: plans.number(name) for name in names}
-
-
 def knee_of(plans: Plans) -> list[Headline]:
     """Names the knee of a single job, or of the middle one of several."""
     rows = sorted(knees(plans).values(), key=lambda row: float(plans.gpus[row]))
@@ -115,11 +96,8 @@ def knee_of(plans: Plans) -> list[Headline]:
         return []
     row = rows[len(rows) // 2]
     note = end_at(plans, row) or "past it, more GPUs cost more than they save"
-    return [
-        Headline(
-            "knee", counted(plans.gpus[row], "GPU"), note + ("; the middle job" if len(rows) > 1 else "")
-        )
-    ]
+    note += "; the middle job" if len(rows) > 1 else ""
+    return [Headline("knee", counted(plans.gpus[row], "GPU"), note)]
 
 
 def end_at(plans: Plans, row: int) -> str:
@@ -146,10 +124,8 @@ def best_in_time(
 def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
     """Counts the jobs that meet a deadline, and those that only likely do."""
     _, job = plans.text("job")
-    spent = (plans.spent("hours").tolist(), plans.number("hours_error").tolist())
-    verdicts = np.array(
-        [_core.verdict(hours, error, deadline) or "" for hours, error in zip(*spent, strict=True)]
-    )
+    each = zip(plans.spent("hours").tolist(), plans.number("hours_error").tolist(), strict=True)
+    verdicts = np.array([_core.verdict(hours, error, deadline) or "" for hours, error in each])
     met, likely = (set(job[verdicts == name].tolist()) for name in ("met", "likely"))
     return len(met), len(likely - met)
 
@@ -164,9 +140,8 @@ def _drawing(plans: Plans, name: str, label: str, deadline: float | None) -> Dra
     drawn = {point["job"] for point in points}
     known = ~np.isnan(plans.spent(name))
     marked = [_point(plans, name, row) for row in knees(plans).values() if known[row]]
-    chart = over_gpus(
-        points, name, printable(label), deadline=deadline, knees=[it for it in marked if it["job"] in drawn]
-    )
+    marked = [it for it in marked if it["job"] in drawn]
+    chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
     what = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
     if many > len(lines):
         what += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
@@ -228,12 +203,6 @@ def at_most(rows: list[int]) -> list[int]:
 # ---- the tables ----
 
 
-def _jobs(plans: Plans) -> list[int]:
-    """Lists the jobs with known hours, in order of appearance."""
-    _, job = plans.text("job")
-    return list(dict.fromkeys(job[~np.isnan(plans.spent("hours"))].tolist()))
-
-
 def _where(plans: Plans, row: int) -> str:
     """A row's GPUs with their type, and its cluster: other clusters have as many."""
     types, kind = plans.gpu_types()
@@ -252,9 +221,9 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
     def cell(row: int) -> str:
-        return f"{_where(plans, row)}, {duration_of(plans, row)}{cost_of(plans, row, currency)}"
+        return f"{_where(plans, row)}, {spent(plans, row, currency)}"
 
-    jobs, marks = _jobs(plans), knees(plans)
+    jobs, marks = list(dict.fromkeys(job[~np.isnan(hours)].tolist())), knees(plans)
     rows = []
     for at in jobs[:_MAX_JOBS]:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))

@@ -1,7 +1,5 @@
 """The page of a validation: the verdicts, the all-reduce with its fit, the step's time as forecast and as measured."""
 
-from __future__ import annotations
-
 from isobatch.report.charts import all_reduce
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.validate.figures import AllReduce, Machine, StepTimes
@@ -80,9 +78,8 @@ def _step(report: Report, step: StepTimes) -> Section:
         ("added by communication", duration(max(0.0, step.exposed_seconds))),
         ("overlap of communication", "not known" if step.overlap is None else percent(step.overlap)),
     ]
-    caption = (
-        f"{step.workload}, {counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"
-    )
+    size = f"{counted(step.parameters, 'parameter')}, micro-batch {count(step.micro_batch)}"
+    caption = f"{step.workload}, {size}"
     table = HtmlTable(caption, {"figure": "text", "value": "number"}, rows)
     return Section("The step", tables=[table])
 

@@ -136,22 +136,16 @@ class Folder:
         if every is None:
             listed = self.fs.get_file_info(FileSelector(self.base, allow_not_found=True))
             if any(PurePosixPath(info.path).name != PARTIAL for info in listed):
-                raise InputError(
-                    "the folder is not empty and not from an earlier run: plan into another", file=self.base
-                )
+                why = "the folder is not empty and not from an earlier run: plan into another"
+                raise InputError(why, file=self.base)
             return {}, set()
         earlier, receipts = every
         if not resume:
             return {}, {receipt.file for receipt in receipts}
         _refuse_other_arguments(earlier, run, self.base)
-        sound: dict[str, Receipt] = {}
-        other: set[str] = set()
-        for receipt, is_sound in zip(receipts, in_threads(self._is_sound, receipts), strict=True):
-            if is_sound:
-                sound[receipt.part.name] = receipt
-            else:
-                other.add(receipt.file)
-        return sound, other
+        pairs = [*zip(receipts, in_threads(self._is_sound, receipts), strict=True)]
+        sound = {receipt.part.name: receipt for receipt, is_sound in pairs if is_sound}
+        return sound, {receipt.file for receipt, is_sound in pairs if not is_sound}
 
     def _recorded(self) -> tuple[dict[str, Any], list[Receipt]] | None:
         """Returns the arguments and the receipts of the folder's run; None where there was none."""
@@ -160,9 +154,7 @@ class Folder:
         except FileNotFoundError:
             return None
         # A receipt is newer than what the manifest says of its part.
-        by_name = {
-            receipt.part.name: receipt for some in (manifest.parts, self._receipts()) for receipt in some
-        }
+        by_name = {receipt.part.name: receipt for receipt in (*manifest.parts, *self._receipts())}
         return manifest.run, list(by_name.values())
 
     def _is_sound(self, receipt: Receipt) -> bool:
@@ -213,10 +205,8 @@ class Folder:
             if info.type != FileType.File or name.startswith("_"):
                 continue
             if name not in missing:
-                raise InputError(
-                    "unexpected file in the output folder: move it elsewhere and rerun the same command",
-                    file=info.path,
-                )
+                todo = "move it elsewhere and rerun the same command"
+                raise InputError(f"unexpected file in the output folder: {todo}", file=info.path)
             missing.remove(name)
         for file in missing:
             raise InputError("is gone: rerun the same command", file=self.path(file))
@@ -235,10 +225,9 @@ class Folder:
         try:
             return msgspec.json.decode(text, type=kind)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-            raise InputError(
-                f"is not a manifest or receipt of this version: {error}. Plan into another folder, or delete this one",
-                file=self.path(name),
-            ) from None
+            why = f"is not a manifest or receipt of this version: {error}"
+            todo = "Plan into another folder, or delete this one"
+            raise InputError(f"{why}. {todo}", file=self.path(name)) from None
 
     def _write(self, name: str, value: Any) -> None:
         partial = self.partial()
@@ -262,9 +251,8 @@ class Folder:
             # A folder in it may have become a link to elsewhere.
             base, place = (Path(path).resolve() for path in (self.base, self.path(file)))
             if not place.is_relative_to(base):
-                raise InputError(
-                    f"leads out of the folder, to {place}: remove the link", file=self.path(file)
-                )
+                why = f"leads out of the folder, to {place}: remove the link"
+                raise InputError(why, file=self.path(file))
         with suppress(FileNotFoundError):
             self.fs.delete_file(self.path(file))
 
@@ -281,17 +269,16 @@ def _refuse_other_arguments(before: dict[str, Any], now: dict[str, Any], base: s
         InputError: naming those that differ, and how.
     """
     now = msgspec.json.decode(msgspec.json.encode(now))
-    differing = [
-        _difference(name, before.get(name), now.get(name))
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]
+    pairs = {name: (before.get(name), now.get(name)) for name in {**before, **now}}
+    differing = [_difference(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
     if differing:
-        raise InputError(
-            f"holds plans made with other arguments: {few(differing, 10)}. Plan into another folder, or replan all with "
-            "--no-resume (resume=False)",
-            file=base,
-        )
+        raise other_plans(f"made with other arguments: {few(differing, 10)}", base)
+
+
+def other_plans(which: str, base: str) -> InputError:
+    """Returns the error of a folder with plans of another run."""
+    todo = "Plan into another folder, or replan all with --no-resume (resume=False)"
+    return InputError(f"holds plans {which}. {todo}", file=base)
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

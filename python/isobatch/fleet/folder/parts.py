@@ -147,9 +147,8 @@ def list_parts(files: Files, rows_per_job: int) -> Listing:
     # Most files decide, the others fail when they are read: a file that is no table of jobs condemns none. Ties go to the first.
     model = max(schemas.values(), key=lambda it: it[0])[1] if schemas else _first_schema(files, parts, needs)
     if model is not None and "job" not in model.names:
-        parts = [
-            msgspec.structs.replace(part, number=number) for part, number in zip(parts, numbers, strict=True)
-        ]
+        numbered = zip(parts, numbers, strict=True)
+        parts = [msgspec.structs.replace(part, number=number) for part, number in numbered]
     return Listing(parts, model, failed)
 
 
@@ -226,16 +225,8 @@ def _of_parquet(footer: Any, whole: Part, limit: int) -> list[Part]:
     start = before = 0
     for index, (first, stop, end) in enumerate(zip(cuts, [*cuts[1:], len(groups)], ends, strict=True)):
         rows = sum(group.num_rows for group in groups[first:stop])
-        part = Part(
-            f"{whole.name}-{index:05}",
-            whole.file,
-            (start, end),
-            whole.modified,
-            row_groups=(first, stop),
-            rows=rows,
-            before=before,
-        )
-        parts.append(part)
+        name, span = f"{whole.name}-{index:05}", (start, end)
+        parts.append(Part(name, whole.file, span, whole.modified, (first, stop), rows, before))
         start, before = end, before + rows
     return parts
 

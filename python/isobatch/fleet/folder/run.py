@@ -1,7 +1,5 @@
 """A run: files of jobs into a folder of plans, each row once, however often it is interrupted."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
@@ -16,7 +14,7 @@ import msgspec
 from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
 from isobatch.files.find import Files, find, refuse_output
-from isobatch.fleet.folder.folder import Folder, Manifest, Receipt
+from isobatch.fleet.folder.folder import Folder, Manifest, Receipt, other_plans
 from isobatch.fleet.folder.parts import Listing, Part, group_parts, list_parts, new_digest, refuse_same_names
 from isobatch.fleet.folder.work import BLOCK_ROWS, Failure, Work, plan_parts
 from isobatch.fleet.query import Query
@@ -104,19 +102,14 @@ def _refuse_changed(
     for name, receipt in done.items():
         part = now.get(name)
         if part is None:
-            changed.append(
-                f"{receipt.part.file} {'cannot be read' if receipt.part.file in failed else 'is gone'}"
-            )
-        elif not part.same_as(receipt.part) or (
-            part.modified != receipt.part.modified and part.digest(files.fs) != receipt.digest
-        ):
+            file = receipt.part.file
+            changed.append(f"{file} {'cannot be read' if file in failed else 'is gone'}")
+            continue
+        is_newer = part.modified != receipt.part.modified
+        if not part.same_as(receipt.part) or (is_newer and part.digest(files.fs) != receipt.digest):
             changed.append(f"{part.file} has changed since it was planned")
     if changed:
-        raise InputError(
-            f"holds plans of other jobs: {few(changed, 5)}. Plan into another folder, or replan all with --no-resume "
-            "(resume=False)",
-            file=folder.base,
-        )
+        raise other_plans(f"of other jobs: {few(changed, 5)}", folder.base)
 
 
 # What makes a run the same run
@@ -124,22 +117,16 @@ def _refuse_changed(
 
 def _arguments(query: Query) -> dict[str, Any]:
     """Returns the arguments behind the result, beside the jobs; large ones as digests, with a few words for people."""
-    clusters = query.clusters
-    return {
-        "isobatch": _core.__version__,
-        **query.settings,
-        "columns": query.columns,
-        "select": query.select,
-        "top": query.top,
-        **({} if query.decimal is None else {"decimal": query.decimal}),
-        "clusters": None
-        if clusters is None
-        else {"digest": _digest_of(*_contents(clusters)), "words": counted(clusters.rows, "cluster")},
-        "profile": {
-            "digest": _digest_of(*map(msgspec.json.encode, query.profiles)),
-            "words": few(printable(str(it.gpu), 60) for it in query.profiles) or "none",
-        },
-    }
+    found = {"isobatch": _core.__version__, **query.settings, "columns": query.columns}
+    found |= {"select": query.select, "top": query.top, "clusters": None}
+    if query.decimal is not None:
+        found["decimal"] = query.decimal
+    if (clusters := query.clusters) is not None:
+        words = counted(clusters.rows, "cluster")
+        found["clusters"] = {"digest": _digest_of(*_contents(clusters)), "words": words}
+    words = few(printable(str(it.gpu), 60) for it in query.profiles) or "none"
+    digest = _digest_of(*map(msgspec.json.encode, query.profiles))
+    return found | {"profile": {"digest": digest, "words": words}}
 
 
 def _digest_of(*values: Any) -> str:

@@ -62,11 +62,8 @@ def read_part(
     for table in blocks(fs, part.file, step, groups, query.fields):
         table = _fitted(table, schema, part.file)
         if number is None and query.clusters is not None and "job" not in schema.names:
-            raise InputError(
-                "the column job is missing: only a single file, or Parquet files, can do without ids",
-                file=part.file,
-                field="job",
-            )
+            why = "only a single file, or Parquet files, can do without ids"
+            raise InputError(f"the column job is missing: {why}", file=part.file, field="job")
         yield query.fleet(table, file=part.file, row_offset=part.before + done, first_id=(number or 0) + done)
         done += table.num_rows
 
