@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import isobatch as ib
+from ddp.quiet import LIGHTNING, stay_offline
 from isobatch.integrations.torch import ElasticRun
 from isobatch.integrations.torch.elastic import agreement
 
@@ -81,8 +80,7 @@ def sgd(parameters):
 
 def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=sgd, **options):
     """Trains a run in the Trainer of transformers; gives it, the run, the rate of each step, and what was evaluated and saved when."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
-    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    stay_offline()
     import transformers as hf
 
     from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
@@ -185,13 +183,9 @@ def validated(every=1):
             return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
 
     trainer = pl.Trainer(
-        accelerator="cpu",
+        **LIGHTNING,
         devices=1,
         callbacks=[elastic],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         num_sanity_val_steps=0,
         check_val_every_n_epoch=every,
         **elastic.arguments,
@@ -235,15 +229,11 @@ def lightning(path, stop=None, resume=False):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = pl.Trainer(
-            accelerator="cpu",
+            **LIGHTNING,
             devices=size_of_world(),
             strategy=DDPStrategy(process_group_backend="gloo"),
             use_distributed_sampler=False,
             callbacks=[elastic],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             **elastic.arguments,
         )
         trainer.fit(module, elastic.loader(Words()), ckpt_path=path if resume else None)
@@ -254,8 +244,7 @@ def lightning(path, stop=None, resume=False):
 
 def accelerate(checkpoint=None, stop=None):
     """With a loop of one's own and Accelerate: the model is prepared, the loader and the optimizer need not be."""
-    os.environ.update(ACCELERATE_USE_CPU="true")
-    sys.modules.setdefault("deepspeed", None)
+    stay_offline()
     from accelerate import Accelerator
 
     torch.manual_seed(0)

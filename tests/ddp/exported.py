@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from ddp.quiet import LIGHTNING, stay_offline
 
 _OWN = ("use_cpu", "report_to", "ddp_backend", "disable_tqdm", "logging_strategy")
 
@@ -40,18 +40,14 @@ def transformers(file, dataset_size, *, extra=None):
 
     Returns: the batch and the steps that it reports, and of every step its learning rate and its samples over all ranks.
     """
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", ACCELERATE_USE_CPU="true")
-    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    stay_offline()
     import transformers as hf
 
-    seen, samples = [], []
-    waiting = [0]
+    seen, samples, waiting = [], [], [0]
 
     class Watch(hf.TrainerCallback):
         def on_pre_optimizer_step(self, *_, optimizer=None, **__):
-            seen.append(optimizer.param_groups[0]["lr"])
-            samples.append(waiting[0])
-            waiting[0] = 0
+            _record(optimizer, seen, samples, waiting)
 
     class Trainer(hf.Trainer):
         def training_step(self, model, inputs, *rest):
@@ -132,12 +128,8 @@ def lightning(file, dataset_size, plan_json):
         assert said["trainer"].pop("strategy") == "ddp"
         trainer = pl.Trainer(
             **said["trainer"],
-            accelerator="cpu",
+            **LIGHTNING,
             strategy=DDPStrategy(process_group_backend="gloo"),
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             default_root_dir=folder,
         )
         size = said["data"]["batch_size"]

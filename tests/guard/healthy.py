@@ -149,12 +149,12 @@ SCRIPTS = [
     ),
     Healthy(*PLAIN),
     Healthy(*PLAIN, VALUE, notes=RATHER),
-    Healthy(*PLAIN, {"precision": "bf16"}, {"precision": "bf16", "momentum": 0.9, "weight_decay": 1e-4}),
+    Healthy(*PLAIN, {"kind": "autocast"}, {"precision": "bf16", "momentum": 0.9, "weight_decay": 1e-4}),
     Healthy(
         *PLAIN,
-        {"find_unused_parameters": True, "gradient_as_bucket_view": True, "clip": "none"},
+        {"wrapping": {"find_unused_parameters": True, "gradient_as_bucket_view": True}},
         {"drop_last": True, "clip_norm": None},
     ),
     Healthy(*PLAIN, {"averaged": True}),
-    Healthy(*PLAIN, {"static_graph": True}, {"accumulation": 1}),
+    Healthy(*PLAIN, {"wrapping": {"static_graph": True}}, {"accumulation": 1}),
 ]

@@ -13,7 +13,6 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import isobatch as ib
+from guard.scripts import parts
 
 LATER = 3  # optimizer steps before a fault that comes later
 OPTIMIZERS = torch.optim.AdamW, torch.optim.SGD
@@ -131,15 +131,12 @@ FAULTS.update({name: _times(factor) for name, factor in FACTORS.items()})
 
 @fault
 def own_labels_only(place):
-    """Another loss than the guard's: twice the weight on one class."""
-    own = functional.cross_entropy
-    weight = torch.tensor([5.0, 1.0, 1.0, 1.0])
+    """Another loss than the guard's: of five times the first label."""
 
-    def weighted(x, y, **k):
-        inside = sys._getframe(2).f_globals["__name__"].startswith("isobatch.")
-        return own(x, y, **k) if inside else own(x, y, weight=weight, **k)
+    def loss(own, loop, model, batch):
+        return own(loop, model, [batch[0], batch[1] * torch.tensor([5.0, 1.0])])
 
-    place.put(functional, "cross_entropy", weighted)
+    place.around(place.module.Loop, "loss_of", loss)
 
 
 # What averages.
@@ -501,9 +498,7 @@ FAULTS.update(
             DistributedSampler, lambda place, args, kwargs: (args, {**kwargs, "seed": place.rank})
         ),
         "summed reference": _patch(
-            lambda _: functional,
-            "cross_entropy",
-            lambda own: lambda x, y, **k: own(x, y, **{**k, "reduction": "sum"}),
+            lambda place: place.module, "mse_loss", lambda own: lambda x, y: own(x, y, reduction="sum")
         ),
         "wrapper bypassed": lambda place: place.put(
             DDP, "__call__", lambda self, *a, **k: nn.Module.__call__(self.module, *a, **k)
@@ -517,9 +512,7 @@ FAULTS.update(
         ),
         "stepped twice": lambda place: on_step(place, lambda own: (own(), own())[1]),
         "the same seed": _patch(lambda _: torch, "manual_seed", lambda own: lambda _: own(1337)),
-        "workers share the stream": _patch(
-            lambda place: place.module, "get_worker_info", lambda _: lambda: None
-        ),
+        "workers share the stream": _patch(lambda _: parts, "get_worker_info", lambda _: lambda: None),
         "each rank its own tokens": _patch(
             lambda place: place.module.hf,
             "TrainingArguments",
@@ -585,7 +578,7 @@ def not_distributed(place):
 
 @fault
 def ranks_share_the_stream(place):
-    place.put(place.module, "dist", types.SimpleNamespace(**{**vars(dist), "get_rank": lambda: 0}))
+    place.put(parts, "dist", types.SimpleNamespace(**{**vars(dist), "get_rank": lambda: 0}))
 
 
 @fault

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import isobatch as ib
+from ddp.quiet import stay_offline
 
 # Of torch 2.6 fully_shard asks a CPU's stream for what it does not have.
 SHARDS_ON_A_CPU = hasattr(torch.cpu.Stream, "record_event")
@@ -30,6 +31,13 @@ NEEDS = {
     "vision_reference": ("torchvision",),
 }
 """The libraries of each script that may not be there."""
+
+
+FORMS = {
+    "plain": {"dropout": 0.2, "workers": 2, "validated": True},
+    "iterable": {"kind": "stream", "workers": 2, "evaluated": True},
+}
+"""Scripts that are a form of the loop in `scripts/loop.py`."""
 
 
 class Outcome(NamedTuple):
@@ -46,8 +54,7 @@ def run(script, plan_json, options=None, fault=None):
     from isobatch.guard import GuardError, guard
 
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers: in milliseconds
-    os.environ.update(ACCELERATE_USE_CPU="true", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
-    sys.modules.setdefault("deepspeed", None)  # accelerate would import it, which takes long, or fails
+    stay_offline()
     plan, made = ib.Plan.from_json(plan_json), []
 
     def guarded(_, *args, **kwargs):
@@ -61,11 +68,12 @@ def run(script, plan_json, options=None, fault=None):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.callback(_clean)
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-        main = importlib.import_module(f"guard.scripts.{script}").main
-        followed = stack.enter_context(injected(fault, plan, script)) if fault else plan
+        form = "loop" if script in FORMS else script
+        main = importlib.import_module(f"guard.scripts.{form}").main
+        followed = stack.enter_context(injected(fault, plan, form)) if fault else plan
         stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
         try:
-            main(followed, guarded, folder, **(options or {}))
+            main(followed, guarded, folder, **FORMS.get(script, {}) | (options or {}))
         except GuardError as caught:
             error = caught
     return Outcome(error, made[0].unchecked if made else [], made[0].notes if made else [])
@@ -111,7 +119,7 @@ RECIPES = {
     "hf_trainer": {"lr": 1e-3, "dataset_size": 60, "duration": "3ep", "convention": "transformers"},
     "accelerated": {"lr": 1e-3, "dataset_size": 90, "duration": "3ep", "convention": "transformers"},
     "lit": {"lr": 1e-3, "dataset_size": 92, "duration": "3ep", "convention": "lightning"},
-    "iterable": {"lr": 1e-3, "duration": "9st"},
+    "iterable": {"lr": 0.1, "optimizer": "sgd", "duration": "9st"},
     "timm_train": {"lr": 1e-3, "dataset_size": 50, "duration": "3ep", "drop_last": "loader", "warmup": "1ep"},
     "vision_reference": {
         "lr": 0.05,

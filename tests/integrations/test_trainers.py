@@ -6,20 +6,15 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from ddp.quiet import LIGHTNING
 
 torch = pytest.importorskip("torch", reason="the trainers train with torch")
 
 # The trainers warn of workers, GPUs and loggers that a test has no use for.
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
-RECIPE = {
-    "effective_batch": 8,
-    "lr": 0.1,
-    "optimizer": "sgd",
-    "dataset_size": 42,
-    "duration": "3ep",
-    "warmup": "4st",
-}
+RECIPE = {"effective_batch": 8, "lr": 0.1, "optimizer": "sgd", "dataset_size": 42}
+RECIPE |= {"duration": "3ep", "warmup": "4st"}
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -31,7 +26,7 @@ class Numbers(torch.utils.data.Dataset):
         return {"x": x, "labels": x.sum()}
 
 
-def lightning_run(plan, configure, **settings):
+def lightning_run(plan, configure):
     """Trains in Lightning; gives the learning rate of every optimizer step."""
     lightning = pytest.importorskip("lightning", reason="trains in Lightning's Trainer")
     seen = []
@@ -51,15 +46,7 @@ def lightning_run(plan, configure, **settings):
             return configure(torch.optim.SGD(self.parameters(), lr=1.0), plan)
 
     trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=1,
-        accumulate_grad_batches=plan.accumulation,
-        max_steps=plan.total_steps,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **settings,
+        **LIGHTNING, devices=1, accumulate_grad_batches=plan.accumulation, max_steps=plan.total_steps
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(Numbers(), batch_size=plan.micro_batch))
     return seen
@@ -82,9 +69,8 @@ def test_lightnings_default_of_once_an_epoch_is_loud():
 
 
 def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        sys.modules, "deepspeed", None
-    )  # which saving a checkpoint would load, where it is installed
+    # Which saving a checkpoint would load, where it is installed.
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
     transformers = pytest.importorskip("transformers", reason="trains in transformers' Trainer")
     from isobatch.integrations.transformers import optimizers
 
@@ -102,16 +88,10 @@ def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
     def trainer(stop):
         model = transformers.GPT2LMHeadModel(config)
         asked = transformers.TrainingArguments(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=plan.micro_batch,
-            gradient_accumulation_steps=plan.accumulation,
-            max_steps=stop,
-            save_steps=5,
-            use_cpu=True,
-            report_to=[],
-            disable_tqdm=True,
-            logging_strategy="no",
-        )
+            output_dir=str(tmp_path), per_device_train_batch_size=plan.micro_batch,
+            gradient_accumulation_steps=plan.accumulation, max_steps=stop, save_steps=5, use_cpu=True,
+            report_to=[], disable_tqdm=True, logging_strategy="no",
+        )  # fmt: skip
         pair = optimizers(torch.optim.SGD(model.parameters(), lr=1.0), plan)
         return transformers.Trainer(model, asked, train_dataset=data, optimizers=pair, callbacks=[Watch()])
 
@@ -200,12 +180,9 @@ def steps_in_lightning(state, micro, stop, folder):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-4)
 
-    quiet = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, accumulate_grad_batches=loader.passes, max_steps=stop, max_epochs=-1,
-        callbacks=[Restart()], default_root_dir=folder, **quiet,
+        **LIGHTNING, devices=1, accumulate_grad_batches=loader.passes, max_steps=stop, max_epochs=-1,
+        callbacks=[Restart()], default_root_dir=folder,
     )  # fmt: skip
     trainer.fit(Module(), loader, ckpt_path=state, weights_only=False)
     trainer.save_checkpoint(folder / f"{stop}.ckpt")

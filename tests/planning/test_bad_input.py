@@ -15,7 +15,7 @@ BASE = {"effective_batch": 256, "lr": 0.1, "duration": "100st"}
 NOT_COUNTS = [0, -1, -(2**63), 2.5, NAN, INF, True, [8], "eight", 2**63, 2**64, 10**400]
 NOT_REALS = [NAN, INF, -INF, -1.0, "x", [0.1], True]
 
-COUNTS = (
+COUNTS = [
     "effective_batch",
     "dataset_size",
     "seq_len",
@@ -24,7 +24,7 @@ COUNTS = (
     "accumulation",
     "model_parallel",
     "parameters",
-)
+]
 REALS = (
     "lr", "momentum", "eps", "weight_decay", "ema_decay", "noise_scale", "sigma_sq", "mu_sq", "min_lr", "clip_norm",
     "bucket_cap_mb",
@@ -81,44 +81,46 @@ BAD_CLUSTERS = [
 ]  # fmt: skip
 
 
+def refused(*fields):
+    """Whether a call is refused with one of the fields, which its error names."""
+
+    def named(error):
+        return error.field in fields and error.field in str(error)
+
+    return pytest.RaisesExc(ib.InputError, check=named)
+
+
 def shown(value):
     return str(value)[:40]
 
 
 @pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={shown(value)}" for name, value in BAD])
 def test_a_recipe_names_the_field_and_what_is_legal(name, value):
-    with pytest.raises(ib.InputError) as caught:
+    with refused(name):
         ib.Recipe(**BASE | {name: value})
-    assert caught.value.field == name
-    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize(("fields", "name"), CONTRADICTIONS)
 def test_a_recipe_may_not_contradict_itself_or_leave_out_what_it_needs(fields, name):
-    needs = {name, "dataset_size", "seq_len", "model_parallel"}
-    with pytest.raises(ib.InputError) as caught:
+    with refused(name, "dataset_size", "seq_len", "model_parallel"):
         ib.Recipe(**BASE | fields)
-    assert caught.value.field in needs
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_SETTINGS)
 def test_a_plan_names_the_setting(name, value):
-    with pytest.raises(ib.InputError) as caught:
+    with refused(name):
         ib.plan(ib.Recipe(**BASE), 8, **{name: value})
-    assert caught.value.field == name
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_CLUSTERS)
 def test_a_plan_names_the_clusters_field(name, value):
-    with pytest.raises(ib.InputError) as caught:
+    with refused(name):
         ib.plan(ib.Recipe(**BASE), ib.Cluster(**{name: value}))
-    assert caught.value.field == name
 
 
 def test_a_cluster_too_large_for_its_product():
-    with pytest.raises(ib.InputError) as caught:
+    with refused("nodes", "gpus_per_node"):
         ib.plan(ib.Recipe(**BASE), ib.Cluster(nodes=2**20, gpus_per_node=2**20))
-    assert caught.value.field in ("nodes", "gpus_per_node")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +129,11 @@ def test_a_cluster_too_large_for_its_product():
 def test_a_number_as_text_is_the_number_or_an_error_but_never_a_plan_that_cannot_be_read_back(
     tmp_path, name, value
 ):
+    written = tmp_path / "plan.json"
     with contextlib.suppress(ib.InputError):
         plan = ib.plan(ib.Recipe(**BASE | {name: value}), 8)
-        plan.save(tmp_path / "plan.json")
-        written = tmp_path / "plan.json"
-    if (tmp_path / "plan.json").exists():
+        plan.save(written)
+    if written.exists():
         assert ib.Plan.load(written) == plan
 
 
@@ -153,9 +155,8 @@ def test_a_number_as_text_is_the_number_or_an_error_but_never_a_plan_that_cannot
     ],
 )
 def test_from_gpus_names_the_field(fields, name):
-    with pytest.raises(ib.InputError) as caught:
+    with refused(name):
         ib.Recipe.from_gpus(lr=0.1, **fields)
-    assert caught.value.field == name
 
 
 def test_results_that_pass_their_column_are_a_reason_not_a_wrapped_number():
@@ -190,6 +191,7 @@ def invalid(bits):
     return any(reason.value.startswith("invalid") for reason in ib.Reason.of(int(bits)))
 
 
+ONE = {"effective_batch": np.array([256]), "lr": np.array([0.1])}
 NULLS = (None, "", NAN)  # cells without a value: the default stands
 
 
@@ -233,12 +235,10 @@ def test_counts_of_any_width(dtype):
 
 
 def test_a_count_beyond_its_range_in_a_column():
-    big = np.array([2**63, 2**64 - 1, 256], dtype=np.uint64)
-    table = ib.plan_fleet({"effective_batch": big, "lr": np.array([0.1] * 3)}, [8])
-    assert [invalid(bits) for bits in table["reasons"]] == [True, True, False]
-    low = np.array([-(2**63), -1, 256])
-    table = ib.plan_fleet({"effective_batch": low, "lr": np.array([0.1] * 3)}, [8])
-    assert [invalid(bits) for bits in table["reasons"]] == [True, True, False]
+    big, low = np.array([2**63, 2**64 - 1, 256], dtype=np.uint64), np.array([-(2**63), -1, 256])
+    for batches in (big, low):
+        table = ib.plan_fleet({"effective_batch": batches, "lr": np.array([0.1] * 3)}, [8])
+        assert [invalid(bits) for bits in table["reasons"]] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_bad_cluster_row(name, value):
     clusters = {"nodes": objects([1, 1]), "gpus_per_node": objects([8, 8]), name: objects([None, value])}
     if name in ("nodes", "gpus_per_node"):
         clusters[name][0] = 8
-    table = ib.plan_fleet({"effective_batch": np.array([1024]), "lr": np.array([0.1])}, clusters)
+    table = ib.plan_fleet(ONE | {"effective_batch": np.array([1024])}, clusters)
     assert table["status"].tolist()[0] != "infeasible"
     assert invalid(table["reasons"][1])
 
@@ -263,34 +263,25 @@ def test_a_bad_setting_in_a_column():
 
 
 def test_a_bad_setting_for_all_rows_is_an_error_of_the_call():
-    for name, value in (
-        ("policy", "hold"),
-        ("rule", "cubic"),
-        ("max_micro_batch", 0),
-        ("batch_tolerance", NAN),
-    ):
-        with pytest.raises(ib.InputError) as caught:
-            ib.plan_fleet({"effective_batch": np.array([256]), "lr": np.array([0.1])}, [8], **{name: value})
-        assert caught.value.field == name
+    bad = {"policy": "hold", "rule": "cubic", "max_micro_batch": 0, "batch_tolerance": NAN}
+    for name, value in bad.items():
+        with refused(name):
+            ib.plan_fleet(ONE, [8], **{name: value})
     with pytest.raises((ib.InputError, TypeError)):
-        ib.plan_fleet({"effective_batch": np.array([256]), "lr": np.array([0.1])}, [8], polizy="keep")
+        ib.plan_fleet(ONE, [8], polizy="keep")
 
 
 @pytest.mark.parametrize(
     ("jobs", "clusters", "field"),
     [
-        ({"lr": np.array([0.1])}, [8], "effective_batch"),
+        ({"lr": ONE["lr"]}, [8], "effective_batch"),
         ({"effective_batch": np.array([256])}, [8], "lr"),
-        ({"effective_batch": np.array([256]), "lr": np.array([0.1])}, {"gpu": np.array(["a"])}, "nodes"),
-        ({"effective_batch": np.array([256, 512]), "lr": np.array([0.1])}, [8], "lr"),
-        ({"effective_batch": np.array([[256]]), "lr": np.array([0.1])}, [8], "effective_batch"),
-        ({"effective_batch": np.array([256 + 0j]), "lr": np.array([0.1])}, [8], "effective_batch"),
-        (
-            {"job": np.array(["a", "a"]), "effective_batch": np.array([8, 8]), "lr": np.array([0.1] * 2)},
-            [8],
-            "job",
-        ),
-        ({"effective_batch": np.array([8]), "lr": np.array([0.1])}, [8, 8, 0.5], None),
+        (ONE, {"gpu": np.array(["a"])}, "nodes"),
+        (ONE | {"effective_batch": np.array([256, 512])}, [8], "lr"),
+        (ONE | {"effective_batch": np.array([[256]])}, [8], "effective_batch"),
+        (ONE | {"effective_batch": np.array([256 + 0j])}, [8], "effective_batch"),
+        ({name: np.repeat(it, 2) for name, it in {"job": "a", **ONE}.items()}, [8], "job"),
+        (ONE, [8, 8, 0.5], None),
         ("jobs.xlsx", [8], None),
         (3, [8], "job"),
         ("/nowhere/at/all.csv", [8], None),
@@ -303,15 +294,10 @@ def test_a_table_that_cannot_be_used_is_an_error_of_the_call(jobs, clusters, fie
 
 
 def test_pairs_that_name_nobody():
-    jobs = {"job": np.array(["a"]), "effective_batch": np.array([8]), "lr": np.array([0.1])}
-    for pairs, field in (
-        ({"job": ["b"], "cluster": [0]}, "job"),
-        ({"job": ["a"], "cluster": [7]}, "cluster"),
-        ({"job": ["a"]}, "cluster"),
-    ):
-        with pytest.raises(ib.InputError) as caught:
-            ib.plan_fleet(jobs, [8], pairs=pairs)
-        assert caught.value.field == field
+    pairs = [({"job": ["b"], "cluster": [0]}, "job"), ({"job": ["a"], "cluster": [7]}, "cluster")]
+    for named, field in (*pairs, ({"job": ["a"]}, "cluster")):
+        with refused(field):
+            ib.plan_fleet(ONE | {"job": np.array(["a"])}, [8], pairs=named)
 
 
 def test_of_dozens_of_faults_a_message_has_the_first():

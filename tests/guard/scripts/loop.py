@@ -1,4 +1,4 @@
-"""A loop of our own in many healthy forms: how samples are drawn, what wraps the model, what is done to losses, gradients and steps, and
+"""A loop of our own in many healthy forms, a plain one and one over a stream among them: how samples are drawn, what wraps the model, what is done to losses, gradients and steps, and
 where a run goes on. `mistake` is a fault that only such a form can have; the others are injected."""
 
 import contextlib
@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import SWALR, update_bn
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from guard.scripts.parts import (
@@ -23,6 +23,7 @@ from guard.scripts.parts import (
     Own,
     Pair,
     Sized,
+    Stream,
     changed,
     clip_by_shard,
     mean,
@@ -38,10 +39,15 @@ class How(NamedTuple):
     Args:
         kind: of samples, losses, gradients or steps, by a word.
         wrapper: "ddp", "fsdp2", "fsdp", or "fsdp of parameters" for use_orig_params.
+        wrapping: what else DDP is given.
+        workers: of the loader.
         dropout, norm, compiled, layers: of the model; the factors of the learning rate of its first layer and its last.
         loss: whether the guard is given one.
+        clip: by the plan's "norm", or by "value".
         clip_value: clips each element.
         evaluated: the loop evaluates now and then, as Lightning does it.
+        validated: it validates on all ranks and saves a checkpoint behind each epoch, as people write it.
+        averaged: from the first step on there is an average of the weights, too.
         at: the step at which it goes on: by a "plan" sampler, "by hand", or by the state of a "stateful" loader.
         steps: the run ends after as many; None: as planned.
         overflows: steps at the start that a loss scaler skips; None: there is no scaler.
@@ -52,13 +58,18 @@ class How(NamedTuple):
 
     kind: str = ""
     wrapper: str = "ddp"
+    wrapping: dict = {}
+    workers: int = 0
     dropout: float = 0.0
     norm: bool = False
     compiled: bool = False
     layers: tuple | None = None
     loss: bool = True
+    clip: str = "norm"
     clip_value: float | None = None
     evaluated: bool = False
+    validated: bool = False
+    averaged: bool = False
     resumed: str = ""
     at: int = 0
     steps: int | None = None
@@ -71,9 +82,9 @@ class How(NamedTuple):
 class Loop:
     """A training by a plan, under guard."""
 
-    def __init__(self, plan, guard, how):
+    def __init__(self, plan, guard, how, folder):
         self.plan, self.how, self.kind, self.done = plan, how, how.kind, how.at
-        self.rank = dist.get_rank()
+        self.rank, self.folder, self.average = dist.get_rank(), folder, None
         torch.manual_seed(0)
         size = plan.recipe.dataset_size or 96
         self.data = TensorDataset(torch.randn(size, 6), torch.randn(size, 2))
@@ -96,9 +107,12 @@ class Loop:
 
     def _samples(self):
         plan, kind, how = self.plan, self.kind, self.how
-        sampler, form = DistributedSampler(self.data), {}
+        drop = bool(plan.recipe.drop_last)
+        sampler, form = DistributedSampler(self.data, drop_last=drop), {"num_workers": how.workers}
         if kind == "drawn":
             return None, None
+        if kind == "stream":
+            return None, DataLoader(Stream(), plan.micro_batch, **form)
         if how.resumed in ("plan", "stateful"):
             here = plan.position(how.at if how.resumed == "plan" else 0)
             offset = 0 if how.mistake == "data anew" else here.offset
@@ -112,7 +126,7 @@ class Loop:
         if isinstance(sampler, PlanSampler | ByTokens | Sized):
             form["batch_sampler"] = sampler
         else:
-            form |= {"batch_size": plan.micro_batch, "sampler": sampler}
+            form |= {"batch_size": plan.micro_batch, "sampler": sampler, "drop_last": drop}
         loader = DataLoader
         if how.resumed == "stateful":
             from torchdata.stateful_dataloader import StatefulDataLoader as loader
@@ -130,7 +144,7 @@ class Loop:
             by_parameter = wrapper == "fsdp of parameters"
             cpu = torch.device("cpu")
             return FullyShardedDataParallel(model, device_id=cpu, use_orig_params=by_parameter)
-        wrapped = DistributedDataParallel(model)
+        wrapped = DistributedDataParallel(model, **self.how.wrapping)
         if self.kind == "quantized":
             wrapped.register_comm_hook(None, quantized)
         return wrapped
@@ -145,8 +159,9 @@ class Loop:
         if self.kind in ("sam", "lookahead"):
             optimizer = {"sam": SAM, "lookahead": Lookahead}[self.kind](params, lr=plan.lr)
         else:
-            momentum = 0.9 if how.mistake == "state anew" else 0.0
-            optimizer = torch.optim.SGD(params, lr=plan.lr, fused=how.fused, momentum=momentum)
+            momentum = 0.9 if how.mistake == "state anew" else plan.momentum or 0.0
+            form = {"momentum": momentum, "weight_decay": plan.weight_decay, "fused": how.fused}
+            optimizer = torch.optim.SGD(params, lr=plan.lr, **form)
         if how.resumed in ("plan", "stateful") and how.mistake != "own schedule":
             scheduler = PlanLR(optimizer, plan)
             if how.at and how.mistake != "schedule anew" and how.resumed == "plan":
@@ -188,8 +203,10 @@ class Loop:
                 self.sampler.set_epoch(epoch)
             for index, batch in enumerate(self.loader):
                 if index >= seen * parts:
-                    last = (index + 1) % parts == 0 or index + 1 == len(self.loader)
+                    last = (index + 1) % parts == 0 or (self.sampler and index + 1 == len(self.loader))
                     yield batch, weights[index % parts], last
+            if how.validated:
+                self.validate(epoch)
             epoch, seen = epoch + 1, 0
             assert epoch <= 20
 
@@ -209,11 +226,31 @@ class Loop:
             if part[2]:
                 self.left -= self.step(held)
                 held, self.done = [], self.done + 1
-            if not self.left and (how.steps or how.resumed in ("plan", "stateful")):
+            endless = how.steps or how.resumed in ("plan", "stateful") or self.kind == "stream"
+            if not self.left and endless:
                 break
         if self.kind == "update_bn":
             update_bn([x for x, _ in self.loader], self.model)
             update_bn(self.loader, self.model)
+
+    def validate(self, epoch):
+        """The mean loss over some samples, on all ranks; and a checkpoint."""
+        model, some = self.average or self.wrapped, TensorDataset(*self.data[:50])
+        model.eval()
+        total = torch.zeros(2)
+        with torch.no_grad():
+            for batch in DataLoader(some, 16, sampler=DistributedSampler(some, shuffle=False), num_workers=1):
+                total += torch.tensor([self.loss_of(model, batch), 1]) * len(batch[1])
+        dist.all_reduce(total)
+        model.train()
+        if self.rank == 0:
+            state = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "epoch": epoch,
+            }
+            torch.save(state, self.folder / "last.pt")
+        dist.barrier()
 
     def _synced(self, last):
         if self.kind == "all_reduce":
@@ -262,6 +299,9 @@ class Loop:
         if how.every or taken:
             (self.averaged if self.done >= (self.plan.steps_per_epoch or 0) else self.scheduler).step()
         self.optimizer.zero_grad()
+        if how.averaged:
+            self.average = self.average or AveragedModel(self.wrapped.module)
+            self.average.update_parameters(self.wrapped.module)
         if how.evaluated:
             self.wrapped.eval()
             with torch.no_grad():
@@ -288,6 +328,9 @@ class Loop:
         bound, wrapped = self.plan.recipe.clip_norm, self.wrapped
         if self.how.clip_value is not None:
             nn.utils.clip_grad_value_(wrapped.parameters(), self.how.clip_value)
+        if self.how.clip == "value":
+            nn.utils.clip_grad_value_(wrapped.parameters(), 0.01)
+            return
         if not bound:
             return
         if self.scaler.is_enabled() and self.how.mistake != "no unscale":
@@ -304,15 +347,15 @@ def main(plan, guard, folder, **how):
     """Trains; with a "stateful" loader to the step `at`, then all anew from there."""
     how = How(**how)
     if how.resumed != "stateful":
-        loop = Loop(plan, guard, how)
+        loop = Loop(plan, guard, how, folder)
         loop.train()
         loop.watch.finish()
         return
-    first = Loop(plan, guard, how._replace(at=0))
+    first = Loop(plan, guard, how._replace(at=0), folder)
     first.train(how.at)
     loader, scheduler = first.loader.state_dict(), first.scheduler.state_dict()
     first.watch.finish()
-    second = Loop(plan, guard, how)
+    second = Loop(plan, guard, how, folder)
     second.loader.load_state_dict(loader)
     second.scheduler.load_state_dict(scheduler)
     second.train()

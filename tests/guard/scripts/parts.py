@@ -1,10 +1,35 @@
-"""Samplers, batches, optimizers and changes to gradients, as healthy loops have them."""
+"""A stream, samplers, batches, optimizers and changes to gradients, as healthy loops have them."""
+
+import random
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler, get_worker_info
+
+SHARDS, RECORDS = 16, 60
+
+
+class Stream(IterableDataset):
+    """Records of this rank's and this worker's shards, without an end, by way of a shuffle buffer."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        workers, worker = (info.num_workers, info.id) if info else (1, 0)
+        mine = range(SHARDS)[dist.get_rank() * workers + worker :: dist.get_world_size() * workers]
+        chance, buffer = random.Random(mine[0]), []
+        while True:
+            for shard in mine:
+                draw = torch.Generator().manual_seed(shard)
+                for _ in range(RECORDS):
+                    record = torch.randn(6, generator=draw), torch.randn(2, generator=draw)
+                    if len(buffer) < 20:
+                        buffer.append(record)
+                        continue
+                    at = chance.randrange(20)
+                    yield buffer[at]
+                    buffer[at] = record
 
 
 class Sized:
