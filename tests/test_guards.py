@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import re
 import subprocess
 import sys
@@ -110,25 +111,15 @@ def test_every_result_column_has_a_text():
     assert [name for name, _, text, _ in _core.results() if not text] == [], "rust/core/src/plan/results.rs"
 
 
-def test_the_tables_in_documents_are_made_from_the_code():
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts/tables.py", "--check"], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("script", ["tables", "picture", "schemas"])
+def test_what_documents_take_from_the_code_is_what_the_code_makes(script):
+    """Tables of pages, the picture of a terminal, the schemas of files."""
+    words = [sys.executable, ROOT / f"scripts/{script}.py", "--check"]
+    made = subprocess.run(words, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
 
 
-def test_the_picture_of_a_terminal_is_what_the_command_prints():
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts/picture.py", "--check"], capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
-
-
-def test_the_schemas_of_files_are_made_from_the_code():
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts/schemas.py", "--check"], capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
+def test_the_page_of_compatibility_links_every_schema():
     page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
     files = sorted(path.name for path in (ROOT / "docs/schemas").iterdir())
     assert len(files) > 3
@@ -245,13 +236,10 @@ def test_functions_are_short():
 
 def test_every_optimizer_and_precision_has_an_estimate():
     known = {"parameters": 10**9, "flops_per_sample": 6e9, "gpu_tflops": 100.0}
-    memory = {
-        (optimizer, precision): ib.Profile.estimate(
-            **known, optimizer=optimizer, precision=precision
-        ).memory_fixed_gib.value
-        for optimizer in _core.optimizers()
-        for precision in _core.precisions()
-    }
+    memory = {}
+    for optimizer, precision in itertools.product(_core.optimizers(), _core.precisions()):
+        found = ib.Profile.estimate(**known, optimizer=optimizer, precision=precision)
+        memory[optimizer, precision] = found.memory_fixed_gib.value
     assert len(memory) >= 36
     # Weights and gradients alone, and two float32 averages beside them.
     assert all(8 * 0.93 <= gib < 16 * 0.94 for gib in memory.values())
@@ -261,14 +249,9 @@ def test_every_optimizer_and_precision_has_an_estimate():
 def test_settings_are_checked_each_and_together():
     assert _core.check_settings({}) == []
     assert _core.check_settings({"policy": "grow", "split": "ragged"}) == []
-    found = _core.check_settings(
-        {"rule": "lineer", "split": "smaller", "batch_tolerance": 0.1, "budget": -1.0}
-    )
-    assert [(name, got) for name, got, _ in found] == [
-        ("rule", "lineer"),
-        ("budget", -1.0),
-        ("split", "smaller"),
-    ]
+    wrong = {"rule": "lineer", "budget": -1.0, "split": "smaller"}
+    found = _core.check_settings({**wrong, "batch_tolerance": 0.1})
+    assert [(name, got) for name, got, _ in found] == [*wrong.items()]
     legal = {name: says for name, record, says in _core.fields() if record == "settings"}
     assert all(says == legal[name] for name, _, says in found)
     with pytest.raises(ib.InputError, match="nonsense"):

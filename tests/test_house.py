@@ -24,21 +24,8 @@ ROOMS = {
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
-    "cli": {
-        "files",
-        "schedules",
-        "tools",
-        "recipes",
-        "forecast",
-        "planning",
-        "fleet",
-        "allocation",
-        "integrations",
-        "validate",
-        "report",
-        "probing",
-    },
 }
+ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
 TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
 
 

@@ -76,10 +76,6 @@ def images():
     return Workload(nn.Sequential(*layers, nn.Linear(16, 3)), _sgd, batch, _loss)
 
 
-def not_a_workload():
-    return 3
-
-
 def tokens():
     """A mean over the tokens that count, which are not equally many in each sample."""
 

@@ -12,6 +12,7 @@ from invariants.plans import PROFILE
 from isobatch.forecast.goodput import optimize_goodput
 from pairs import ours, random_pairs
 from reference import elastic as brute
+from reference import goodput as reference
 
 
 def check_goodput(seed: int, pairs: int) -> int:
@@ -29,30 +30,21 @@ def check_goodput(seed: int, pairs: int) -> int:
         batch[works] >= given["tuned_batch"][works]
     ).all(), seed
     assert (found["micro_batch"][works] <= given["max_micro_batch"][works]).all(), f"the cap: seed {seed}"
+    columns = {name: column.tolist() for name, column in given.items()}
     for row in range(pairs):
-        most = int(given["max_batch"][row] // given["replicas"][row])
-        micro = (
-            np.unique(draw.integers(1, min(most, int(given["max_micro_batch"][row])) + 1, 24))
-            if most
-            else np.zeros(0, int)
-        )
-        passes = np.arange(1, 40)
-        b, a = (each.ravel() for each in np.meshgrid(micro, passes))
-        m = given["replicas"][row] * a * b
-        legal = (m >= given["tuned_batch"][row]) & (m <= given["max_batch"][row])
-        if not legal.any():
-            continue
-        assert works[row], f"there is a split: seed {seed}, row {row}"
-        b, a, m = b[legal], a[legal], m[legal]
-        one = {name: np.asarray(column)[row] if np.ndim(column) else column for name, column in given.items()}
-        compute = one["compute_constant"] + one["compute_per_sample"] * b
-        lead = one["lead"] * compute
-        last = lead + ((compute - lead) ** one["overlap"] + one["sync_seconds"] ** one["overlap"]) ** (
-            1 / one["overlap"]
-        )
-        seconds = (a - 1) * compute + last + one["update_seconds"]
-        rivals = m / seconds * (one["noise_scale"] + one["tuned_batch"]) / (one["noise_scale"] + m)
-        assert goodput[row] >= rivals.max() * (1 - 1e-9), f"a grid does better: {rivals.max()} > {goodput[row]}: seed {seed}, row {row}: {one}"  # fmt: skip
+        one = {name: column[row] for name, column in columns.items()}
+        most = one["max_batch"] // one["replicas"]
+        micros = draw.integers(1, min(most, one["max_micro_batch"]) + 1, 24).tolist() if most else []
+        splits = [
+            (micro, passes)
+            for micro in {*micros}
+            for passes in range(1, 40)
+            if one["tuned_batch"] <= one["replicas"] * micro * passes <= one["max_batch"]
+        ]
+        if splits:
+            assert works[row], f"there is a split: seed {seed}, row {row}"
+            rival = max(reference.goodput(one, *split) for split in splits)
+            assert goodput[row] >= rival * (1 - 1e-9), f"a grid does better: {rival} > {goodput[row]}: seed {seed}, row {row}: {one}"  # fmt: skip
     return pairs
 
 

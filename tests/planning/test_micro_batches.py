@@ -7,6 +7,7 @@ from math import sqrt
 import pytest
 
 import isobatch as ib
+from plan_of import plan_of
 
 RECIPE = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st")
 
@@ -18,32 +19,20 @@ def rows(recipe, gpus, **settings):
 
 
 def test_a_fixed_micro_batch_is_the_only_one():
-    assert rows(RECIPE, (2, 8, 64, 128), min_micro_batch=4, max_micro_batch=4) == [
-        (4, 32, 2, 256),
-        (4, 8, 8, 256),
-        (4, 1, 64, 256),
-        False,
-    ]
-    stuck = ib.plan(RECIPE, 128, min_micro_batch=4, max_micro_batch=4)
+    fixed = {"min_micro_batch": 4, "max_micro_batch": 4}
+    found = rows(RECIPE, (2, 8, 64, 128), **fixed)
+    assert found == [(4, 32, 2, 256), (4, 8, 8, 256), (4, 1, 64, 256), False]
+    stuck = ib.plan(RECIPE, 128, **fixed)
     assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
     assert "2 samples for each of 128 replicas cannot be split into micro-batches of 4" in stuck.explain()
     assert stuck.nearest_world_size == 64
-    assert ib.plan(RECIPE, 8, min_micro_batch=4, max_micro_batch=4).cap_source == "fixed"
-    assert ib.plan(RECIPE, 16, policy="grow", min_micro_batch=4, max_micro_batch=4).layout[:4] == (
-        4,
-        8,
-        16,
-        512,
-    )
+    assert ib.plan(RECIPE, 8, **fixed).cap_source == "fixed"
+    assert ib.plan(RECIPE, 16, policy="grow", **fixed).layout[:4] == (4, 8, 16, 512)
 
 
 def test_no_micro_batch_is_below_the_least():
-    assert rows(RECIPE, (8, 16, 64, 128), min_micro_batch=4) == [
-        (32, 1, 8, 256),
-        (16, 1, 16, 256),
-        (4, 1, 64, 256),
-        False,
-    ]
+    found = rows(RECIPE, (8, 16, 64, 128), min_micro_batch=4)
+    assert found == [(32, 1, 8, 256), (16, 1, 16, 256), (4, 1, 64, 256), False]
     # 508 = 4 × 127, a prime.
     prime = ib.Recipe(effective_batch=508, lr=0.1)
     loose, strict = (
@@ -58,14 +47,13 @@ def test_no_micro_batch_is_below_the_least():
 
 
 def test_a_least_micro_batch_of_thousands_is_found_at_once():
-    large = ib.Recipe(effective_batch=2**30 + 2, lr=0.1)
-    plan = ib.plan(large, 2, min_micro_batch=10**6, max_micro_batch=10**6)
+    million = 10**6
+    large = {"effective_batch": 2**30 + 2, "min_micro_batch": million, "max_micro_batch": million}
+    plan = plan_of(2, **large)
     assert plan.status == "infeasible"
     for batch in plan.nearest_batches:
-        assert batch % (2 * 10**6) == 0
-        assert (
-            ib.plan(large, 2, policy=batch, min_micro_batch=10**6, max_micro_batch=10**6).micro_batch == 10**6
-        )
+        assert batch % (2 * million) == 0
+        assert plan_of(2, policy=batch, **large).micro_batch == million
 
 
 def test_a_least_micro_batch_holds_in_every_stage_of_a_ramp():
@@ -81,13 +69,14 @@ def test_a_least_micro_batch_holds_in_every_stage_of_a_ramp():
 
 
 def test_the_batch_is_lowered_as_megatron_lowers_it():
+    asked = {"split": "smaller", "min_micro_batch": 4, "max_micro_batch": 4}
     for gpus in range(1, 65):
-        plan = ib.plan(RECIPE, gpus, split="smaller", min_micro_batch=4, max_micro_batch=4)
+        plan = ib.plan(RECIPE, gpus, **asked)
         running = 256 // (4 * gpus) * (4 * gpus)  # Megatron's --decrease-batch-size-if-needed
         assert plan.effective_batch == running
         assert (ib.Reason.BATCH_MOVED in plan.reasons) == (running != 256)
         assert plan.lr == 0.1
-    assert ib.plan(RECIPE, 65, split="smaller", min_micro_batch=4, max_micro_batch=4).status == "infeasible"
+    assert ib.plan(RECIPE, 65, **asked).status == "infeasible"
     assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, split="smaller").explain()
     assert ib.plan(RECIPE, 12, policy=500, split="smaller").effective_batch == 492
 
@@ -140,43 +129,23 @@ def test_options_contradict_nothing():
 
 def test_adamscale_takes_the_root_of_adascales_gain():
     """As AdaptDL's AdamScale: the learning rate by √r, the progress by r."""
-    recipe = ib.Recipe(
-        effective_batch=256,
-        lr=1e-3,
-        optimizer="adam",
-        duration="1000st",
-        warmup="100st",
-        sigma_sq=3.0,
-        mu_sq=0.5,
-    )
+    asked = {"lr": 1e-3, "sigma_sq": 3.0, "mu_sq": 0.5, "policy": 1024, "rule": "adamscale"}
     gain = (3 + 0.5) / (3 / 4 + 0.5)
-    plan = ib.plan(recipe, 8, policy=1024, rule="adamscale")
+    plan = plan_of(8, optimizer="adam", duration="1000st", warmup="100st", **asked)
     assert plan.lr == pytest.approx(1e-3 * sqrt(gain), rel=1e-15)
     assert (plan.total_steps, plan.warmup_steps) == (358, 36)  # ⌈1000 / 2.8⌉, ⌈100 / 2.8⌉
     assert ib.Reason.RULE_MISMATCH not in plan.reasons
-    sgd = ib.plan(
-        ib.Recipe(effective_batch=256, lr=1e-3, optimizer="sgd", sigma_sq=3.0, mu_sq=0.5),
-        8,
-        policy=1024,
-        rule="adamscale",
-    )
-    assert ib.Reason.RULE_MISMATCH in sgd.reasons
+    assert ib.Reason.RULE_MISMATCH in plan_of(8, optimizer="sgd", **asked).reasons
     moved = ib.replan(plan, at_step=100, effective_batch=2048)
     assert moved.total_steps < plan.total_steps
     assert ib.Plan.from_json(moved.to_json()) == moved
-    schedule = plan.schedule
-    assert schedule.at(36) == pytest.approx(plan.lr)
+    assert plan.schedule.at(36) == pytest.approx(plan.lr)
 
 
 def test_a_tolerated_batch_is_judged_by_the_micro_batch_that_it_gets():
     # Of 37 to 40 pairs of samples a replica, 39 has micro-batches of 6, and 40 of 16.
-    made = ib.plan(
-        ib.Recipe(effective_batch=998, lr=0.1),
-        13,
-        max_micro_batch=16,
-        batch_tolerance=0.05,
-        micro_batch_multiple=2,
-    )
+    asked = {"max_micro_batch": 16, "batch_tolerance": 0.05, "micro_batch_multiple": 2}
+    made = plan_of(13, effective_batch=998, **asked)
     assert (made.micro_batch, made.accumulation, made.effective_batch) == (16, 5, 1040)
 
 

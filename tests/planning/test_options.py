@@ -10,6 +10,7 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.planning.refusal import spent_of, time_of
 from isobatch.words import duration, figure
+from plan_of import plan_of, recipe_of
 from reference.profile import PROFILE
 
 RECIPE = ib.Recipe.from_gpus(
@@ -32,11 +33,7 @@ STUCK = {
     "a pipeline": (RECIPE, 8, {"accumulation_multiple": 3}),
     "a short pipeline": (RECIPE, 8, {"accumulation_multiple": 64}),
     "groups": (RECIPE, 8, {"batch_multiple": 24}),
-    "a ramp's noise": (
-        ib.Recipe(effective_batch=64, lr=0.1, ramp="16 16 4096"),
-        8,
-        {"ramp_rule": "saturating"},
-    ),
+    "a ramp's noise": (recipe_of(effective_batch=64, ramp="16 16 4096"), 8, {"ramp_rule": "saturating"}),
 }
 
 
@@ -61,11 +58,9 @@ def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
 
 
 def test_a_batch_that_needs_many_small_passes_is_not_offered():
-    options = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 3, max_micro_batch=4).options
-    assert [(o.micro_batch, o.accumulation, o.effective_batch) for o in options[:2]] == [
-        (4, 21, 252),
-        (4, 22, 256),
-    ]
+    options = plan_of(3, max_micro_batch=4).options[:2]
+    found = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]
+    assert found == [(4, 21, 252), (4, 22, 256)]
 
 
 def test_whole_nodes_are_offered():
@@ -93,14 +88,10 @@ def test_a_tolerance_widens_the_counts_that_are_nearest():
 
 
 def test_a_nearer_batch_that_was_passed_over_is_said():
-    text = ib.plan(
-        ib.Recipe(effective_batch=256, lr=0.1), 3, max_micro_batch=4, batch_tolerance=0.05
-    ).explain()
-    assert (
-        "252 (-1.56 %), which divides evenly (255 is nearer, but its micro-batches would be less than ¾ as large)"
-        in text
-    )
-    assert "nearer" not in ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 3, batch_tolerance=0.05).explain()
+    text = plan_of(3, max_micro_batch=4, batch_tolerance=0.05).explain()
+    nearer = "255 is nearer, but its micro-batches would be less than ¾ as large"
+    assert f"252 (-1.56 %), which divides evenly ({nearer})" in text
+    assert "nearer" not in plan_of(3, batch_tolerance=0.05).explain()
 
 
 def test_a_price_is_shown_where_it_is_known():
@@ -124,9 +115,8 @@ def test_the_flags_can_be_copied(name, tmp_path, capsys):
     recipe, cluster, settings = STUCK[name]
     recipe.save(tmp_path / "job.json")
     asked = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
-    for line in (
-        ib.plan(recipe, cluster, **settings).explain().partition("What would work:\n")[2].splitlines()
-    ):
+    menu = ib.plan(recipe, cluster, **settings).explain().partition("What would work:\n")[2]
+    for line in menu.splitlines():
         flags = line.split("   ")[-1].strip()
         if flags.startswith("without "):
             flags = " ".join(it for it in asked if it.split()[0] != flags.split()[1])
@@ -174,22 +164,16 @@ def test_the_fewest_gpus_that_meet_a_deadline():
     here = ib.plan(recipe, 2, profile=PROFILE)
     limit = here.hours * 0.7
     missed = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=limit)
-    met = [
-        gpus
-        for gpus in range(3, 65)
-        if ib.plan(recipe, gpus, profile=PROFILE, deadline_hours=limit).status != "infeasible"
-    ]
+    asked = {"profile": PROFILE, "deadline_hours": limit}
+    met = [n for n in range(3, 65) if ib.plan(recipe, n, **asked).status != "infeasible"]
     assert met and missed.options[0].world_size == met[0]
     said = missed.explain()
     assert f"--gpus {met[0]}" in said and "without --deadline-hours" in said
-    assert (
-        f"the run takes {time_of(here)}, over the deadline of {duration(limit * 3600)} (deadline_hours)"
-        in said
-    )
+    over = f"over the deadline of {duration(limit * 3600)} (deadline_hours)"
+    assert f"the run takes {time_of(here)}, {over}" in said
     never = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=1e-9)
-    assert [option.world_size for option in never.options] == [2] and never.options[
-        0
-    ].settings.deadline_hours is None
+    (option,) = never.options
+    assert option.world_size == 2 and option.settings.deadline_hours is None
 
 
 def test_how_far_a_run_is_above_its_budget():
