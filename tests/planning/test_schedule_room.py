@@ -11,7 +11,9 @@ import pytest
 
 import isobatch as ib
 from isobatch.planning.course import Course
+from plan_of import recipe_of
 
+PLAIN = ["constant", "cosine", "wsd", "one_cycle", "vaswani", "goyal", "exponential", "exponential(0.9)"]
 KINDS = {
     "until": [
         "linear",
@@ -32,32 +34,17 @@ KINDS = {
 
 
 def length(draw):
-    return (
-        f"{draw.choice([0.5, 1, 2, 3, 10, 30, 50, 90, 99, 100, 110, 1000, 20000]):g}{draw.choice(['ep', '%'])}".replace(
-            "0.5%", "28.43%"
-        )
-        if draw.random() < 0.6
-        else f"{draw.choice([1, 2, 3, 10, 30, 50, 90, 100, 110, 1000, 20000])}{draw.choice(['st', 'sp', 'tok'])}"
-    )
+    numbers = [1, 2, 3, 10, 30, 50, 90, 100, 110, 1000, 20000]
+    if draw.random() < 0.6:
+        share = f"{draw.choice([0.5, 99, *numbers]):g}{draw.choice(['ep', '%'])}"
+        return share.replace("0.5%", "28.43%")
+    return f"{draw.choice(numbers)}{draw.choice(['st', 'sp', 'tok'])}"
 
 
 def schedule(draw):
     argument = draw.choice([*KINDS, ""])
     if not argument:
-        many = f"multistep({length(draw)}, {length(draw)})"
-        return draw.choice(
-            [
-                "constant",
-                "cosine",
-                "wsd",
-                "one_cycle",
-                "vaswani",
-                "goyal",
-                "exponential",
-                "exponential(0.9)",
-                many,
-            ]
-        )
+        return draw.choice([*PLAIN, f"multistep({length(draw)}, {length(draw)})"])
     kind = draw.choice(KINDS[argument])
     if argument == "every" and kind == "exponential":
         return draw.choice(
@@ -82,16 +69,8 @@ def recipe(draw):
     }
     lengths = ["100st", "1st", "2st", "7st", "20000sp"] + ["3ep"] * ("dataset_size" in fields)
     noise = {"sigma_sq": 9.0, "mu_sq": 0.1} if draw.random() < 0.3 else {}
-    return ib.Recipe(
-        effective_batch=256,
-        lr=1e-3,
-        gpus=8,
-        micro_batch=8,
-        duration=draw.choice(lengths),
-        schedule=schedule(draw),
-        **fields,
-        **noise,
-    )
+    fields |= {"lr": 1e-3, "gpus": 8, "micro_batch": 8, "duration": draw.choice(lengths), **noise}
+    return recipe_of(schedule=schedule(draw), **fields)
 
 
 def can_be_had(tuned, gpus, **settings):
@@ -119,12 +98,8 @@ def test_a_plan_stands_exactly_where_its_schedule_can_be_had():
             continue
         seen[expected] += 1
         made = ib.plan(tuned, gpus, **settings)
-        assert (ib.Reason.SCHEDULE_UNMET not in made.reasons) == expected, (
-            tuned,
-            gpus,
-            settings,
-            made.explain(),
-        )
+        fits = ib.Reason.SCHEDULE_UNMET not in made.reasons
+        assert fits == expected, (tuned, gpus, settings, made.explain())
     assert min(seen.values()) > 500
 
 

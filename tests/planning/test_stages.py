@@ -10,10 +10,9 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from plan_of import recipe_of
 
-RAMPED = ib.Recipe(
-    effective_batch=256, lr=1e-3, gpus=8, ramp="32 32 100000", duration="1000000sp", warmup="10%"
-)
+RAMPED = recipe_of(lr=1e-3, gpus=8, ramp="32 32 100000", duration="1000000sp", warmup="10%")
 
 
 def batches(plan, count=2000):
@@ -51,10 +50,8 @@ def test_no_step_no_batch(step):
 def test_the_stage_is_named_with_a_ramp_that_divides():
     stuck = ib.plan(RAMPED, 64)
     assert stuck.reasons == (ib.Reason.RAMP_NOT_DIVISIBLE,)
-    found = re.search(
-        r'stage 1 of 8 of the ramp, 32 samples, cannot be split evenly over 64 replicas; ramp="([^"]+)" can',
-        stuck.explain(),
-    )
+    stage = r"stage 1 of 8 of the ramp, 32 samples, cannot be split evenly over 64 replicas"
+    found = re.search(rf'{stage}; ramp="([^"]+)" can', stuck.explain())
     assert found[1] == "64 64 100000"
     other = ib.Recipe(effective_batch=256, lr=1e-3, ramp=found[1], duration="1000000sp")
     assert ib.plan(other, 64).status == "ok"
@@ -62,11 +59,8 @@ def test_the_stage_is_named_with_a_ramp_that_divides():
 
 def test_a_stage_in_the_middle_is_named():
     recipe = ib.Recipe(effective_batch=256, lr=1e-3, ramp="0:64 1M:96 2M:256", seq_len=128, duration="1e6sp")
-    text = ib.plan(recipe, 64).explain()
-    assert (
-        'stage 2 of 3 of the ramp, 96 samples, cannot be split evenly over 64 replicas; ramp="0:64 1M:128 2M:256" can'
-        in text
-    )
+    stage = "stage 2 of 3 of the ramp, 96 samples, cannot be split evenly over 64 replicas"
+    assert f'{stage}; ramp="0:64 1M:128 2M:256" can' in ib.plan(recipe, 64).explain()
     assert "stage 1 of 8 of the ramp would be 31.2 samples" in ib.plan(RAMPED, 1, policy=250).explain()
 
 
@@ -84,9 +78,8 @@ def test_nearest_counts_and_batches_are_those_of_all_stages():
 def test_counts_that_divide_no_stage(gpus, settings):
     plan = ib.plan(RAMPED, gpus, **settings)
     assert plan.effective_batch == 256
-    assert [plan.batch_at(step) for step in range(1500)] == [
-        ib.plan(RAMPED, 8).batch_at(step) for step in range(1500)
-    ]
+    even = ib.plan(RAMPED, 8)
+    assert [plan.batch_at(step) for step in range(1500)] == [even.batch_at(step) for step in range(1500)]
     if ib.Reason.UNEVEN in plan.reasons:
         for stage in plan.stages:  # whole micro-batches, one for each replica at least
             assert stage.batch % plan.micro_batch == 0
@@ -157,13 +150,8 @@ def test_an_infeasible_move_has_moves_as_options(tmp_path, capsys):
     plan = ib.plan(RAMPED, 8)
     stuck = ib.replan(plan, at_step=3000, cluster=7)
     assert stuck.status == "infeasible"
-    assert [(it.effective_batch, it.world_size) for it in stuck.options] == [
-        (259, 7),
-        (256, 7),
-        (256, 7),
-        (256, 4),
-        (256, 8),
-    ]
+    found = [(it.effective_batch, it.world_size) for it in stuck.options]
+    assert found == [(259, 7), (256, 7), (256, 7), (256, 4), (256, 8)]
     for option in stuck.options:
         assert [move.step for move in option.moves] == [3000]
         assert option == ib.replan(plan, at_step=3000, cluster=option.cluster, **option.settings.changed())
@@ -187,9 +175,7 @@ def test_a_batch_that_cannot_be_is_called_as_the_command_line_calls_it():
 
 
 def test_the_learning_rate_follows_the_stages_where_that_is_asked():
-    recipe = ib.Recipe(
-        effective_batch=256, lr=1e-3, ramp="32 32 100000", duration="1e6sp", schedule="constant"
-    )
+    recipe = recipe_of(lr=1e-3, ramp="32 32 100000", duration="1e6sp", schedule="constant")
     plain, ruled = ib.plan(recipe, 8), ib.plan(recipe, 8, ramp_rule="sqrt")
     assert plain.status == "ok"
     assert ruled.reasons == (ib.Reason.RAMP_RULE,)

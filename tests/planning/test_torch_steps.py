@@ -36,20 +36,12 @@ def drawn(convention, count=CASES, seed=0):
     rows = []
     while len(rows) < count:
         replicas, micro, accumulation = draw.randint(1, 9), draw.randint(1, 12), draw.randint(1, 6)
-        rows.append(
-            {
-                "dataset_size": draw.choice([draw.randint(1, 60), draw.randint(1, 700)]),
-                "gpus": replicas,
-                "micro_batch": micro,
-                "accumulation": accumulation,
-                "effective_batch": replicas * micro * accumulation,
-                "drop_last": draw.choice(
-                    ["false", "true", "loader"]
-                    if convention == "transformers"
-                    else ["false", "true", "sampler", "loader"]
-                ),
-            }
+        size = draw.choice([draw.randint(1, 60), draw.randint(1, 700)])
+        row = {"dataset_size": size, "gpus": replicas, "micro_batch": micro, "accumulation": accumulation}
+        row["drop_last"] = draw.choice(
+            ["false", "true", "loader"] + ["sampler"] * (convention != "transformers")
         )
+        rows.append(row | {"effective_batch": replicas * micro * accumulation})
     return rows
 
 
@@ -57,12 +49,8 @@ def planned(rows, convention, epochs="3ep"):
     """The fleet's answer: one row a case, each on the GPU count that it was tuned on."""
     jobs = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     size = len(rows)
-    jobs |= {
-        "job": np.arange(size),
-        "lr": np.full(size, 0.1),
-        "convention": np.full(size, convention),
-        "duration": np.full(size, epochs),
-    }
+    shared = {"lr": 0.1, "convention": convention, "duration": epochs}
+    jobs |= {"job": np.arange(size), **{name: np.full(size, value) for name, value in shared.items()}}
     counts = np.unique(jobs["gpus"])
     clusters = {"cluster": counts, "nodes": counts * 0 + 1, "gpus_per_node": counts}
     table = ib.plan_fleet(jobs, clusters, pairs={"job": jobs["job"], "cluster": jobs["gpus"]})
@@ -81,6 +69,24 @@ def counted(loaders, accumulation):
         steps.add(taken)
     assert len(steps) == 1, "ranks would wait for one another for ever"
     return steps.pop(), served
+
+
+def loader_of(row, dataset, rank):
+    drops = row["drop_last"] in ("true", "sampler")
+    sampler = DistributedSampler(dataset, row["gpus"], rank, shuffle=False, drop_last=drops)
+    drops = row["drop_last"] in ("true", "loader")
+    return DataLoader(dataset, row["micro_batch"], sampler=sampler, drop_last=drops)
+
+
+def shards_of(row, split=False, **options):
+    """What Accelerate makes of a row for each of its processes."""
+    shard, world = quietly("accelerate.data_loader").BatchSamplerShard, row["gpus"]
+    size, drops = row["micro_batch"] * (world if split else 1), row["drop_last"] != "false"
+    whole = BatchSampler(SequentialSampler(range(row["dataset_size"])), size, drops)
+    # accelerate's prepare_data_loader leaves the loader of a single process alone.
+    if world == 1 and not options:
+        return [whole]
+    return [list(shard(whole, world, rank, split_batches=split, **options)) for rank in range(world)]
 
 
 def check(row, plan, steps, served):
@@ -104,16 +110,8 @@ def test_distributed_sampler_and_loader(convention):
     rows = drawn(convention)
     for row, plan in zip(rows, planned(rows, convention), strict=True):
         dataset = range(row["dataset_size"])
-        loaders = []
-        for rank in range(row["gpus"]):
-            sampler = DistributedSampler(
-                dataset, row["gpus"], rank, shuffle=False, drop_last=row["drop_last"] in ("true", "sampler")
-            )
-            drop = row["drop_last"] in ("true", "loader")
-            # The loader's own batch sampler yields the indices that it would collate.
-            loaders.append(
-                DataLoader(dataset, row["micro_batch"], sampler=sampler, drop_last=drop).batch_sampler
-            )
+        # The loader's own batch sampler yields the indices that it would collate.
+        loaders = [loader_of(row, dataset, rank).batch_sampler for rank in range(row["gpus"])]
         feasible += check(row, plan, *counted(loaders, row["accumulation"]))
     assert feasible > CASES / 3
 
@@ -131,19 +129,10 @@ def test_the_loader_itself_serves_what_its_batch_sampler_says():
 @pytest.mark.parametrize("split", [False, True])
 def test_accelerates_shards_without_even_batches(split):
     """The first process takes the plan's steps, and no sample is served twice; with split_batches the loader's batch is of all."""
-    shard = quietly("accelerate.data_loader").BatchSamplerShard
     feasible = 0
     rows = [row | {"even_batches": False} for row in drawn("transformers", seed=2)]
     for row, plan in zip(rows, planned(rows, "transformers"), strict=True):
-        dataset, world = range(row["dataset_size"]), row["gpus"]
-        whole = BatchSampler(
-            SequentialSampler(dataset),
-            row["micro_batch"] * (world if split else 1),
-            row["drop_last"] != "false",
-        )
-        loaders = [
-            list(shard(whole, world, rank, split_batches=split, even_batches=False)) for rank in range(world)
-        ]
+        loaders = shards_of(row, split, even_batches=False)
         steps, served = counted(loaders[:1], row["accumulation"])
         for loader in loaders[1:]:
             served += counted([loader], row["accumulation"])[1]
@@ -156,34 +145,18 @@ def test_accelerates_shards_without_even_batches(split):
 @pytest.mark.parametrize("even", [False, True])
 def test_split_batches_deal_out_as_whole_ones(even):
     """The same samples an epoch whichever way Accelerate deals, so that a plan needs no word of it but the batch."""
-    shard = quietly("accelerate.data_loader").BatchSamplerShard
     for row in drawn("transformers", count=300, seed=3):
-        dataset, world = range(row["dataset_size"]), row["gpus"]
-        if world == 1:
-            continue
-        lengths = []
-        for split in (False, True):
-            whole = BatchSampler(
-                SequentialSampler(dataset),
-                row["micro_batch"] * (world if split else 1),
-                row["drop_last"] != "false",
-            )
-            first = shard(whole, world, 0, split_batches=split, even_batches=even)
-            lengths.append(len(list(first)))
-        assert lengths[0] == lengths[1]
+        if row["gpus"] > 1:
+            apart, whole = (shards_of(row, split, even_batches=even)[0] for split in (False, True))
+            assert len(apart) == len(whole)
 
 
 @pytest.mark.peers
 def test_accelerates_shards():
-    shard = quietly("accelerate.data_loader").BatchSamplerShard
     feasible = 0
     rows = drawn("transformers")
     for row, plan in zip(rows, planned(rows, "transformers"), strict=True):
-        dataset, world = range(row["dataset_size"]), row["gpus"]
-        whole = BatchSampler(SequentialSampler(dataset), row["micro_batch"], row["drop_last"] != "false")
-        # accelerate's prepare_data_loader leaves the loader of a single process alone.
-        loaders = [whole] if world == 1 else [shard(whole, world, rank) for rank in range(world)]
-        feasible += check(row, plan, *counted(loaders, row["accumulation"]))
+        feasible += check(row, plan, *counted(shards_of(row), row["accumulation"]))
     assert feasible > CASES / 3
 
 
@@ -220,13 +193,7 @@ def test_lightnings_estimate():
     for row, plan in zip(rows, planned(rows, "lightning"), strict=True):
         if plan["status"] == "infeasible":
             continue
-        sampler = DistributedSampler(
-            range(row["dataset_size"]), row["gpus"], 0, drop_last=row["drop_last"] in ("true", "sampler")
-        )
-        loader = DataLoader(
-            range(row["dataset_size"]), row["micro_batch"], sampler=sampler,
-            drop_last=row["drop_last"] in ("true", "loader"),
-        )  # fmt: skip
+        loader = loader_of(row, range(row["dataset_size"]), 0)
         state = SimpleNamespace(
             max_epochs=3, max_steps=-1, train_dataloader=loader, num_training_batches=len(loader),
             accumulate_grad_batches=row["accumulation"],
