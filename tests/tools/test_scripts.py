@@ -9,9 +9,9 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.errors import InputError
-from isobatch.tools.calls import FIRST
 from isobatch.tools.page import Unknown
 from isobatch.tools.scripts import script_settings
+from isobatch.tools.signatures import FIRST
 
 HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
 FIELDS = (

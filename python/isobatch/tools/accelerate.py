@@ -67,7 +67,7 @@ def _read_loop(page: SettingsPage) -> None:
     """`Accelerator(…)`, `DataLoader(…)`, the optimizer, `clip_grad_norm_(…)` and the scheduler of a script, each a table of its arguments.
     The length is in a loop that is not read: it is asked for.
     """
-    from isobatch.tools.calls import OPTIMIZERS
+    from isobatch.tools.signatures import OPTIMIZERS
 
     loader, own, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
     micro = loader.whole("batch_size", "batch_per_gpu")
@@ -96,8 +96,7 @@ def _read_loop(page: SettingsPage) -> None:
         page.table(name).torch_optimizer()
     schedulers = sorted(page.settings.keys() - {"DataLoader", "Accelerator", "clip_grad_norm_", *OPTIMIZERS})
     if len(schedulers) > 1:
-        text = f"the script makes {' and '.join(schedulers)}: give schedule a value"
-        page.fault("schedule", InputError(text, field=schedulers[0]))
+        page.ask("schedule", f"the script makes {' and '.join(schedulers)}", schedulers[0])
     for name in schedulers[:1]:
         _read_schedule(page, page.table(name), name)
 
@@ -120,8 +119,8 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
     if warmup and steps:
         page.give("warmup", share(warmup / steps), f"{key}.num_warmup_steps")
     elif warmup:
-        text = f"{warmup:g} steps of warmup in a run of unknown length: give warmup a value"
-        page.fault("warmup", InputError(text, field=f"{key}.num_warmup_steps"))
+        text = f"{warmup:g} steps of warmup in a run of unknown length"
+        page.ask("warmup", text, f"{key}.num_warmup_steps")
     return None
 
 
@@ -215,14 +214,14 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 ACCELERATE = Tool(
-    name="accelerate",
-    title="Accelerate",
-    reader=Reader(versions="0.20 to 1.15", read=read, check=check, harmless=_HARMLESS, matters=_MATTERS),
-    writer=Writer(
-        versions="1.0 to 1.15",
-        file="accelerate.yaml",
-        forms=("yaml", "json"),
-        write=write,
+    "accelerate",
+    "Accelerate",
+    Reader("0.20 to 1.15", read, check, harmless=_HARMLESS, matters=_MATTERS),
+    Writer(
+        "1.0 to 1.15",
+        "accelerate.yaml",
+        ("yaml", "json"),
+        write,
         runs_ragged=True,
         runs_ramps=True,
         is_part=True,

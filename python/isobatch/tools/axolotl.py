@@ -164,12 +164,10 @@ def check(case: Case) -> Iterator[Issue]:
 
 assert TRANSFORMERS.writer is not None
 AXOLOTL = Tool(
-    name="axolotl",
-    title="axolotl",
-    reader=Reader(
-        versions="0.4 to 0.18", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=dataclasses.replace(
+    "axolotl",
+    "axolotl",
+    Reader("0.4 to 0.18", read, check, _NAMES, _HARMLESS, _MATTERS),
+    dataclasses.replace(
         TRANSFORMERS.writer, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write
     ),
 )

@@ -1,6 +1,4 @@
-"""The calls in a Python script that configure a training: which classes and methods these are, and what each gives; and the defaults of
-argparse and dataclasses.
-"""
+"""What each call in a Python script gives that configures a training, and the defaults of argparse and dataclasses."""
 
 from __future__ import annotations
 
@@ -13,80 +11,7 @@ from typing import Any, NamedTuple
 
 from isobatch.tools.literals import Scope, put
 from isobatch.tools.page import Unknown
-
-TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
-TRL = (
-    "SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "RewardConfig", "PRMConfig",
-    "GKDConfig", "OnlineDPOConfig", "XPOConfig", "NashMDConfig", "IterativeSFTConfig",
-)  # fmt: skip
-OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
-_SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
-OF_TORCH = (
-    "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "CyclicLR", "StepLR", "MultiStepLR", "ExponentialLR", "LinearLR",
-    "ConstantLR", "PolynomialLR", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler", "ReduceLROnPlateau",
-)  # fmt: skip
-"""What `from torch.optim.lr_scheduler import *` gives."""
-_TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "GradientAccumulationPlugin")
-"""Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
-FIRST = {
-    name: arguments.split()
-    for names, arguments in {
-        " ".join((*TRAINER, *TRL)): "output_dir",
-        "Accelerator": "device_placement split_batches mixed_precision gradient_accumulation_steps",
-        "DataLoader": "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last",
-        "Adam AdamW": "params lr betas eps weight_decay amsgrad",
-        "SGD": "params lr momentum dampening weight_decay nesterov",
-        "RMSprop": "params lr alpha eps weight_decay momentum centered",
-        "Lion": "params lr betas weight_decay",
-        "Adafactor LAMB Muon": "params lr",
-        "clip_grad_norm_": "parameters max_norm norm_type error_if_nonfinite foreach",
-        "OneCycleLR": "optimizer max_lr total_steps epochs steps_per_epoch pct_start anneal_strategy cycle_momentum base_momentum "
-        "max_momentum div_factor final_div_factor three_phase last_epoch",
-        "CosineAnnealingLR": "optimizer T_max eta_min last_epoch",
-        "CosineAnnealingWarmRestarts": "optimizer T_0 T_mult eta_min last_epoch",
-        "StepLR": "optimizer step_size gamma last_epoch",
-        "MultiStepLR": "optimizer milestones gamma last_epoch",
-        "ExponentialLR": "optimizer gamma last_epoch",
-        "LinearLR": "optimizer start_factor end_factor total_iters last_epoch",
-        "ConstantLR": "optimizer factor total_iters last_epoch",
-        "PolynomialLR": "optimizer total_iters power last_epoch",
-        "get_scheduler": "name optimizer num_warmup_steps num_training_steps",
-        "get_constant_schedule": "optimizer last_epoch",
-        "get_constant_schedule_with_warmup": "optimizer num_warmup_steps last_epoch",
-        "get_linear_schedule_with_warmup": "optimizer num_warmup_steps num_training_steps last_epoch",
-        "get_cosine_schedule_with_warmup": "optimizer num_warmup_steps num_training_steps num_cycles last_epoch",
-    }.items()
-    for name in names.split()
-}
-"""The arguments of each in their order, as torch 2 and transformers document them; one behind them is asked for."""
-SETTERS = {
-    "set_training": (
-        ("learning_rate", "learning_rate", 5e-5), ("batch_size", "per_device_train_batch_size", 8), ("weight_decay", "weight_decay", 0),
-        ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("gradient_accumulation_steps", "gradient_accumulation_steps", 1),
-    ),
-    "set_optimizer": (
-        ("name", "optim", "adamw_torch"), ("learning_rate", "learning_rate", 5e-5), ("weight_decay", "weight_decay", 0),
-        ("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("epsilon", "adam_epsilon", 1e-8), ("args", "optim_args", None),
-    ),
-    "set_lr_scheduler": (
-        ("name", "lr_scheduler_type", "linear"), ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("warmup_steps", "warmup_steps", 0), ("warmup_ratio", "warmup_ratio", 0),
-    ),
-    "set_dataloader": (
-        ("train_batch_size", "per_device_train_batch_size", 8), ("eval_batch_size", "per_device_eval_batch_size", 8),
-        ("drop_last", "dataloader_drop_last", False), ("auto_find_batch_size", "auto_find_batch_size", False),
-    ),
-    "set_save": (("strategy", "save_strategy", "steps"), ("steps", "save_steps", 500)),
-    "set_evaluate": (("strategy", "eval_strategy", "no"), ("steps", "eval_steps", 500)),
-    "set_logging": (("strategy", "logging_strategy", "steps"), ("steps", "logging_steps", 500)),
-}  # fmt: skip
-"""Methods of TrainingArguments, as transformers 4.30 to 5.23 have them: argument, setting, and the default that overwrites it."""
-OPEN = (
-    "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
-    "warmup_steps", "weight_decay", "optim", "max_grad_norm",
-)  # fmt: skip
-"""What an unknown table behind `**` may hold, and a plan depends on."""
+from isobatch.tools.signatures import FIRST, OPEN, SETTERS, TABLES, TRAINER, TRL, is_looked_for, setter
 
 
 class Made(NamedTuple):
@@ -125,7 +50,7 @@ class CallScope(Scope, ABC):
         intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
         functions: those at the top, by their names: without a decorator, and with nothing else of that name.
         every: what a call of a name may run: functions, methods, and what makes an object of a class.
-        classes: of the script, by their names.
+        classes, decorators: of the script, by the classes' names.
         shared: names that a function sets outside of itself; they are not known.
         values: of the calls in the statement that is followed: each is evaluated once.
         origin: the module, or the name in it, that an imported name has.
@@ -140,6 +65,9 @@ class CallScope(Scope, ABC):
         self.intervals: dict[int, Any] = {}
         nodes = list(ast.walk(tree))
         self.classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+        self.decorators = {
+            name: " ".join(map(ast.unparse, it.decorator_list)) for name, it in self.classes.items()
+        }
         bound = Counter(name for node in tree.body for name in names_bound(node))
         self.functions = {
             node.name: node
@@ -183,7 +111,7 @@ class CallScope(Scope, ABC):
             return self._set(node, of)
         if name == "setattr" and len(node.args) == 3:
             return self._set_attribute(node)
-        if self._is_looked_for(full):
+        if is_looked_for(full):
             if id(node) not in self.made or self.depth:
                 self._make(node, last)
             return self.made[id(node)].settings
@@ -201,9 +129,7 @@ class CallScope(Scope, ABC):
         if last in ("parse_args", "parse_known_args") and isinstance(node.func, ast.Attribute):
             holder = self.known.get(f"{ast.unparse(node.func.value)}.")
             return copy.deepcopy(holder) if isinstance(holder, Defaults) else Unknown()
-        if last in self.classes and "dataclass" in "".join(
-            map(ast.unparse, self.classes[last].decorator_list)
-        ):
+        if "dataclass" in self.decorators.get(last, ""):
             return self._dataclass(last, node)
         if last in ("HfArgumentParser", "TrlParser") and node.args:
             first = node.args[0]
@@ -220,7 +146,7 @@ class CallScope(Scope, ABC):
         if name in ("int", "float") and len(node.args) == 1 and not node.keywords:
             given = self.value(node.args[0])
             return (int if name == "int" else float)(given) if type(given) in (int, float) else given
-        if (name == "dict" or last in _TABLES) and not node.args:
+        if (name == "dict" or last in TABLES) and not node.args:
             return self._keywords(node)
         return Unknown()
 
@@ -263,41 +189,22 @@ class CallScope(Scope, ABC):
         """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
         if isinstance(target, ast.Name) and target.id in self.shared:
             value = Unknown(why="is set by a function, outside of itself")
+        table = self.value(target.value) if isinstance(target, ast.Attribute | ast.Subscript) else None
+        why = f"may be set by {ast.unparse(target)[:60]} (line {target.lineno})"
+        several = target.elts if isinstance(target, ast.Tuple | ast.List) else []
+        if isinstance(target, ast.Attribute) and target.attr in OPEN and not isinstance(table, dict):
+            self._may_be_set([target.attr], why)
         if (
-            isinstance(target, ast.Attribute)
-            and target.attr in OPEN
-            and not isinstance(self.value(target.value), dict)
+            isinstance(target, ast.Subscript)
+            and isinstance(self.key(target), Unknown)
+            and isinstance(table, dict)
         ):
-            self._may_be_set([target.attr], f"may be set by {ast.unparse(target)} (line {target.lineno})")
-        if (
-            isinstance(target, ast.Tuple | ast.List)
-            and isinstance(value, list)
-            and len(value) >= len(target.elts)
-        ):
-            for item, each in zip(target.elts, value, strict=False):
+            lose(table, why)
+        elif several and isinstance(value, list) and len(value) >= len(several):
+            for item, each in zip(several, value, strict=False):
                 self.assign(item, each)
-            return
-        if isinstance(target, ast.Subscript) and isinstance(self.key(target), Unknown):
-            table, why = (
-                self.value(target.value),
-                f"may be set by {ast.unparse(target)[:60]} (line {target.lineno})",
-            )
-            if isinstance(table, dict):
-                table.update(dict.fromkeys({*OPEN, *table}, Unknown(why=why)))
-                return
-        super().assign(target, value)
-
-    def _is_looked_for(self, full: str) -> bool:
-        package, _, rest = full.partition(".")
-        last = full.rpartition(".")[2]
-        if last == "Trainer":
-            return package in ("lightning", "pytorch_lightning")
-        if last in OPTIMIZERS:
-            return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
-        if last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_"):
-            return True
-        # No lr_scheduler.step().
-        return (last[:1].isupper() or last.startswith("get_")) and any(it in full for it in _SCHEDULERS)
+        else:
+            super().assign(target, value)
 
     def _make(self, node: ast.Call, name: str) -> None:
         names = FIRST.get(name, [])
@@ -355,14 +262,10 @@ class CallScope(Scope, ABC):
         """The defaults of a dataclass, with what a call of it gives."""
         out, names = Defaults(), list[str]()
         for item in self.classes[name].body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                names.append(item.target.id)
-            if (
-                isinstance(item, ast.AnnAssign)
-                and isinstance(item.target, ast.Name)
-                and item.value is not None
-            ):
-                value = item.value
+            if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
+                continue
+            names.append(item.target.id)
+            if (value := item.value) is not None:
                 if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
                     value = next((word.value for word in value.keywords if word.arg == "default"), value)
                 out[item.target.id] = self.value(value)
@@ -370,21 +273,19 @@ class CallScope(Scope, ABC):
             out.update({key: self.value(item) for key, item in zip(names, call.args, strict=False)})
             out.update(self._keywords(call))
         if self.every[name] or any(isinstance(it, ast.Starred) for it in (call.args if call else ())):
-            out.update(
-                dict.fromkeys(out, Unknown(why=f"may be set by {name}, which is more than its fields"))
-            )
+            why = f"may be set by {name}, which is more than its fields"
+            out.update(dict.fromkeys(out, Unknown(why=why)))
         return out
 
     def _bound(self, function: ast.FunctionDef, node: ast.Call) -> dict[str, Any]:
         own = function.args
         names = [it.arg for it in (*own.posonlyargs, *own.args)]
-        if any(isinstance(it, ast.Starred) for it in node.args) or any(
-            it.arg is None for it in node.keywords
-        ):
+        given = {it.arg: it.value for it in node.keywords}
+        if None in given or any(isinstance(it, ast.Starred) for it in node.args):
             why = f"may be behind a * of line {node.lineno}"
             return dict.fromkeys((*names, *(it.arg for it in own.kwonlyargs)), Unknown(why=why))
-        given = {name: self.value(item) for name, item in zip(names, node.args, strict=False)}
-        return {**given, **{word.arg: self.value(word.value) for word in node.keywords if word.arg}}
+        given |= dict(zip(names, node.args, strict=False))
+        return {str(name): self.value(item) for name, item in given.items()}
 
 
 def names_bound(node: ast.AST) -> Iterator[str]:
@@ -413,8 +314,3 @@ def lose(table: Any, why: str) -> None:
 
 def _constant(node: ast.expr | None) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
-
-
-def setter(node: ast.Call) -> str:
-    """The method of TrainingArguments that a call names; else empty."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) and node.func.attr in SETTERS else ""

@@ -191,8 +191,8 @@ def _plain(value: Any) -> Any:
 
 
 CHECKPOINT = Tool(
-    name="checkpoint",
-    title="a checkpoint of transformers' Trainer",
-    reader=Reader(versions="4.30 to 5", read=read, check=check, names=NAMES, harmless=f"{HARMLESS} {_STATE}"),
+    "checkpoint",
+    "a checkpoint of transformers' Trainer",
+    Reader("4.30 to 5", read, check, NAMES, f"{HARMLESS} {_STATE}"),
     written_as="transformers",
 )

@@ -168,10 +168,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-COMPOSER = Tool(
-    name="composer",
-    title="Composer",
-    reader=Reader(
-        versions="0.14 to 0.32", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-)
+COMPOSER = Tool("composer", "Composer", Reader("0.14 to 0.32", read, check, _NAMES, _HARMLESS, _MATTERS))

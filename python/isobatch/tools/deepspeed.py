@@ -279,16 +279,14 @@ def _schedules(case: Case) -> Iterator[Issue]:
 
 
 DEEPSPEED = Tool(
-    name="deepspeed",
-    title="DeepSpeed",
-    reader=Reader(
-        versions="0.10 to 0.19", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=Writer(
-        versions="0.14 to 0.19",
-        file="ds_config.json",
-        forms=("json",),
-        write=write,
+    "deepspeed",
+    "DeepSpeed",
+    Reader("0.10 to 0.19", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Writer(
+        "0.14 to 0.19",
+        "ds_config.json",
+        ("json",),
+        write,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import must_be
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
 from isobatch.words import count, real
@@ -69,10 +69,7 @@ def _warmup(page: SettingsPage) -> None:
     if factor == 1:
         page.raw("SOLVER.WARMUP_ITERS")
     elif page.word("SOLVER.WARMUP_METHOD", "linear") == "constant":
-        page.fault(
-            "warmup",
-            InputError("is a level before a jump: give warmup a value", field="SOLVER.WARMUP_METHOD"),
-        )
+        page.ask("warmup", "is a level before a jump", "SOLVER.WARMUP_METHOD")
     elif page.length("SOLVER.WARMUP_ITERS", "warmup", "st", default=1000):
         page.note(f"the warmup starts at WARMUP_FACTOR {factor} of the learning rate, the plan's at 0")
 
@@ -144,10 +141,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-DETECTRON2 = Tool(
-    name="detectron2",
-    title="detectron2",
-    reader=Reader(
-        versions="0.4 to 0.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-)
+DETECTRON2 = Tool("detectron2", "detectron2", Reader("0.4 to 0.6", read, check, _NAMES, _HARMLESS, _MATTERS))

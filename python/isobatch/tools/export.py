@@ -19,14 +19,9 @@ from isobatch.words import count, counted
 
 _KEEP = "only what the plan decides: set these in your own file and keep its other settings"
 
-_SUFFIXES = {
-    ".yaml": "yaml",
+_SUFFIXES = {f".{form}": form for form in ("yaml", "json", "toml", "sh", "py")} | {
     ".yml": "yaml",
-    ".json": "json",
-    ".toml": "toml",
-    ".sh": "sh",
     ".sbatch": "sh",
-    ".py": "py",
 }
 
 

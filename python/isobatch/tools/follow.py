@@ -9,28 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import (
-    OF_TORCH,
-    OPEN,
-    SETTERS,
-    Attributes,
-    CallScope,
-    Defaults,
-    lose,
-    names_bound,
-    setter,
-)
+from isobatch.tools.calls import Attributes, CallScope, Defaults, lose, names_bound
 from isobatch.tools.page import Unknown
+from isobatch.tools.signatures import OF_TORCH, OPEN, SETTERS, setter
 
 _MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
 _CHANGES = (
     "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse", "sort",
     "__setitem__", "__delitem__", "__ior__", "__iadd__", "__setattr__", "__delattr__", "delattr", "setitem", "delitem",
@@ -38,6 +24,8 @@ _CHANGES = (
 """Methods of a table, a list or an object, and functions that do the same."""
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Expressions with parts that may not run, or run often."""
+_PLAIN = (bool, int, float, str, type(None))
+"""Kinds of values of which Python says which are true."""
 _MOST_STATEMENTS = 2_000
 _DEEPEST = 20
 
@@ -90,9 +78,8 @@ class Script(CallScope):
             case ast.With() | ast.AsyncWith():
                 self._look(node.items)
                 held = ", ".join(map(ast.unparse, node.items))
-                self._lose(
-                    filter(None, (it.optional_vars for it in node.items)), f"{held} (line {node.lineno})"
-                )
+                names = [it.optional_vars for it in node.items if it.optional_vars is not None]
+                self._lose(names, f"{held} (line {node.lineno})")
                 if "suppress" in held:
                     self._maybe(node, node.body, "no error is suppressed")
                 else:
@@ -106,8 +93,9 @@ class Script(CallScope):
                     self._maybe(node, handler.body, "an error in try")
                 self._follow(node.finalbody)
             case ast.For() | ast.While():
-                self._look([node.iter if isinstance(node, ast.For) else node.test])
-                test = ast.unparse(node.iter if isinstance(node, ast.For) else node.test)
+                head = node.iter if isinstance(node, ast.For) else node.test
+                self._look([head])
+                test = ast.unparse(head)
                 targets = [node.target] if isinstance(node, ast.For) else []
                 self._lose([*targets, *node.body], f"{test} (line {node.lineno})")
                 self._maybe(node, node.body, test)
@@ -115,11 +103,7 @@ class Script(CallScope):
             case ast.Return():
                 self._look([node])
                 found = None if node.value is None else self.value(node.value)
-                if (
-                    isinstance(found, list)
-                    and all(isinstance(it, list) for it in found[:2])
-                    and len(found) == 2
-                ):
+                if isinstance(found, list) and [isinstance(it, list) for it in found] == [True, True]:
                     self.ask_schedule(node, next((it for it in found[1] if isinstance(it, Unknown)), None))
                 raise _Returned(found)
             case ast.Import() | ast.ImportFrom():
@@ -142,14 +126,11 @@ class Script(CallScope):
         outside, self.known = self.known, dict(self.known)
         self._follow(node.body)
         body, self.known = self.known, outside
-        inner = [
-            it
-            for statement in node.body
-            if not isinstance(statement, ast.ClassDef | ast.FunctionDef)
-            for it in ast.walk(statement)
-        ]
-        names = {it.id for it in inner if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
-        names |= {it.name for it in node.body if isinstance(it, ast.ClassDef | ast.FunctionDef)}
+        inner = [it for it in node.body if isinstance(it, ast.ClassDef | ast.FunctionDef)]
+        names = {it.name for it in inner}
+        for it in (it for statement in node.body if statement not in inner for it in ast.walk(statement)):
+            if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store):
+                names.add(it.id)
         is_plain = not (node.bases or node.keywords or node.decorator_list)
         attributes = Attributes((name, body.get(name, Unknown())) for name in names)
         self.known[node.name] = attributes if is_plain else Unknown()
@@ -195,9 +176,8 @@ class Script(CallScope):
         while called:
             one = called.pop()
             for function in self.every.get(ast.unparse(one).rpartition(".")[2], ()):
-                if id(function) not in found and not (
-                    isinstance(one, ast.Attribute) and id(function) in self.top
-                ):
+                is_method = isinstance(one, ast.Attribute)
+                if id(function) not in found and not (is_method and id(function) in self.top):
                     found[id(function)] = function
                     called += [it.func for it in ast.walk(function) if isinstance(it, ast.Call)]
         return list(found.values())
@@ -221,24 +201,20 @@ class Script(CallScope):
         if not isinstance(call.func, ast.Attribute):
             return
         named = {word.arg for word in call.keywords}
-        is_update = call.func.attr == "update"
-        known = None not in named and all(type(self.value(it)) is dict for it in call.args)
+        is_update, is_named = call.func.attr == "update", None not in named
+        known = is_named and all(type(self.value(it)) is dict for it in call.args)
         if not isinstance(table, dict) or (is_update and alone and known):
             return
         key = self.value(call.args[0]) if call.args else None
-        if is_update and not call.args and None not in named:
+        may_add = OPEN if call.func.attr in ("update", "setdefault") else ()
+        names = {key} if isinstance(key, str) else {*table, *may_add}
+        if is_update and not call.args and is_named:
             names = named
-        elif isinstance(key, str):
-            names = {key}
-        else:
-            names = {*table, *(OPEN if call.func.attr in ("update", "setdefault") else ())}
         table.update(dict.fromkeys(names, Unknown(why=why)))
 
     def value(self, node: ast.expr) -> Any:
         """Of an expression."""
-        if isinstance(node, ast.IfExp) and isinstance(
-            test := self.value(node.test), bool | int | float | str | None
-        ):
+        if isinstance(node, ast.IfExp) and isinstance(test := self.value(node.test), _PLAIN):
             return self.value(node.body if test else node.orelse)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inside = self.value(node.operand)
@@ -268,7 +244,7 @@ class Script(CallScope):
         """Of a comparison of two numbers or texts, and of `and` and `or`, which one known side may decide."""
         if isinstance(node, ast.BoolOp):
             for side in map(self.value, node.values):
-                if not isinstance(side, bool | int | float | str | None):
+                if not isinstance(side, _PLAIN):
                     return Unknown()
                 if bool(side) is isinstance(node.op, ast.Or):
                     break
@@ -276,19 +252,14 @@ class Script(CallScope):
         left, right = self.value(node.left), self.value(node.comparators[0])
         compare = _COMPARED.get(type(node.ops[0]))
         alike = isinstance(left, int | float) and isinstance(right, int | float)
-        if (
-            len(node.ops) > 1
-            or compare is None
-            or not (alike or (isinstance(left, str) and isinstance(right, str)))
-        ):
-            return Unknown()
-        return compare(left, right)
+        alike |= isinstance(left, str) and isinstance(right, str)
+        return compare(left, right) if compare and alike and len(node.ops) == 1 else Unknown()
 
     def _choose(self, node: ast.If) -> None:
         test = ast.unparse(node.test)
         self._look([node.test])
         answer = self.value(node.test)
-        if isinstance(answer, bool | int | float | str | None):
+        if isinstance(answer, _PLAIN):
             self._follow(node.body if answer else node.orelse)
             return
         self._maybe(node, node.body, test)
@@ -325,10 +296,8 @@ class Script(CallScope):
             if setter(inner) and isinstance(of := self._holder(inner), dict):
                 of |= {key: Unknown(why=f"depends on {why}") for _, key, _ in SETTERS[setter(inner)]}
             elif last in _CHANGES:
-                for it in (
-                    *([inner.func.value] if isinstance(inner.func, ast.Attribute) else []),
-                    *inner.args[:1],
-                ):
+                of = [inner.func.value] if isinstance(inner.func, ast.Attribute) else []
+                for it in (*of, *inner.args[:1]):
                     lose(self.value(it), f"depends on {why}")
 
     def _enter_uncalled(self, function: ast.FunctionDef, around: set[str]) -> None:
@@ -350,15 +319,12 @@ class Script(CallScope):
         held, returns, arguments = self.known, self.may_return, function.args
         self.known, self.may_return = dict(self.outer), False
         self.known.update({it.arg: Unknown() for it in (arguments.vararg, arguments.kwarg) if it is not None})
-        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        defaults = [
-            *[None] * (len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)),
-            *arguments.defaults,
-        ]
-        for name, default in zip(names, [*defaults, *arguments.kw_defaults], strict=True):
-            fallback = (
-                Unknown(why=f"is an argument of {function.name}") if default is None else self.value(default)
-            )
+        names = [*arguments.posonlyargs, *arguments.args]
+        required: list[None] = [None] * (len(names) - len(arguments.defaults))
+        defaults = [*required, *arguments.defaults, *arguments.kw_defaults]
+        for name, default in zip([*names, *arguments.kwonlyargs], defaults, strict=True):
+            unknown = Unknown(why=f"is an argument of {function.name}")
+            fallback = unknown if default is None else self.value(default)
             self.known[name.arg] = given.get(name.arg, fallback)
         found: Any = None
         try:

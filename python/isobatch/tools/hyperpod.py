@@ -213,21 +213,21 @@ def _right(row: ScaleRow, replicas: int) -> str:
 
 
 HYPERPOD = Tool(
-    name="hyperpod",
-    title="HyperPod",
-    reader=Reader(
-        versions="recipes of 2026",
-        read=read,
-        check=check,
-        table=table,
-        names={
+    "hyperpod",
+    "HyperPod",
+    Reader(
+        "recipes of 2026",
+        read,
+        check,
+        {
             "effective_batch": "train_batch_size",
             "batch_per_gpu": "micro_train_batch_size",
             "lr": "learning_rate",
         },
-        harmless="""
+        """
             display_name elastic_policy.* run.* trainer.* training_config.model_config.* training_config.datasets.*
             training_config.training_args.* training_config.mlflow.* training_config.force_rerun
         """,
+        table=table,
     ),
 )

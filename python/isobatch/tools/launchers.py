@@ -295,42 +295,33 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
     )
 
 
-def record(
-    name: str,
-    title: str,
-    versions: str,
-    file: str,
-    forms: tuple[str, ...],
-    write: Any,
-    render: Any,
-    leaves_out: str = "",
-) -> Tool:
+def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
     """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp up."""
-    return Tool(
-        name=name,
-        title=title,
-        writer=Writer(
-            versions=versions,
-            file=file,
-            forms=forms,
-            write=write,
-            render=render,
-            runs_ragged=True,
-            runs_ramps=True,
-            is_part=False,
-            leaves_out=f"seq_len drop_last even_batches resume {leaves_out}",
-        ),
-    )
+    left = f"seq_len drop_last even_batches resume {leaves_out}"
+    made = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=left)
+    return Tool(name, title, writer=made)
 
 
 TORCHRUN = record(
-    "torchrun", "torchrun", "torch 2.0 to 2.15", "launch.sh", ("sh",), _torchrun, _torchrun_script, "image"
+    "torchrun",
+    "torchrun",
+    "torch 2.0 to 2.15",
+    "launch.sh",
+    ("sh",),
+    _torchrun,
+    _torchrun_script,
+    leaves_out="image",
 )
 RAY_TRAIN = record(
-    "ray-train", "Ray Train", "2.7 to 2.60", "launch.py", ("py",), _ray_train, _ray_train_script, "image"
+    "ray-train",
+    "Ray Train",
+    "2.7 to 2.60",
+    "launch.py",
+    ("py",),
+    _ray_train,
+    _ray_train_script,
+    leaves_out="image",
 )
-KUBEFLOW = record(
-    "kubeflow", "Kubeflow Trainer", "2.0 to 2.3", "trainjob.yaml", ("yaml", "json"), _kubeflow, None
-)
-SKYPILOT = record("skypilot", "SkyPilot", "0.6 to 0.14", "task.yaml", ("yaml", "json"), _skypilot, None)
+KUBEFLOW = record("kubeflow", "Kubeflow Trainer", "2.0 to 2.3", "trainjob.yaml", ("yaml", "json"), _kubeflow)
+SKYPILOT = record("skypilot", "SkyPilot", "0.6 to 0.14", "task.yaml", ("yaml", "json"), _skypilot)
 TORCHX = record("torchx", "TorchX", "0.5 to 0.7", "launch.sh", ("sh",), launcher, _torchx_script)

@@ -17,19 +17,9 @@ _NAMES = {
     "duration": "trainer.max_steps",
 }
 _BATCH = (
-    "data.init_args.batch_size",
-    "data.batch_size",
-    "data.init_args.train_batch_size",
-    "model.init_args.batch_size",
+    "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
 )
-_RATES = (
-    "optimizer.init_args.lr",
-    "model.init_args.learning_rate",
-    "model.init_args.lr",
-    "model.learning_rate",
-    "model.lr",
-    "optimizer.lr",
-)
+_RATES = "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr optimizer.lr"
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
@@ -55,10 +45,10 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """Batch and learning rate are the user's own arguments: they are looked for under the usual names."""
-    page.whole(page.first(*_BATCH), "batch_per_gpu")
+    page.whole(page.first(*_BATCH.split()), "batch_per_gpu")
     page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
     _devices(page)
-    page.number(page.first(*_RATES), "lr")
+    page.number(page.first(*_RATES.split()), "lr")
     name = page.word("optimizer.class_path")
     page.optimizer("optimizer.class_path", None if name is None else name.rpartition(".")[2])
     page.table("optimizer.init_args").torch_optimizer()
@@ -102,8 +92,8 @@ def _parallel(page: SettingsPage, nodes: int) -> None:
     elif type(devices) is int and devices > 0 and inner.raw("data_parallel_size") in (None, "auto", nodes):
         page.give("model_parallel", devices, "trainer.strategy")
     else:
-        text = "trainer.strategy: how many GPUs share a replica is found at the start: give model_parallel a value"
-        page.fault("model_parallel", InputError(text, field="trainer.strategy"))
+        text = "trainer.strategy: how many GPUs share a replica is found at the start"
+        page.ask("model_parallel", text, "trainer.strategy")
 
 
 def _length(page: SettingsPage) -> None:
@@ -256,16 +246,14 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 LIGHTNING = Tool(
-    name="lightning",
-    title="Lightning",
-    reader=Reader(
-        versions="2.0 to 2.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=Writer(
-        versions="2.0 to 2.6",
-        file="trainer.yaml",
-        forms=("yaml", "json"),
-        write=write,
+    "lightning",
+    "Lightning",
+    Reader("2.0 to 2.6", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Writer(
+        "2.0 to 2.6",
+        "trainer.yaml",
+        ("yaml", "json"),
+        write,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,

@@ -58,10 +58,8 @@ def read(page: SettingsPage) -> None:
 
 assert TRANSFORMERS.writer is not None
 LLAMA_FACTORY = Tool(
-    name="llama_factory",
-    title="LLaMA-Factory",
-    reader=Reader(
-        versions="0.8 to 0.9", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=dataclasses.replace(TRANSFORMERS.writer, versions="0.9", file="train.yaml", forms=("yaml",)),
+    "llama_factory",
+    "LLaMA-Factory",
+    Reader("0.8 to 0.9", read, check, NAMES, _HARMLESS, _MATTERS),
+    dataclasses.replace(TRANSFORMERS.writer, versions="0.9", file="train.yaml", forms=("yaml",)),
 )

@@ -18,12 +18,7 @@ _NAMES = {
     "lr": "--lr",
     "warmup": "--lr-warmup-iters",
 }
-_SPLITS = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "ds_sequence_parallel_size",
-)
+_SPLITS = [f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context", "ds_sequence")]
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
 
 _HARMLESS = """
@@ -108,11 +103,8 @@ def _batch(page: SettingsPage) -> None:
     page.whole("micro_batch_size", "micro_batch")
     page.whole("global_batch_size", "effective_batch")
     steps = page.raw("step_batch_size_schedule")
-    if (
-        not page.has("global_batch_size")
-        and isinstance(steps, str)
-        and (last := steps.rpartition(":")[2]).isdecimal()
-    ):
+    last = steps.rpartition(":")[2] if isinstance(steps, str) else ""
+    if not page.has("global_batch_size") and last.isdecimal():
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
@@ -139,12 +131,8 @@ def _batch(page: SettingsPage) -> None:
         )
     ramp = page.raw("rampup_batch_size")
     if ramp is not None and steps is not None:
-        page.fault(
-            "ramp",
-            InputError(
-                "--rampup-batch-size and --step-batch-size-schedule contradict each other", field="ramp"
-            ),
-        )
+        text = "--rampup-batch-size and --step-batch-size-schedule contradict each other"
+        page.fault("ramp", InputError(text, field="ramp"))
     for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
         if value is not None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
@@ -187,11 +175,8 @@ def _read_schedule(page: SettingsPage) -> None:
         if decay is None or shape not in names:
             page.unsupported("lr_decay_style", f"WSD with lr_wsd_decay_style {shape}")
         else:
-            page.give(
-                "schedule",
-                f"wsd(decay={decay}{'sp' if key.endswith('samples') else 'st'}, shape={names[shape]})",
-                "lr_decay_style",
-            )
+            unit = "sp" if key.endswith("samples") else "st"
+            page.give("schedule", f"wsd(decay={decay}{unit}, shape={names[shape]})", "lr_decay_style")
     elif style in kinds:
         page.give("schedule", kinds[style], "lr_decay_style")
         _own_end(page, style)
@@ -223,7 +208,7 @@ def check(case: Case) -> Iterator[Issue]:
         yield from undivided_batch(
             case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator"
         )
-    if case.reading.settings.get("clip_grad") is None:
+    if case.at("clip_grad") is None:
         yield Issue(
             "gradients are clipped at norm 1",
             "--clip-grad is not there, and 1.0 is its default",
@@ -231,10 +216,7 @@ def check(case: Case) -> Iterator[Issue]:
             "--clip-grad 0.0  (for none)",
             Weight.NOTE,
         )
-    if (
-        case.reading.settings.get("adam_beta2") is None
-        and case.reading.settings.get("optimizer", "adam") == "adam"
-    ):
+    if case.at("adam_beta2") is None and case.reading.settings.get("optimizer", "adam") == "adam":
         yield Issue(
             "beta2 is 0.999",
             "--adam-beta2 is not there",
@@ -290,25 +272,18 @@ def _ramps(case: Case) -> Iterator[Issue]:
 
 
 MEGATRON = Tool(
-    name="megatron",
-    title="Megatron",
-    reader=Reader(
-        versions="core 0.6 to 0.19",
-        read=read,
-        check=check,
-        names=_NAMES,
-        harmless=_HARMLESS,
-        matters=_MATTERS,
-    ),
-    writer=Writer(
-        versions="core 0.10 to 0.19",
-        file="arguments.sh",
-        forms=("sh",),
-        write=write,
+    "megatron",
+    "Megatron",
+    Reader("core 0.6 to 0.19", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Writer(
+        "core 0.10 to 0.19",
+        "arguments.sh",
+        ("sh",),
+        write,
+        render,
         runs_ragged=False,
         runs_ramps=True,
         is_part=True,
         leaves_out="ema_decay drop_last even_batches name image resume",
-        render=render,
     ),
 )

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
@@ -16,35 +15,11 @@ _NAMES = {
     "batch_per_gpu": "train_dataloader.batch_size",
     "lr": "optim_wrapper.optimizer.lr",
 }
-_RUNNER = [
-    "model",
-    "work_dir",
-    "train_dataloader",
-    "val_dataloader",
-    "test_dataloader",
-    "train_cfg",
-    "val_cfg",
-    "test_cfg",
-    "auto_scale_lr",
-    "optim_wrapper",
-    "param_scheduler",
-    "val_evaluator",
-    "test_evaluator",
-    "default_hooks",
-    "custom_hooks",
-    "data_preprocessor",
-    "load_from",
-    "resume",
-    "launcher",
-    "env_cfg",
-    "log_processor",
-    "log_level",
-    "visualizer",
-    "default_scope",
-    "randomness",
-    "experiment_name",
-    "cfg",
-]
+_RUNNER = """
+    model work_dir train_dataloader val_dataloader test_dataloader train_cfg val_cfg test_cfg auto_scale_lr optim_wrapper
+    param_scheduler val_evaluator test_evaluator default_hooks custom_hooks data_preprocessor load_from resume launcher env_cfg
+    log_processor log_level visualizer default_scope randomness experiment_name cfg
+"""
 """What mmengine 0.10 takes of a file; every other name is a variable of its author."""
 _HARMLESS = """
     auto_scale_lr.enable custom_hooks custom_imports* data_preprocessor.* default_hooks.* default_scope env_cfg.* experiment_name launcher
@@ -70,7 +45,7 @@ def read(page: SettingsPage) -> None:
     """Reads `auto_scale_lr.base_batch_size` as the tuned batch; with the batch of one GPU it gives
     the GPUs of the tuned run, which the configuration does not name.
     """
-    page.reading.used |= page.settings.keys() - {*_RUNNER}
+    page.reading.used |= page.settings.keys() - {*_RUNNER.split()}
     page.note_bases("_base_")
     page.whole("train_dataloader.batch_size", "batch_per_gpu")
     each = page.whole("optim_wrapper.accumulative_counts", "accumulation", default=1) or 1
@@ -91,8 +66,8 @@ def read(page: SettingsPage) -> None:
     page.length("train_cfg.max_epochs", "duration", "ep")
     iterations = page.whole("train_cfg.max_iters")
     if iterations and iterations > 0 and iterations % each:
-        text = f"train_cfg.max_iters {iterations} is no multiple of accumulative_counts {each}: give duration a value"
-        page.fault("duration", InputError(text, field="train_cfg.max_iters"))
+        text = f"train_cfg.max_iters {iterations} is no multiple of accumulative_counts {each}"
+        page.ask("duration", text, "train_cfg.max_iters")
     elif iterations and iterations > 0:
         page.give("duration", length(iterations // each, "st"), "train_cfg.max_iters")
     if page.has("param_scheduler"):
@@ -245,8 +220,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-MMENGINE = Tool(
-    name="mmengine",
-    title="mmengine",
-    reader=Reader(versions="0.7 to 0.10", read=read, check=check, names=_NAMES, harmless=_HARMLESS),
-)
+MMENGINE = Tool("mmengine", "mmengine", Reader("0.7 to 0.10", read, check, _NAMES, _HARMLESS))

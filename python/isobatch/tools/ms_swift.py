@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
 from isobatch.tools.trainer import NAMES
@@ -61,8 +60,8 @@ def read(page: SettingsPage) -> None:
     if named:
         page.note(f"not in the file, ms-swift's own defaults: {', '.join(named)}")
     if not page.has("gradient_accumulation_steps") and "gradient_accumulation_steps" not in defaults:
-        text = f"is not in the file, and ms-swift rounds {_SAMPLES} samples up over the processes: give accumulation a value"
-        page.fault("accumulation", InputError(text, field=page.name("gradient_accumulation_steps")))
+        text = f"is not in the file, and ms-swift rounds {_SAMPLES} samples up over the processes"
+        page.ask("accumulation", text, page.name("gradient_accumulation_steps"))
     read_trl(SettingsPage({**defaults, **page.settings}, page.reading, dashes=page.dashes))
     page.lora(page.first("tuner_type", "train_type", "sft_type"), "lora")
     page.whole("max_length", "seq_len")
@@ -96,10 +95,8 @@ def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
 
 
 MS_SWIFT = Tool(
-    name="ms_swift",
-    title="ms-swift",
-    reader=Reader(
-        versions="3.5 to 4.6", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
+    "ms_swift",
+    "ms-swift",
+    Reader("3.5 to 4.6", read, check, NAMES, _HARMLESS, _MATTERS),
     written_as="transformers",
 )

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length, value_at
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.tools.trainer import read_schedule
 from isobatch.words import count, number_of, share
 
-_ROLLOUT = (
-    "rollout.batch_size",
-    "rollout_batch_size",
-    "rollout.n_samples_per_prompt",
-    "n_samples_per_prompt",
-)
+_ROLLOUT = "rollout.batch_size", "rollout_batch_size"
+_EACH = "rollout.n_samples_per_prompt", "n_samples_per_prompt"
 _BATCH = "train.batch_size", "train_batch_size"
 _MICRO = "train.micro_batch_size", "micro_train_batch_size"
 _HARMLESS = """
@@ -37,7 +32,7 @@ _HARMLESS = """
 
 def read(page: SettingsPage) -> None:
     """Reads the step's batch, the GPUs that train, and the actor's (or the model's) optimizer; the critic's stays as it is."""
-    is_rl = any(page.has(key) for key in (*_ROLLOUT, "actor.adam.lr", "actor_learning_rate"))
+    is_rl = any(page.has(key) for key in (*_ROLLOUT, *_EACH, "actor.adam.lr", "actor_learning_rate"))
     page.whole(page.first(*_BATCH), "effective_batch", default=128)
     micro = page.whole(page.first(*_MICRO))
     if page.flag(page.first("train.dynamic_batch_enable", "use_dynamic_batch")):
@@ -78,8 +73,7 @@ def _gpus(page: SettingsPage, is_rl: bool) -> None:
 def _optimizer(page: SettingsPage) -> None:
     key = page.first("actor.optim", "optim")
     if page.word(key, "adam") == "muon":
-        text = "muon has a learning rate of its own, which is not read: give optimizer a value"
-        page.fault("optimizer", InputError(text, field=key))
+        page.ask("optimizer", "muon has a learning rate of its own, which is not read", key)
     else:
         page.give("optimizer", "adamw", key)  # DeepSpeed's, which decouples the decay
     betas = page.first("actor.adam.betas", "adam.betas", "adam_betas")
@@ -103,7 +97,7 @@ def _lengths(page: SettingsPage, is_rl: bool) -> None:
     key = page.first("train.max_epochs", "max_epochs")
     epochs = page.number(key, default=1 if is_rl else None)
     episodes = page.number(page.first("train.num_episodes", "num_episodes"), default=1)
-    each = page.whole(page.first("rollout.n_samples_per_prompt", "n_samples_per_prompt"), default=1)
+    each = page.whole(page.first(*_EACH), default=1)
     if epochs:
         page.give("duration", length(epochs * ((episodes or 1) if is_rl else 1), "ep"), key)
     page.give("drop_last", True, "")
@@ -124,7 +118,7 @@ def check(case: Case) -> Iterator[Issue]:
             "OpenRLHF, utils/deepspeed/deepspeed.py: accumulated_gradient",
             "isobatch plan --from lists the micro-batches and batches that fit",
         )
-    prompts, each = (_number(case, keys) for keys in (_ROLLOUT[:2], _ROLLOUT[2:]))
+    prompts, each = (_number(case, keys) for keys in (_ROLLOUT, _EACH))
     completions = int(prompts * (each or 1))
     if batch and completions % batch:
         yield Issue(
@@ -141,19 +135,19 @@ def _number(case: Case, keys: tuple[str, ...]) -> float:
 
 
 OPENRLHF = Tool(
-    name="openrlhf",
-    title="OpenRLHF",
-    reader=Reader(
-        versions="0.9 to 0.11",
-        read=read,
-        check=check,
-        names={
+    "openrlhf",
+    "OpenRLHF",
+    Reader(
+        "0.9 to 0.11",
+        read,
+        check,
+        {
             "effective_batch": "train_batch_size",
             "micro_batch": "micro_train_batch_size",
             "lr": "learning_rate",
         },
-        harmless=_HARMLESS,
-        matters={
+        _HARMLESS,
+        {
             "critic.adam.lr": STAYS,
             "critic.lr_*": STAYS,
             "critic_learning_rate": STAYS,

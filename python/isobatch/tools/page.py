@@ -153,10 +153,9 @@ class SettingsPage:
         """A whole number."""
         value = self.raw(key)
         number = default if value is None else self.as_number(key, value, to or _field(key))
-        if number is None:
-            return None
-        if number != int(number) or abs(number) >= 2**63:
-            self.fault(to or _field(key), must_be("a whole number", self.raw(key), field=self.name(key)))
+        if number is None or number != int(number) or abs(number) >= 2**63:
+            if number is not None:
+                self.fault(to or _field(key), must_be("a whole number", value, field=self.name(key)))
             return None
         if to is not None:
             self.give(to, int(number), key)
@@ -181,12 +180,9 @@ class SettingsPage:
             if value.why:
                 self.as_number(key, value, _field(key))
             return value.name or default
-        if value is None:
-            return default
-        if not isinstance(value, str):
+        if not isinstance(value, str | None):
             self.fault(key, must_be("a text", value, field=self.name(key)))
-            return default
-        return value
+        return value if isinstance(value, str) else default
 
     def flag(self, key: str) -> bool:
         """Whether something is switched on."""
@@ -213,16 +209,15 @@ class SettingsPage:
         elif isinstance(value, Unknown):
             why = f"{name} {value.why or 'is computed, and nothing here is executed'}"
         if why is not None:
-            self.fault(to, InputError(f"{why}: give {to} a value", field=name))
+            self.ask(to, why, name)
             return None
         read: Any = value
         if isinstance(value, str):
             read = number_of(value.replace("_", ""))
             if read is not None and set(".eE") & set(value):
                 read = float(read)  # 1.0 is written as 1.0 again
-        if type(read) not in (int, float) or not (
-            abs(read) < 2**63 or (type(read) is float and math.isfinite(read))
-        ):
+        most = math.inf if type(read) is float else 2**63
+        if type(read) not in (int, float) or not abs(read) < most:
             self.fault(to, must_be("a number", value, field=name))
             return None
         return read  # type: ignore[no-any-return]
@@ -242,8 +237,7 @@ class SettingsPage:
 
     def betas(self, first: str, second: str, default: tuple[float, float] | None = None) -> None:
         """Adam's betas from two settings; where one is there, the other is Adam's own."""
-        one_is_there = self.has(first) or self.has(second)
-        fallback = default or ((0.9, 0.999) if one_is_there else (None, None))
+        fallback = default or ((0.9, 0.999) if self.has(first) or self.has(second) else (None, None))
         one = self.number(first, default=fallback[0])
         two = self.number(second, default=fallback[1])
         if one is not None and two is not None:
@@ -305,13 +299,11 @@ class SettingsPage:
         if slots:
             page.give("gpus", slots, "include")
             return
-        for key in ("nproc_per_node", "num_gpus"):
-            if page.has(key):
-                each = page.whole(key)
-                if nodes and each:
-                    page.give("gpus", nodes * each, key)
-                return
-        if page.has("num_processes"):
+        key = page.first("nproc_per_node", "num_gpus")
+        if page.has(key):
+            if nodes and (each := page.whole(key)):
+                page.give("gpus", nodes * each, key)
+        elif page.has("num_processes"):
             page.whole("num_processes", "gpus")
 
     def read_parallel(self, *keys: str) -> int:
@@ -327,11 +319,13 @@ class SettingsPage:
         if (self.word(key, default) or "").lower().endswith(("lora", "dora")):
             self.give("adapter", "lora", key)
 
+    def ask(self, field: str, why: str, key: str) -> None:
+        """Adds the fault of a setting, by its name there, that leaves a field of the recipe open."""
+        self.fault(field, InputError(f"{why}: give {field} a value", field=key))
+
     def unsupported(self, key: str, what: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""
-        self.fault(
-            "schedule", InputError(f"{what} cannot be planned: give schedule a value", field=self.name(key))
-        )
+        self.ask("schedule", f"{what} cannot be planned", self.name(key))
 
     def note_bases(self, key: str) -> bool:
         """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""

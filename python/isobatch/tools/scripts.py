@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import OPTIMIZERS, TRAINER, TRL, Made
+from isobatch.tools.calls import Made
 from isobatch.tools.follow import Script
 from isobatch.tools.page import Unknown
+from isobatch.tools.signatures import OPTIMIZERS, TRAINER, TRL
 from isobatch.words import few
 
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}

@@ -90,33 +90,17 @@ class SettingsSheet:
         return [text for it in self.comments for text in ([it] if isinstance(it, str) else it())]
 
 
+_PARTS = (
+    "micro_batch accumulation effective_batch lr min_lr warmup_lr schedule warmup_steps total_steps eval_steps save_steps log_steps "
+    "optimizer beta1 beta2 eps momentum weight_decay ema_decay clip_norm precision ramp"
+)
+_OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
+
+
 def parts(plan: Plan) -> dict[str, Any]:
     """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
-    recipe = plan.recipe
-    return {
-        "micro_batch": plan.micro_batch,
-        "accumulation": plan.accumulation,
-        "effective_batch": plan.effective_batch,
-        "lr": plan.lr,
-        "min_lr": plan.min_lr,
-        "warmup_lr": plan.warmup_lr,
-        "schedule": recipe.schedule if isinstance(recipe.schedule, str) else None,
-        "warmup_steps": plan.warmup_steps,
-        "total_steps": plan.total_steps,
-        "eval_steps": plan.eval_steps,
-        "save_steps": plan.save_steps,
-        "log_steps": plan.log_steps,
-        "optimizer": recipe.optimizer,
-        "beta1": plan.beta1,
-        "beta2": plan.beta2,
-        "eps": plan.eps,
-        "momentum": plan.momentum,
-        "weight_decay": plan.weight_decay,
-        "ema_decay": plan.ema_decay,
-        "clip_norm": recipe.clip_norm,
-        "precision": recipe.precision,
-        "ramp": recipe.ramp,
-    }
+    found = {name: getattr(plan.recipe if name in _OF_RECIPE else plan, name) for name in _PARTS.split()}
+    return {**found, "schedule": found["schedule"] if isinstance(found["schedule"], str) else None}
 
 
 def optimizer_arguments(plan: Plan) -> dict[str, Any]:

@@ -67,4 +67,4 @@ def _command(job: Job) -> str:
     )
 
 
-SLURM = record("slurm", "Slurm", "20.11 to 25", "job.sbatch", ("sh",), write, render, "image")
+SLURM = record("slurm", "Slurm", "20.11 to 25", "job.sbatch", ("sh",), write, render, leaves_out="image")

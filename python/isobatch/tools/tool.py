@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ STAYS = "stays"
 """A setting that changes the training, and that no plan moves: it is named."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reader:
     """Reads and checks the files of a tool.
 
@@ -43,7 +43,7 @@ class Reader:
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Writer:
     """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes a wrong file.
 
@@ -52,25 +52,26 @@ class Writer:
         file: the usual name.
         forms: the formats, the usual one first.
         write: gives the settings of a plan.
+        render: the text of a shell script or a Python file; None where there is none.
         runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`, `uneven`).
         runs_ramps: whether the batch may ramp up.
         is_part: whether the file is a part of the user's own, with the model and the data in the rest.
         leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
-        render: the text of a shell script or a Python file; None where there is none.
     """
 
     versions: str
     file: str
     forms: tuple[str, ...]
     write: Callable[[Any, Job], SettingsSheet]
+    render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
+    _: KW_ONLY
     runs_ragged: bool
     runs_ramps: bool
     is_part: bool
     leaves_out: str
-    render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tool:
     """A tool, with its name on the command line and its title for people.
 

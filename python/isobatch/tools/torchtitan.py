@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import must_be
 from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
@@ -64,12 +64,10 @@ def _read_optimizer(page: SettingsPage) -> None:
     inner = page.table("optimizer")
     if isinstance(groups, list):
         if len(groups) != 1 or not isinstance(groups[0], dict):
-            page.fault("lr", InputError("are several: give lr a value", field="optimizer.param_groups"))
+            page.ask("lr", "are several", "optimizer.param_groups")
             return
-        inner = SettingsPage(
-            {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})},
-            page.reading,
-        )
+        own = {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})}
+        inner = SettingsPage(own, page.reading)
     inner.number("lr", "lr")
     inner.optimizer("name", inner.word("name", "AdamW"))
     if inner.has("betas"):
@@ -109,13 +107,10 @@ def _batch(page: SettingsPage, whole: bool) -> None:
 def _tokens(page: SettingsPage, micro: int) -> None:
     """After 0.3 batches are counted in tokens: of the longest sequence a whole number."""
     length = page.whole("training.max_context_length", default=2048) or 2048
+    step = page.whole("training.num_tokens_per_train_step")
     for key, tokens, field in (
         ("training.num_tokens_per_microbatch_per_dp_rank", micro, "batch_per_gpu"),
-        (
-            "training.num_tokens_per_train_step",
-            page.whole("training.num_tokens_per_train_step"),
-            "effective_batch",
-        ),
+        ("training.num_tokens_per_train_step", step, "effective_batch"),
     ):
         if tokens is not None and tokens > 0:
             if tokens % length:
@@ -286,20 +281,18 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 TORCHTITAN = Tool(
-    name="torchtitan",
-    title="torchtitan",
-    reader=Reader(
-        versions="0.1 to 0.3", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=Writer(
-        versions="0.2 to 0.3",
-        file="train.toml",
-        forms=("toml", "py"),
-        write=write,
+    "torchtitan",
+    "torchtitan",
+    Reader("0.1 to 0.3", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Writer(
+        "0.2 to 0.3",
+        "train.toml",
+        ("toml", "py"),
+        write,
+        render,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
         leaves_out="momentum ema_decay drop_last even_batches name command image resume",
-        render=render,
     ),
 )

@@ -246,20 +246,18 @@ def _stops(what: str, cause: str, place: str, change: str) -> Issue:
 
 
 TORCHTUNE = Tool(
-    name="torchtune",
-    title="torchtune",
-    reader=Reader(
-        versions="0.3 to 0.6", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS
-    ),
-    writer=Writer(
-        versions="0.3 to 0.6",
-        file="torchtune.yaml",
-        forms=("yaml", "sh"),
-        write=write,
+    "torchtune",
+    "torchtune",
+    Reader("0.3 to 0.6", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Writer(
+        "0.3 to 0.6",
+        "torchtune.yaml",
+        ("yaml", "sh"),
+        write,
+        render,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
         leaves_out="ema_decay precision seq_len drop_last even_batches name command image resume",
-        render=render,
     ),
 )

@@ -191,9 +191,7 @@ def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
     page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
     if ratio and (lr := page.reading.fields.get("lr")):
         page.give("min_lr", lr * ratio, "lr_scheduler_kwargs")
-        page.fault(
-            "schedule", InputError("its warmup starts at the minimum: give schedule a value", field=key)
-        )
+        page.ask("schedule", "its warmup starts at the minimum", key)
 
 
 def _best_model(case: Case) -> Iterator[Issue]:

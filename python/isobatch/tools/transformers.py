@@ -189,25 +189,18 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 
 
 TRANSFORMERS = Tool(
-    name="transformers",
-    title="transformers TrainingArguments",
-    reader=Reader(
-        versions="4.30 to 5",
-        read=read,
-        check=trainer.check,
-        names=trainer.NAMES,
-        harmless=trainer.HARMLESS,
-        matters=trainer.MATTERS,
-    ),
-    writer=Writer(
-        versions="5",
-        file="training_args.yaml",
-        forms=("yaml", "json", "sh"),
-        write=write,
+    "transformers",
+    "transformers TrainingArguments",
+    Reader("4.30 to 5", read, trainer.check, trainer.NAMES, trainer.HARMLESS, trainer.MATTERS),
+    Writer(
+        "5",
+        "training_args.yaml",
+        ("yaml", "json", "sh"),
+        write,
+        render,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
         leaves_out="seq_len name command image",
-        render=render,
     ),
 )

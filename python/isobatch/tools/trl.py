@@ -31,13 +31,7 @@ _HARMLESS = f"""{HARMLESS}
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
 
-_OF_GROUPS = (
-    "generation_batch_size",
-    "steps_per_generation",
-    "num_iterations",
-    "num_generations_eval",
-    "reward_funcs",
-)
+_OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_generations_eval reward_funcs"
 """Settings of GRPO and RLOO alone."""
 
 
@@ -53,10 +47,10 @@ def read(page: SettingsPage) -> None:
         return
     steps, parts = page.whole("steps_per_generation"), page.reading.fields.get("accumulation") or 1
     page.reading.multiple = _batch_multiple(each, Fraction(steps or parts, parts))
-    batch = (
-        f"a batch must be a multiple of {page.reading.multiple} (--batch-multiple {page.reading.multiple})"
+    multiple = page.reading.multiple
+    page.note(
+        f"num_generations {each}: a batch must be a multiple of {multiple} (--batch-multiple {multiple})"
     )
-    page.note(f"num_generations {each}: {batch}")
     repeats = page.whole("num_iterations", default=1) or 1
     if str(page.reading.fields.get("duration")).endswith("ep"):
         page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
@@ -77,7 +71,7 @@ def read(page: SettingsPage) -> None:
 def _group(page: SettingsPage) -> int | None:
     """Completions of a prompt; None of a configuration without such groups."""
     each = page.whole("num_generations")
-    if each is None and (page.word("rlhf_type") == "grpo" or any(map(page.has, _OF_GROUPS))):
+    if each is None and (page.word("rlhf_type") == "grpo" or any(map(page.has, _OF_GROUPS.split()))):
         page.note("num_generations is not in the file: 8, the default of GRPO (of RLOO: 2)")
         return 8
     return each
@@ -152,22 +146,15 @@ def check(case: Case) -> Iterator[Issue]:
 def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
     """What GRPOConfig and RLOOConfig raise on a number of processes."""
     if page.flag("auto_find_batch_size"):
-        yield _stops(
-            "auto_find_batch_size is on", "a smaller batch cuts groups apart", "auto_find_batch_size: false"
-        )
+        change = "auto_find_batch_size: false"
+        yield _stops("auto_find_batch_size is on", "a smaller batch cuts groups apart", change)
     for key in ("cp_size", "sp_size"):
         if (page.table("parallelism_config").whole(key) or 1) > 1:
-            yield _stops(
-                f"{key} splits sequences",
-                "they are generated inside of the trainer",
-                f"parallelism_config.{key}: 1",
-            )
+            cause = "they are generated inside of the trainer"
+            yield _stops(f"{key} splits sequences", cause, f"parallelism_config.{key}: 1")
     if each < 2:
-        yield _stops(
-            f"num_generations is {each}",
-            "a completion is compared with others of its prompt",
-            "num_generations: 2",
-        )
+        cause = "a completion is compared with others of its prompt"
+        yield _stops(f"num_generations is {each}", cause, "num_generations: 2")
         return
     yield from _rollout_refusals(page, each, processes)
     groups = _groups_evaluated(page, each)
@@ -215,19 +202,16 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
 
 
 def _stops(what: str, cause: str, change: str) -> Issue:
-    return Issue(
-        f"the run stops: {what}", cause, "trl, trainer/grpo_config.py: __post_init__", change, Weight.STOPS
-    )
+    source = "trl, trainer/grpo_config.py: __post_init__"
+    return Issue(f"the run stops: {what}", cause, source, change, Weight.STOPS)
 
 
 assert TRANSFORMERS.writer is not None
 TRL = Tool(
-    name="trl",
-    title="TRL",
-    reader=Reader(
-        versions="0.15 to 1.16", read=read, check=check, names=NAMES, harmless=_HARMLESS, matters=MATTERS
-    ),
-    writer=dataclasses.replace(
+    "trl",
+    "TRL",
+    Reader("0.15 to 1.16", read, check, NAMES, _HARMLESS, MATTERS),
+    dataclasses.replace(
         TRANSFORMERS.writer, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
 from isobatch.words import real
@@ -32,10 +31,7 @@ def read(page: SettingsPage) -> None:
     """`batch` counts all GPUs. Steps accumulate to about `nbs` samples: round(nbs / batch) micro-batches, at least one."""
     batch, nominal = page.number("batch", default=16), page.whole("nbs", default=64)
     if batch is not None and (batch < 1 or batch != int(batch)):
-        page.fault(
-            "effective_batch",
-            InputError(f"{batch} lets ultralytics choose: give effective_batch a value", field="batch"),
-        )
+        page.ask("effective_batch", f"{batch} lets ultralytics choose", "batch")
     elif batch and nominal:
         accumulation = max(round(nominal / batch), 1)
         page.give("effective_batch", int(batch) * accumulation, "batch")
@@ -51,13 +47,7 @@ def read(page: SettingsPage) -> None:
     name = page.word("optimizer", "auto")
     if name == "auto":
         for field in ("optimizer", "lr"):
-            page.fault(
-                field,
-                InputError(
-                    f'"auto" lets ultralytics choose it and ignores lr0: give {field} a value',
-                    field="optimizer",
-                ),
-            )
+            page.ask(field, '"auto" lets ultralytics choose it and ignores lr0', "optimizer")
     else:
         page.optimizer("optimizer", name)
         page.number("lr0", "lr")
@@ -138,8 +128,4 @@ def check(case: Case) -> Iterator[Issue]:
             )
 
 
-ULTRALYTICS = Tool(
-    name="ultralytics",
-    title="ultralytics",
-    reader=Reader(versions="8", read=read, check=check, names=_NAMES, harmless=_HARMLESS, matters=_MATTERS),
-)
+ULTRALYTICS = Tool("ultralytics", "ultralytics", Reader("8", read, check, _NAMES, _HARMLESS, _MATTERS))

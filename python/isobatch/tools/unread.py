@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, leaves
 from isobatch.tools.tool import STAYS, Reader
 from isobatch.words import few, nearest
@@ -30,9 +29,7 @@ EVERYWHERE = (
 """Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
 
 _DEEPEST = 4
-_OFF = frozenset(
-    {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
-)
+_OFF = {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
 _ONE = frozenset({"1", "1.0"})
 _ALIKE = 0.85
 """How alike a misspelt name is to the right one."""
@@ -78,10 +75,8 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
         elif standing == STAYS:
             page.note(f"{page.name(key)} {value} stays as it is: no plan moves it")
         elif standing and _text(value) not in _ONE:
-            text = (
-                f"{page.name(key)} {value} changes the training, and is not modelled: give {standing} a value"
-            )
-            page.fault(standing, InputError(text, field=page.name(key)))
+            text = f"{page.name(key)} {value} changes the training, and is not modelled"
+            page.ask(standing, text, page.name(key))
     known = {*reading.used, *(name for name in reader.harmless.split() if "*" not in name)}
     for key in unknown:
         near = nearest(key, sorted(known - page.settings.keys()), _ALIKE)
@@ -97,21 +92,19 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
 def standing_of(key: str, reader: Reader) -> str | None:
     """Returns the field to give where this setting matters, an empty text where it is harmless, None where it is not known.
 
-    >>> standing_of("logging_dir", Reader(versions="1", read=print, check=print, harmless="dpo_beta"))
+    >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
-    >>> standing_of("batch_size", Reader(versions="1", read=print, check=print, harmless="batch_*", matters={"relora": "schedule"}))
+    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*", matters={"relora": "schedule"}))
     """
     for pattern, field in reader.matters.items():
         if fnmatchcase(key, pattern):
             return field
     if key in reader.harmless.split():
         return ""
+    if is_about_training(key) or _DIVIDES.search(key.rpartition(".")[2]):
+        return None
     is_listed = any(fnmatchcase(key, pattern) for pattern in (*reader.harmless.split(), *EVERYWHERE.split()))
-    return (
-        ""
-        if is_listed and not is_about_training(key) and not _DIVIDES.search(key.rpartition(".")[2])
-        else None
-    )
+    return "" if is_listed else None
 
 
 def _switched_on(

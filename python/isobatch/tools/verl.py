@@ -10,12 +10,7 @@ from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.words import count, share
 
 _ACTOR, _N = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
-_PARALLEL = (
-    "ulysses_sequence_parallel_size",
-    "megatron.tensor_model_parallel_size",
-    "megatron.pipeline_model_parallel_size",
-    "megatron.context_parallel_size",
-)
+_PARALLEL = [f"megatron.{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context")]
 _HARMLESS = """
     actor_rollout_ref.* data.* algorithm.* trainer.* data.train_max_samples
     actor_rollout_ref.actor.megatron.expert_model_parallel_size actor_rollout_ref.actor.megatron.expert_tensor_parallel_size
@@ -73,7 +68,7 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
         page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
     if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
         page.note(f"rollout.nnodes {alone}: these nodes only generate, and are none of gpus")
-    actor.read_parallel(*_PARALLEL)
+    actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
 
 
@@ -182,26 +177,26 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 VERL = Tool(
-    name="verl",
-    title="verl",
-    reader=Reader(
-        versions="0.3 to 0.9",
-        read=read,
-        check=check,
-        names={"lr": f"{_ACTOR}.optim.lr"},
-        harmless=_HARMLESS,
-        matters=_MATTERS | dict.fromkeys(_ELSEWHERE.split(), ""),
+    "verl",
+    "verl",
+    Reader(
+        "0.3 to 0.9",
+        read,
+        check,
+        {"lr": f"{_ACTOR}.optim.lr"},
+        _HARMLESS,
+        _MATTERS | dict.fromkeys(_ELSEWHERE.split(), ""),
     ),
-    writer=Writer(
-        versions="0.3 to 0.9",
-        file="verl.sh",
-        forms=("sh", "yaml"),
-        write=write,
+    Writer(
+        "0.3 to 0.9",
+        "verl.sh",
+        ("sh", "yaml"),
+        write,
+        render,
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
         leaves_out="min_lr warmup_lr schedule eval_steps save_steps log_steps eps momentum ema_decay precision seq_len drop_last even_batches "
         "name command image resume",
-        render=render,
     ),
 )

@@ -10,6 +10,7 @@ from types import EllipsisType
 from isobatch.errors import InputError
 from isobatch.tools.shells.conditions import evaluate_test
 from isobatch.tools.shells.expansion import Expansion
+from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import Assignment, Document, Simple
 
@@ -153,3 +154,6 @@ BUILTINS: dict[str, Builtin] = {
     "set": _set,
     "shift": _shift,
 }
+LEAVES = ("exit", "return", "break", "continue")
+NAMES = {*BUILTINS, *LEAVES, *DECLARES, "source", ".", "eval", "exec", "let"}
+"""Bash's own commands; those that are not in BUILTINS change what is followed next (see Execution)."""

@@ -4,7 +4,7 @@ knows which way it goes, both are followed, and what differs behind them is not 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from isobatch.errors import InputError
 from isobatch.tools.shells import builtins, tree
@@ -20,9 +20,6 @@ from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
 MAX_ROUNDS = 200
-_LEAVES = ("exit", "return", "break", "continue")
-_OTHERS = ("source", ".", "eval", "exec", "let", *_LEAVES, *DECLARES)
-"""Commands of bash that are followed here."""
 
 
 class Execution:
@@ -68,11 +65,11 @@ class Execution:
         self._depth -= 1
 
     @contextmanager
-    def _test(self) -> Iterator[None]:
+    def _test(self, is_asked: bool = True) -> Iterator[None]:
         """Commands that may fail under `set -e`, as their status is asked for."""
-        self._tested += 1
+        self._tested += is_asked
         yield
-        self._tested -= 1
+        self._tested -= is_asked
 
     def _apart(self, shell: Shell, command: Command) -> bool | None:
         """A command in a subshell: what it sets, and where it leaves it, changes nothing outside."""
@@ -97,7 +94,7 @@ class Execution:
         flow = ""
         for operator, pipeline in chain.items:
             is_last = pipeline is chain.items[-1][1]
-            with nullcontext() if is_last and not pipeline.negated else self._test():
+            with self._test(pipeline.negated or not is_last):
                 if operator and status is None:
                     status = self._maybe(shell, operator, pipeline, chain)
                 elif not operator or status == (operator == "&&"):
@@ -116,23 +113,19 @@ class Execution:
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
         """A command, or several joined by `|`. What fails under `set -e` ends the script; blocks and loops do by the commands in them."""
-        last, flow = pipeline.commands[-1], ""
-        if len(pipeline.commands) == 1:
-            status, flow = self._command(shell, last)
-        else:
+        last, flow, ends = pipeline.commands[-1], "", shell.errexit and not self._tested
+        counts = len(pipeline.commands) > 1
+        if counts:
             answers = [self._apart(shell, command) for command in pipeline.commands]
-            status = False if answers[-1] is False or (False in answers and self._ends(shell)) else None
-        last = last.command if isinstance(last, tree.Redirection) else last
-        counts = isinstance(last, tree.Simple | tree.Computation) or getattr(last, "apart", False)
-        if status is False and not flow and self._ends(shell) and (counts or len(pipeline.commands) > 1):
-            raise InputError(
-                f"{chain.source} fails (so does a (( … )) of 0): under set -e that ends the script"
-            )
+            status = False if answers[-1] is False or (False in answers and ends) else None
+        else:
+            status, flow = self._command(shell, last)
+            last = last.command if isinstance(last, tree.Redirection) else last
+            counts = isinstance(last, tree.Simple | tree.Computation) or getattr(last, "apart", False)
+        if status is False and not flow and counts and shell.errexit and not self._tested:
+            what = f"{chain.source} fails (so does a (( … )) of 0)"
+            raise InputError(f"{what}: under set -e that ends the script")
         return negated(status) if pipeline.negated else status, flow
-
-    def _ends(self, shell: Shell) -> bool:
-        """Whether a command that fails ends the script."""
-        return shell.errexit and not self._tested
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
         self.count += 1
@@ -158,7 +151,7 @@ class Execution:
             case tree.Condition():
                 return evaluate(self.expansion, shell, command), ""
             case tree.Function():
-                if command.name in builtins.BUILTINS or command.name in _OTHERS:
+                if command.name in builtins.NAMES:
                     raise InputError(f"a function with the name {command.name} is not read")
                 shell.functions[command.name] = command.body
         return True, ""
@@ -283,7 +276,7 @@ class Execution:
         name = words[0]
         if name in shell.functions:
             return self._call(shell, command, words)
-        if name in _OTHERS or name in builtins.BUILTINS or name == "command":
+        if name in builtins.NAMES or name == "command":
             return self._builtin(shell, command, words)
         if not is_known(name):
             self.unread.append(f"line {command.line}: what {self.marks.shown(name)} runs is not known")
@@ -294,7 +287,7 @@ class Execution:
         """A command of bash itself. A redirection may keep it from being run: then what it changes is not read."""
         name, shown = words[0], self.marks.shown(" ".join(words))
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
-        if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *_LEAVES)):
+        if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *builtins.LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
         whole = name == "read" and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
         if whole and command.document and not command.assignments:
@@ -327,22 +320,17 @@ class Execution:
         elif name in ("source", "."):
             why = "is another file, and not read: what it sets is not known"
             self.unread.append(f"line {command.line}: {shown} {why}")
-        elif words[1:2] and (words[1] in _OTHERS or words[1] in builtins.BUILTINS or name in DECLARES):
+        elif words[1:2] and (words[1] in builtins.NAMES or name in DECLARES):
             raise InputError(f"{shown} is not read")
         elif words[1:]:
             self._record(shell, words[name == "exec" :], command)
-            return None, "exit" if name == "exec" else ""
-        return None, ""
+        return None, "exit" if name == "exec" and words[1:] else ""
 
     def _call(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
         """Calls a function: its arguments are its own, and so are its local variables."""
         body = shell.functions[words[0]]
         if body is None or command.files or command.assignments:
-            why = (
-                "that is not the same in all runs"
-                if body is None
-                else "called with a redirection or an assignment"
-            )
+            why = "called with a redirection or an assignment" if body else "that is not the same in all runs"
             raise InputError(f"{words[0]} is a function {why}, which is not read")
         with self._deeper():
             before, first = shell.copy(), len(self.paths.departures)
