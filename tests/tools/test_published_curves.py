@@ -83,19 +83,13 @@ COSINE = {"type": "CosineAnnealingLR", "T_max": 290, "begin": 10, "end": 300}
     [
         (mm(RISE, COSINE), "cosine"),
         (mm(RISE, COSINE, epochs=310), "cosine(until=300ep)"),
-        (
-            mm(RISE, {**COSINE, "begin": 150, "T_max": 150, "convert_to_iter_based": True}),
-            "wsd(decay=150ep, shape=cosine)",
-        ),
-        (
-            mm({"type": "MultiStepLR", "begin": 10, "end": 300, "milestones": [20, 30]}),
-            "multistep(30ep, 40ep, gamma=0.1)",
-        ),
+        (mm(RISE, {**COSINE, "begin": 150, "T_max": 150, "convert_to_iter_based": True}), "wsd(decay=150ep, shape=cosine)"),
+        (mm({"type": "MultiStepLR", "begin": 10, "end": 300, "milestones": [20, 30]}), "multistep(30ep, 40ep, gamma=0.1)"),
         (mm({"type": "MultiStepLR", "end": 100, "milestones": [20, 130]}), "multistep(20ep, gamma=0.1)"),
         (mm(RISE, COSINE, {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay"}), "cosine"),
         (mm(RISE), "constant"),
     ],
-)
+)  # fmt: skip
 def test_mmengines_schedulers_begin_and_end_where_they_say(settings, schedule):
     assert fields(settings, "mmengine", schedule=schedule) is True
 

@@ -18,9 +18,7 @@ FIELDS = Path(__file__).parent / "fields"
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
-    "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": (
-        "llama3.yaml",
-        """\
+    "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": ("llama3.yaml", """\
 model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
 stage: sft
 finetuning_type: full
@@ -33,20 +31,9 @@ num_train_epochs: 3.0
 lr_scheduler_type: cosine
 warmup_ratio: 0.1
 bf16: true
-""",
-        {"gpus": 8, "dataset_size": 1091},
-        {
-            "effective_batch": 16,
-            "lr": 1e-5,
-            "duration": "3ep",
-            "warmup": "10%",
-            "seq_len": 2048,
-            "precision": "bf16",
-        },
-    ),
-    "axolotl: examples/llama-3/fft-8b.yaml": (
-        "fft-8b.yaml",
-        """\
+""", {"gpus": 8, "dataset_size": 1091},
+     {"effective_batch": 16, "lr": 1e-5, "duration": "3ep", "warmup": "10%", "seq_len": 2048, "precision": "bf16"}),
+    "axolotl: examples/llama-3/fft-8b.yaml": ("fft-8b.yaml", """\
 base_model: meta-llama/Meta-Llama-3-8B
 sequence_len: 8192
 sample_packing: true
@@ -60,20 +47,9 @@ bf16: auto
 fp16:
 warmup_steps: 100
 weight_decay: 0.0
-""",
-        {"gpus": 8, "dataset_size": 20_000},
-        {
-            "effective_batch": 64,
-            "lr": 2e-5,
-            "optimizer": "adamw",
-            "duration": "1ep",
-            "warmup": "100st",
-            "seq_len": 8192,
-        },
-    ),
-    "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": (
-        "llama3_8b.toml",
-        """\
+""", {"gpus": 8, "dataset_size": 20_000},
+     {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "1ep", "warmup": "100st", "seq_len": 8192}),
+    "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """\
 [job]
 dump_folder = "./outputs"
 [model]
@@ -94,20 +70,9 @@ steps = 1000
 data_parallel_replicate_degree = 1
 data_parallel_shard_degree = -1
 tensor_parallel_degree = 1
-""",
-        {"gpus": 64},
-        {
-            "effective_batch": 64,
-            "lr": 3e-4,
-            "duration": "1000st",
-            "warmup": "200st",
-            "clip_norm": 1.0,
-            "schedule": "linear",
-        },
-    ),
-    "llm-foundry: scripts/train/yamls/pretrain/mpt-125m.yaml": (
-        "mpt-125m.yaml",
-        """\
+""", {"gpus": 64},
+     {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st", "clip_norm": 1.0, "schedule": "linear"}),
+    "llm-foundry: scripts/train/yamls/pretrain/mpt-125m.yaml": ("mpt-125m.yaml", """\
 max_seq_len: 2048
 global_seed: 17
 model: {name: mpt_causal_lm, max_seq_len: "${max_seq_len}"}
@@ -127,23 +92,9 @@ max_duration: 4800ba # ~ 2.5B tokens
 global_train_batch_size: 256
 device_train_microbatch_size: 16
 precision: amp_bf16
-""",
-        {},
-        {
-            "effective_batch": 256,
-            "lr": 6e-4,
-            "betas": (0.9, 0.95),
-            "duration": "4800st",
-            "warmup": "100st",
-            "decay": "independent",
-            "clip_norm": 1.0,
-            "precision": "bf16",
-            "drop_last": True,
-        },
-    ),
-    "detectron2: configs/Base-RCNN-FPN.yaml": (
-        "Base-RCNN-FPN.yaml",
-        """\
+""", {}, {"effective_batch": 256, "lr": 6e-4, "betas": (0.9, 0.95), "duration": "4800st", "warmup": "100st", "decay": "independent",
+      "clip_norm": 1.0, "precision": "bf16", "drop_last": True}),
+    "detectron2: configs/Base-RCNN-FPN.yaml": ("Base-RCNN-FPN.yaml", """\
 MODEL:
   META_ARCHITECTURE: "GeneralizedRCNN"
 DATASETS:
@@ -153,21 +104,9 @@ SOLVER:
   BASE_LR: 0.02
   STEPS: (60000, 80000)
   MAX_ITER: 90000
-""",
-        {},
-        {
-            "effective_batch": 16,
-            "lr": 0.02,
-            "optimizer": "sgd",
-            "momentum": 0.9,
-            "duration": "90000st",
-            "warmup": "1000st",
-            "schedule": "multistep(60000st, 80000st, gamma=0.1)",
-        },
-    ),
-    "mmdetection: configs/_base_/schedules/schedule_1x.py, with base_batch_size 16 of 8 GPUs × 2": (
-        "schedule_1x.py",
-        """\
+""", {}, {"effective_batch": 16, "lr": 0.02, "optimizer": "sgd", "momentum": 0.9, "duration": "90000st", "warmup": "1000st",
+      "schedule": "multistep(60000st, 80000st, gamma=0.1)"}),
+    "mmdetection: configs/_base_/schedules/schedule_1x.py, with base_batch_size 16 of 8 GPUs × 2": ("schedule_1x.py", """\
 import os
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 param_scheduler = [
@@ -178,20 +117,9 @@ optim_wrapper = dict(
     type='OptimWrapper', optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=0.0001))
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 train_dataloader = dict(batch_size=2, num_workers=os.cpu_count())
-""",
-        {"dataset_size": 117_266},
-        {
-            "effective_batch": 16,
-            "gpus": 8,
-            "lr": 0.02,
-            "duration": "12ep",
-            "warmup": "500st",
-            "schedule": "multistep(8ep, 11ep, gamma=0.1)",
-        },
-    ),
-    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on the nodes of the model that it names": (
-        "train.sh",
-        """\
+""", {"dataset_size": 117_266}, {"effective_batch": 16, "gpus": 8, "lr": 0.02, "duration": "12ep", "warmup": "500st",
+      "schedule": "multistep(8ep, 11ep, gamma=0.1)"}),
+    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on the nodes of the model that it names": ("train.sh", """\
 GPUS_PER_NODE=8
 NUM_NODES=128
 DISTRIBUTED_ARGS=(
@@ -219,27 +147,10 @@ MODEL_PARALLEL_ARGS=(
     --pipeline-model-parallel-size 16
 )
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048
-""",
-        {},
-        {
-            "effective_batch": 1536,
-            "gpus": 1024,
-            "model_parallel": 128,
-            "micro_batch": 1,
-            "accumulation": 192,
-            "lr": 6e-5,
-            "betas": (0.9, 0.95),
-            "duration": "500000st",
-            "warmup": "430st",
-            "precision": "fp16",
-            "schedule": "cosine(until=430000st)",
-            "ramp": "16 16 5859375",
-            "convention": "megatron",
-        },
-    ),
-    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": (
-        "llama3.sh",
-        """\
+""", {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1, "accumulation": 192, "lr": 6e-5,
+      "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st", "precision": "fp16", "schedule": "cosine(until=430000st)",
+      "ramp": "16 16 5859375", "convention": "megatron"}),
+    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": ("llama3.sh", """\
 CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
 GPUS_PER_NODE=8
 NUM_NODES=1
@@ -279,24 +190,9 @@ MODEL_PARALLEL_ARGS=(
     --context-parallel-size $CP_SIZE
 )
 torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
-""",
-        {},
-        {
-            "effective_batch": 128,
-            "gpus": 8,
-            "accumulation": 16,
-            "lr": 1.5e-4,
-            "min_lr": 1e-5,
-            "duration": "1953125000sp",
-            "warmup": "3906252sp",
-            "schedule": "cosine(until=1949218748sp)",
-            "seq_len": 8192,
-            "precision": "bf16",
-        },
-    ),
-    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
-        "mixtral.sh",
-        """\
+""", {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5, "duration": "1953125000sp",
+      "warmup": "3906252sp", "schedule": "cosine(until=1949218748sp)", "seq_len": 8192, "precision": "bf16"}),
+    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": ("mixtral.sh", """\
 GPUS_PER_NODE=8
 NNODES=${SLURM_NNODES:-"1"}
 DISTRIBUTED_ARGS=(
@@ -322,23 +218,9 @@ MODEL_PARALLEL_ARGS=(
     --pipeline-model-parallel-size 4
     --expert-model-parallel-size 8
 )
-""",
-        {"gpus": 32},
-        {
-            "effective_batch": 256,
-            "model_parallel": 4,
-            "accumulation": 32,
-            "lr": 1e-4,
-            "min_lr": 1e-5,
-            "betas": (0.9, 0.999),
-            "duration": "500000st",
-            "warmup": "500st",
-            "schedule": "cosine(until=320000st)",
-        },
-    ),
-    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": (
-        "train.sh",
-        """\
+""", {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4, "min_lr": 1e-5, "betas": (0.9, 0.999),
+      "duration": "500000st", "warmup": "500st", "schedule": "cosine(until=320000st)"}),
+    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": ("train.sh", """\
 torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
     --model_name_or_path <your_path_to_hf_converted_llama_ckpt_and_tokenizer> \\
     --data_path ./alpaca_data.json \\
@@ -352,24 +234,9 @@ torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
     --warmup_ratio 0.03 \\
     --lr_scheduler_type "cosine" \\
     --tf32 True
-""",
-        {"dataset_size": 52_002},
-        {
-            "effective_batch": 128,
-            "gpus": 4,
-            "micro_batch": 4,
-            "accumulation": 8,
-            "lr": 2e-5,
-            "weight_decay": 0.0,
-            "duration": "3ep",
-            "warmup": "3%",
-            "schedule": "cosine",
-            "precision": "bf16",
-        },
-    ),
-    "ultralytics: the arguments of a run by default.yaml, with an optimizer": (
-        "args.yaml",
-        """\
+""", {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8, "lr": 2e-5, "weight_decay": 0.0,
+      "duration": "3ep", "warmup": "3%", "schedule": "cosine", "precision": "bf16"}),
+    "ultralytics: the arguments of a run by default.yaml, with an optimizer": ("args.yaml", """\
 epochs: 100
 batch: 16
 imgsz: 640
@@ -382,71 +249,28 @@ weight_decay: 0.0005
 warmup_epochs: 3.0
 nbs: 64
 cos_lr: false
-""",
-        {"dataset_size": 118_287},
-        {
-            "effective_batch": 64,
-            "gpus": 2,
-            "micro_batch": 8,
-            "accumulation": 4,
-            "lr": 0.01,
-            "min_lr": 1e-4,
-            "weight_decay": 0.0005,
-            "schedule": "linear",
-            "warmup": "3ep",
-        },
-    ),
-    "DeepSpeed: the documents' example of a configuration": (
-        "ds.json",
-        json.dumps(
-            {
-                "train_batch_size": 8,
-                "gradient_accumulation_steps": 1,
-                "optimizer": {"type": "Adam", "params": {"lr": 0.00015}},
-                "fp16": {"enabled": True},
-                "zero_optimization": True,
-            }
-        ),
-        {"gpus": 4},
-        {
-            "effective_batch": 8,
-            "micro_batch": 2,
-            "accumulation": 1,
-            "lr": 0.00015,
-            "optimizer": "adamw",
-            "precision": "fp16",
-        },
-    ),
-    "Lightning: a configuration of LightningCLI": (
-        "config.yaml",
-        """\
+""", {"dataset_size": 118_287}, {"effective_batch": 64, "gpus": 2, "micro_batch": 8, "accumulation": 4, "lr": 0.01, "min_lr": 1e-4,
+      "weight_decay": 0.0005, "schedule": "linear", "warmup": "3ep"}),
+    "DeepSpeed: the documents' example of a configuration": ("ds.json",
+     json.dumps({"train_batch_size": 8, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.00015}},
+                 "fp16": {"enabled": True}, "zero_optimization": True}),
+     {"gpus": 4},
+     {"effective_batch": 8, "micro_batch": 2, "accumulation": 1, "lr": 0.00015, "optimizer": "adamw", "precision": "fp16"}),
+    "Lightning: a configuration of LightningCLI": ("config.yaml", """\
 seed_everything: 0
 trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed, gradient_clip_val: 0.5}
 optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.98]}}
 data: {class_path: my.Data, init_args: {batch_size: 16}}
-""",
-        {"dataset_size": 10_000},
-        {
-            "effective_batch": 256,
-            "gpus": 8,
-            "lr": 3e-4,
-            "betas": (0.9, 0.98),
-            "clip_norm": 0.5,
-            "duration": "10ep",
-            "precision": "bf16",
-            "convention": "lightning",
-        },
-    ),
-}
+""", {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98), "clip_norm": 0.5, "duration": "10ep",
+      "precision": "bf16", "convention": "lightning"}),
+}  # fmt: skip
 
 
 # What a configuration builds on, beside it: mmdetection's configs/_base_ and detectron2's, the settings that a plan is made of.
 INHERITED = {
     "mmdetection: configs/detr/detr_r50_8xb2-150e_coco.py, with configs/_base_/datasets/coco_detection.py": (
-        {
-            "configs/_base_/datasets/coco_detection.py": "backend_args = None\ntrain_dataloader = dict(batch_size=2, num_workers=2)\n",
-            "configs/_base_/default_runtime.py": "log_level = 'INFO'\n",
-            "configs/detr/detr.py": """\
+     {"configs/_base_/datasets/coco_detection.py": "backend_args = None\ntrain_dataloader = dict(batch_size=2, num_workers=2)\n",
+      "configs/_base_/default_runtime.py": "log_level = 'INFO'\n", "configs/detr/detr.py": """\
 _base_ = ['../_base_/datasets/coco_detection.py', '../_base_/default_runtime.py']
 train_pipeline = [dict(type='LoadImageFromFile', backend_args={{_base_.backend_args}})]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
@@ -458,51 +282,25 @@ max_epochs = 150
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=max_epochs, val_interval=1)
 param_scheduler = [dict(type='MultiStepLR', begin=0, end=max_epochs, by_epoch=True, milestones=[100], gamma=0.1)]
 auto_scale_lr = dict(base_batch_size=16)
-""",
-        },
-        {"dataset_size": 117_266},
-        {
-            "effective_batch": 16,
-            "gpus": 8,
-            "micro_batch": 2,
-            "lr": 1e-4,
-            "weight_decay": 1e-4,
-            "clip_norm": 0.1,
-            "duration": "150ep",
-            "schedule": "multistep(100ep, gamma=0.1)",
-        },
-    ),
+"""}, {"dataset_size": 117_266}, {"effective_batch": 16, "gpus": 8, "micro_batch": 2, "lr": 1e-4, "weight_decay": 1e-4,
+      "clip_norm": 0.1, "duration": "150ep", "schedule": "multistep(100ep, gamma=0.1)"}),
     "mmdetection: mmdet/configs/faster_rcnn/faster_rcnn_r50_fpn_1x_coco.py, by read_base": (
-        {
-            "_base_/schedules/schedule_1x.py": """\
+     {"_base_/schedules/schedule_1x.py": """\
 from torch.optim.sgd import SGD
 train_cfg = dict(type=None, max_epochs=12, val_interval=1)
 optim_wrapper = dict(type=None, optimizer=dict(type=SGD, lr=0.02, momentum=0.9, weight_decay=0.0001))
 auto_scale_lr = dict(enable=False, base_batch_size=16)
-""",
-            "_base_/datasets/coco_detection.py": "train_dataloader = dict(batch_size=2, num_workers=2)\n",
-            "faster_rcnn/coco.py": """\
+""", "_base_/datasets/coco_detection.py": "train_dataloader = dict(batch_size=2, num_workers=2)\n", "faster_rcnn/coco.py": """\
 from mmengine.config import read_base
 with read_base():
     from .._base_.datasets.coco_detection import *
     from .._base_.schedules.schedule_1x import *
 optim_wrapper.optimizer.update(dict(lr=0.01))
 train_cfg.max_epochs = 24
-""",
-        },
-        {"dataset_size": 117_266},
-        {
-            "effective_batch": 16,
-            "gpus": 8,
-            "lr": 0.01,
-            "optimizer": "sgd",
-            "momentum": 0.9,
-            "duration": "24ep",
-        },
-    ),
+"""}, {"dataset_size": 117_266},
+     {"effective_batch": 16, "gpus": 8, "lr": 0.01, "optimizer": "sgd", "momentum": 0.9, "duration": "24ep"}),
     "detectron2: configs/COCO-Detection/retinanet_R_50_FPN_3x.yaml": (
-        {
-            "Base-RetinaNet.yaml": """\
+     {"Base-RetinaNet.yaml": """\
 MODEL:
   META_ARCHITECTURE: "RetinaNet"
   ANCHOR_GENERATOR:
@@ -512,24 +310,14 @@ SOLVER:
   BASE_LR: 0.01
   STEPS: (60000, 80000)
   MAX_ITER: 90000
-""",
-            "COCO-Detection/3x.yaml": """\
+""", "COCO-Detection/3x.yaml": """\
 _BASE_: "../Base-RetinaNet.yaml"
 MODEL: {WEIGHTS: "detectron2://ImageNetPretrained/MSRA/R-50.pkl"}
 SOLVER:
   STEPS: (210000, 250000)
   MAX_ITER: 270000
-""",
-        },
-        {},
-        {
-            "effective_batch": 16,
-            "lr": 0.01,
-            "duration": "270000st",
-            "schedule": "multistep(210000st, 250000st, gamma=0.1)",
-        },
-    ),
-}
+"""}, {}, {"effective_batch": 16, "lr": 0.01, "duration": "270000st", "schedule": "multistep(210000st, 250000st, gamma=0.1)"}),
+}  # fmt: skip
 
 
 def written(tmp_path, name, text):
@@ -566,38 +354,20 @@ def test_what_a_file_builds_on_is_read_with_it(source, tmp_path):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        (
-            {"a.py": "_base_ = './gone.py'\ntrain_cfg = dict(max_epochs=1)"},
-            r"a\.py, _base_: names './gone.py', and there is no such",
-        ),
-        (
-            {"b.py": "_base_ = 'a.py'", "a.py": "_base_ = ['b.py']\ntrain_cfg = dict(max_epochs=1)"},
-            r"b\.py, _base_: names 'a.py', which builds on this file again",
-        ),
-        (
-            {"a.yaml": "_BASE_: a.yaml\nSOLVER: {BASE_LR: 0.1}"},
-            "names 'a.yaml', which builds on this file again",
-        ),
-        (
-            {
-                "b.py": "x = 1",
-                "c.py": "x = 2",
-                "a.py": "_base_ = ['b.py', 'c.py']\ntrain_cfg = dict(max_epochs=1)",
-            },
-            "two of the files that it names set 'x'",
-        ),
+        ({"a.py": "_base_ = './gone.py'\ntrain_cfg = dict(max_epochs=1)"},
+         r"a\.py, _base_: names './gone.py', and there is no such"),
+        ({"b.py": "_base_ = 'a.py'", "a.py": "_base_ = ['b.py']\ntrain_cfg = dict(max_epochs=1)"},
+         r"b\.py, _base_: names 'a.py', which builds on this file again"),
+        ({"a.yaml": "_BASE_: a.yaml\nSOLVER: {BASE_LR: 0.1}"}, "names 'a.yaml', which builds on this file again"),
+        ({"b.py": "x = 1", "c.py": "x = 2", "a.py": "_base_ = ['b.py', 'c.py']\ntrain_cfg = dict(max_epochs=1)"},
+         "two of the files that it names set 'x'"),
         ({"a.py": "_base_ = open('x')\ntrain_cfg = dict(max_epochs=1)"}, "must be a path"),
         ({"a.py": "x = dict()\nx['y'] = x\n_base_ = 'a.py'"}, "again|nested deeper"),
-        (
-            {
-                "a.py": "x0 = dict()\n"
-                + "".join(f"x{i} = dict(l=x{i - 1}, r=x{i - 1})\n" for i in range(1, 40))
-                + "train_cfg = x39\ntrain_cfg.merge(x39)"
-            },
-            "more than 200,000 values",
-        ),
+        ({"a.py": "x0 = dict()\n" + "".join(f"x{i} = dict(l=x{i - 1}, r=x{i - 1})\n" for i in range(1, 40))
+         + "train_cfg = x39\ntrain_cfg.merge(x39)"},
+         "more than 200,000 values"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_built_on_is_said(tmp_path, files, says):
     with pytest.raises(ib.InputError, match=says):
         read_file(tree(tmp_path, files))
@@ -685,13 +455,10 @@ class TestTorchtitanInPython:
     @pytest.mark.parametrize(
         ("name", "says"),
         [
-            (
-                "",
-                r"has 3 configurations: llama3_debugmodel, llama3_8b, llama3_8b_long\. Name one after a colon",
-            ),
+            ("", r"has 3 configurations: llama3_debugmodel, llama3_8b, llama3_8b_long\. Name one after a colon"),
             (":llama3_8bb", "did you mean 'llama3_8b'"),
         ],
-    )
+    )  # fmt: skip
     def test_which_one_is_asked(self, tmp_path, name, says):
         with pytest.raises(ib.InputError, match=says):
             read_file(f"{written(tmp_path, 'registry.py', TITAN)}{name}")
@@ -739,76 +506,39 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        (
-            "a.json",
-            '{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "optimizer": {"params": {"lr": 1}, "type": "AdamW"}}',
-            "100, but train_micro_batch_size_per_gpu 8 × gradient_accumulation_steps 2 × 8 replicas is 128",
-        ),
-        (
-            "a.json",
-            '{"train_batch_size": "auto", "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
-            "--set effective_batch=",
-        ),
-        (
-            "a.json",
-            '{"per_device_train_batch_size": "auto", "learning_rate": 1e-4, "max_steps": 5}',
-            '"auto" is not known before the run',
-        ),
-        (
-            "a.json",
-            '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}',
-            "2 faults",
-        ),
+        ("a.json",
+         '{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "optimizer": {"params": {"lr": 1}, "type": "AdamW"}}',
+         "100, but train_micro_batch_size_per_gpu 8 × gradient_accumulation_steps 2 × 8 replicas is 128"),
+        ("a.json",
+         '{"train_batch_size": "auto", "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
+         "--set effective_batch="),
+        ("a.json", '{"per_device_train_batch_size": "auto", "learning_rate": 1e-4, "max_steps": 5}',
+         '"auto" is not known before the run'),
+        ("a.json", '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}', "2 faults"),
         ("a.json", '{"learning_rate": 1, "learning_rate": 2}', "listed twice"),
-        (
-            "a.json",
-            '{"learning_rate": NaN, "per_device_train_batch_size": 8}',
-            "learning_rate must be a number",
-        ),
+        ("a.json", '{"learning_rate": NaN, "per_device_train_batch_size": 8}', "learning_rate must be a number"),
         ("a.json", '{"a": ' + "[" * 100_000, "nested deeper"),
-        (
-            "a.json",
-            '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}',
-            "cannot be planned",
-        ),
+        ("a.json", '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}', "cannot be planned"),
         ("a.json", '{"colour": "red"}', "no tool is recognized by these settings"),
         ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
-        (
-            "a.yaml",
-            "x: &a {y: 1}\n"
-            + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
-            "more than 200,000 values|nested deeper",
-        ),
-        (
-            "a.yaml",
-            "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: !!python/object/apply:os.system ['touch hacked']",
-            "learning_rate is computed, and nothing here is executed",
-        ),
+        ("a.yaml",
+         "x: &a {y: 1}\n" + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
+         "more than 200,000 values|nested deeper"),
+        ("a.yaml",
+         "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: !!python/object/apply:os.system ['touch hacked']",
+         "learning_rate is computed, and nothing here is executed"),
         ("a.yaml", "learning_rate: !unknown 3", "cannot be read"),
         ("a.yaml", "VERSION: 7\nSOLVER: {BASE_LR: 0.1, IMS_PER_BATCH: 16}", "VERSION must be 1 or 2"),
         ("a.yaml", "[" * 1000, "nested deeper"),
-        (
-            "a.toml",
-            "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3",
-            "not known before the run",
-        ),
-        (
-            "a.py",
-            "train_dataloader = dict(batch_size=open('x').read())\noptim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))",
-            "nothing here is executed",
-        ),
-        (
-            "a.sh",
-            "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5",
-            r"is \$BATCH, which is not set in this file",
-        ),
-        (
-            "a.sh",
-            "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 --step-batch-size-schedule 0:8",
-            "contradict",
-        ),
+        ("a.toml", "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3", "not known before the run"),
+        ("a.py", "train_dataloader = dict(batch_size=open('x').read())\noptim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))",
+         "nothing here is executed"),
+        ("a.sh", "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5", r"is \$BATCH, which is not set in this file"),
+        ("a.sh",
+         "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 --step-batch-size-schedule 0:8",
+         "contradict"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_used_is_said(tmp_path, monkeypatch, name, text, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ib.InputError, match=says) as caught:
@@ -898,23 +628,17 @@ def test_our_own_files_know_the_same_names(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [
-        (
-            "a.yaml",
-            "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1e-3}}\ndata: {batch_size: 4}",
-            {"weight_decay": 0.01, "betas": None},
-        ),
-        (
-            "a.py",
-            "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))\ntrain_dataloader = dict(batch_size=4)\ntrain_cfg = dict(max_iters=9)",
-            {"weight_decay": 0.0, "momentum": 0.0},
-        ),
-        (
-            "b.yaml",
-            "global_train_batch_size: 8\nmax_duration: 9ba\noptimizer: {name: decoupled_adamw, lr: 6e-4}\ntrain_loader: {}",
-            {"weight_decay": 1e-5, "betas": (0.9, 0.95)},
-        ),
+        ("a.yaml",
+         "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1e-3}}\ndata: {batch_size: 4}",
+         {"weight_decay": 0.01, "betas": None}),
+        ("a.py",
+         "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.1))\ntrain_dataloader = dict(batch_size=4)\ntrain_cfg = dict(max_iters=9)",
+         {"weight_decay": 0.0, "momentum": 0.0}),
+        ("b.yaml",
+         "global_train_batch_size: 8\nmax_duration: 9ba\noptimizer: {name: decoupled_adamw, lr: 6e-4}\ntrain_loader: {}",
+         {"weight_decay": 1e-5, "betas": (0.9, 0.95)}),
     ],
-)
+)  # fmt: skip
 def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
     recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=1)
     assert {field: getattr(recipe, field) for field in fields} == fields
@@ -1100,23 +824,16 @@ def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "note"),
     [
-        (
-            "a.json",
-            '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": "ds.json"}',
-            "ds.json is not read here",
-        ),
-        (
-            "b.json",
-            '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": {"split_batches": true}}',
-            "set it to false",
-        ),
-        (
-            "c.yaml",
-            "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, MAX_ITER: 90000, STEPS: [60000], REFERENCE_WORLD_SIZE: 8}\nMODEL: {META_ARCHITECTURE: x}",
-            "set it to 0",
-        ),
+        ("a.json", '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": "ds.json"}',
+         "ds.json is not read here"),
+        ("b.json",
+         '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": {"split_batches": true}}',
+         "set it to false"),
+        ("c.yaml",
+         "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, MAX_ITER: 90000, STEPS: [60000], REFERENCE_WORLD_SIZE: 8}\nMODEL: {META_ARCHITECTURE: x}",
+         "set it to 0"),
     ],
-)
+)  # fmt: skip
 def test_a_setting_that_moves_the_batch_again_is_named(tmp_path, name, text, note):
     recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=8)
     assert any(note in one for one in recipe.notes)

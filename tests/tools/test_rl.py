@@ -71,11 +71,7 @@ def test_doctor_says_at_which_count_verl_stops(script):
     ("beside", "gpus", "says"),
     [
         ({}, 3, None),
-        (
-            {"per_device_train_batch_size": 3},
-            3,
-            "18 completions on 3 GPUs are no multiple of num_generations 8",
-        ),
+        ({"per_device_train_batch_size": 3}, 3, "18 completions on 3 GPUs are no multiple of num_generations 8"),
         ({"steps_per_generation": 1, "per_device_train_batch_size": 4}, 7, "28 completions on 7 GPUs"),
         ({"generation_batch_size": 128}, 8, None),
         ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is no multiple of 8 × 7 GPUs"),
@@ -84,14 +80,10 @@ def test_doctor_says_at_which_count_verl_stops(script):
         ({"generation_batch_size": 128, "steps_per_generation": 2}, 8, "are both given"),
         ({"num_generations": 1}, 8, "num_generations is 1"),
         ({"auto_find_batch_size": True}, 8, "auto_find_batch_size is on"),
-        (
-            {"eval_strategy": "epoch", "per_device_eval_batch_size": 3},
-            4,
-            "an evaluation of 3 × 4 completions",
-        ),
+        ({"eval_strategy": "epoch", "per_device_eval_batch_size": 3}, 4, "an evaluation of 3 × 4 completions"),
         ({"per_device_eval_batch_size": 3}, 4, None),
     ],
-)
+)  # fmt: skip
 def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus, says):
     stops = [
         it.what for it in examine({**GRPO, **beside}, gpus).findings if it.what.startswith("the run stops")
@@ -179,34 +171,11 @@ RLHF_TOKENS = "train_ppo_ray --train_batch_size 128 --use_dynamic_batch --rollou
 @pytest.mark.parametrize(
     ("flags", "fields"),
     [
-        (
-            RLHF_SFT,
-            {
-                "effective_batch": 128,
-                "micro_batch": 2,
-                "lr": 5e-6,
-                "duration": "2ep",
-                "adapter": "lora",
-                "min_lr": 5e-7,
-            },
-        ),
-        (
-            RLHF_DOTS,
-            {
-                "effective_batch": 1024,
-                "micro_batch": 4,
-                "lr": 5e-7,
-                "duration": "3ep",
-                "gpus": 16,
-                "warmup": "3%",
-            },
-        ),
-        (
-            RLHF_TOKENS,
-            {"effective_batch": 128, "micro_batch": None, "lr": 5e-7, "duration": "1ep", "gpus": 8},
-        ),
+        (RLHF_SFT, {"effective_batch": 128, "micro_batch": 2, "lr": 5e-6, "duration": "2ep", "adapter": "lora", "min_lr": 5e-7}),
+        (RLHF_DOTS, {"effective_batch": 1024, "micro_batch": 4, "lr": 5e-7, "duration": "3ep", "gpus": 16, "warmup": "3%"}),
+        (RLHF_TOKENS, {"effective_batch": 128, "micro_batch": None, "lr": 5e-7, "duration": "1ep", "gpus": 8}),
     ],
-)
+)  # fmt: skip
 def test_openrlhfs_batch_is_that_of_all_gpus(tmp_path, flags, fields):
     """Its train_batch_size is not per GPU; an epoch of RL is a pass over the completions of all prompts."""
     (tmp_path / "train.sh").write_text(f"deepspeed --module openrlhf.cli.{flags}\n")

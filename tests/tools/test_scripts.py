@@ -272,10 +272,7 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            "if debug: args.learning_rate = 1e-3",
-            r"learning_rate depends on debug \(line 5\): give lr a value",
-        ),
+        ("if debug: args.learning_rate = 1e-3", r"learning_rate depends on debug \(line 5\): give lr a value"),
         ("for rate in rates: args.learning_rate = rate", "learning_rate depends on rates"),
         ("args.learning_rate = rate()", "learning_rate is computed, and nothing here is executed: give lr"),
         ("setattr(args, 'learning_rate', rate())", r"learning_rate is rate\(\)"),
@@ -286,14 +283,11 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
         ("setattr(find(), 'learning_rate', 3)", "learning_rate may be set by setattr"),
         ("setattr(args, name, 3)", r"learning_rate may be set by setattr \(line 5\)"),
         ("if debug: setattr(args, 'learning_rate', 3)", r"learning_rate depends on debug \(line 5\)"),
-        (
-            "def later(): args.learning_rate = 1",
-            r"learning_rate is set in later \(line 5\), which this file does",
-        ),
+        ("def later(): args.learning_rate = 1", r"learning_rate is set in later \(line 5\), which this file does"),
         ("find(args).learning_rate = 3", r"learning_rate may be set by find\(args\).learning_rate"),
         ("try: load()\nexcept E: args.learning_rate = 3", "learning_rate depends on an error in try"),
     ],
-)
+)  # fmt: skip
 def test_a_later_change_counts(tmp_path, change, says):
     text = f"args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n\n{change}\n"
     with pytest.raises(InputError, match=says):
@@ -433,21 +427,13 @@ def test_a_scheduler_over_lightnings_count_of_steps_ends_with_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("text", "made", "says"),
     [
-        (
-            IN_LIGHTNING,
-            "OneCycleLR(o, 0.03, total_steps=count())",
-            r"an argument that is count\(\) \(line 13\)",
-        ),
+        (IN_LIGHTNING, "OneCycleLR(o, 0.03, total_steps=count())", r"an argument that is count\(\) \(line 13\)"),
         (IN_LIGHTNING, "OneCycleLR(o, 0.03)", "OneCycleLR .*total_steps.*give schedule"),
-        (
-            IN_LIGHTNING.replace('"step"', '"epoch"'),
-            "OneCycleLR(o, 0.03, 9)",
-            "whose steps the script decides",
-        ),
+        (IN_LIGHTNING.replace('"step"', '"epoch"'), "OneCycleLR(o, 0.03, 9)", "whose steps the script decides"),
         (IN_A_TRAINER.replace("Cos", "ReduceLROnPlateau, Cos"), "ReduceLROnPlateau(o)", "give schedule"),
         (IN_A_TRAINER.replace("AdamW(p, lr=0.1)", "f()"), "None", "learning_rate is not the Trainer's"),
     ],
-)
+)  # fmt: skip
 def test_a_scheduler_that_the_file_leaves_open_is_asked_for(tmp_path, text, made, says):
     with pytest.raises(InputError, match=says):
         ib.Recipe.read(script(tmp_path, text.format(made)), gpus=4)
@@ -472,10 +458,7 @@ def test_an_argument_without_a_name_is_that_of_the_real_class():
 @pytest.mark.parametrize(
     ("made", "fields"),
     [
-        (
-            "AdamW(p, 1e-3, (.8, .9), 1e-6, .3)",
-            {"lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3},
-        ),
+        ("AdamW(p, 1e-3, (.8, .9), 1e-6, .3)", {"lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}),
         ("AdamW(p, lr=1e-3)", {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}),
         ("SGD(p, 0.1, 0.9)", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}),
         ("SGD(p, 0.1, f())", r"optim_args is f\(\)"),
@@ -483,7 +466,7 @@ def test_an_argument_without_a_name_is_that_of_the_real_class():
         ("SGD(p, *rates)", "learning_rate may be an argument without a name"),
         ("f(p)", "learning_rate is not the Trainer's"),
     ],
-)
+)  # fmt: skip
 def test_an_optimizer_that_the_trainer_is_given_is_read_whole(tmp_path, made, fields):
     text = (
         IN_A_TRAINER.replace("AdamW(p, lr=0.1)", made)
@@ -519,26 +502,17 @@ def test_a_scheduler_of_any_name_is_asked_for(tmp_path, text, imported, made):
 @pytest.mark.parametrize(
     ("text", "tool", "says"),
     [
-        (
-            "from transformers import Trainer\nTrainer(model=m)",
-            "transformers",
-            "makes nothing that transformers TrainingArguments is configured by",
-        ),
+        ("from transformers import Trainer\nTrainer(model=m)", "transformers",
+         "makes nothing that transformers TrainingArguments is configured by"),
         ("BATCH = 4", "axolotl", "makes nothing that axolotl is configured by"),
         (LIGHTNING, "transformers", "configures Lightning, not transformers"),
-        (
-            "args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()",
-            None,
-            "takes its arguments from the command line",
-        ),
-        (
-            "loader = DataLoader(data, batch_size=16)\nAdamW(p, lr=1e-3)",
-            None,
-            r"effective_batch=N\s+DataLoader.batch_size 16 ×.*\n\s+--set lr=0.001",
-        ),
+        ("args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()", None,
+         "takes its arguments from the command line"),
+        ("loader = DataLoader(data, batch_size=16)\nAdamW(p, lr=1e-3)", None,
+         r"effective_batch=N\s+DataLoader.batch_size 16 ×.*\n\s+--set lr=0.001"),
         ("def f(): return f()\nTrainingArguments(learning_rate=f())", None, r"learning_rate is f\(\)"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_in_the_script_is_no_default(tmp_path, text, tool, says):
     with pytest.raises(InputError, match=says):
         ib.Recipe.read(script(tmp_path, text), tool=tool, gpus=1)
@@ -639,13 +613,9 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
         ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
         ("get_cosine_schedule_with_warmup", "torch.optim.lr_scheduler.CyclicLR", "CyclicLR.*give schedule"),
-        (
-            "scheduler = ",
-            "get_scheduler('linear', optimizer); scheduler = ",
-            "get_cosine.* and get_scheduler: give schedule",
-        ),
+        ("scheduler = ", "get_scheduler('linear', optimizer); scheduler = ", "get_cosine.* and get_scheduler: give schedule"),
     ],
-)
+)  # fmt: skip
 def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):
     assert old in LOOP
     with pytest.raises(InputError, match=says):

@@ -86,10 +86,7 @@ def test_the_words_are_those_of_bash(name, tmp_path):
 
 
 REFUSED = {
-    "a shift too many": (
-        "g() { shift 2; torchrun t.py $#; }\ng 1",
-        "line 1: shift of more arguments than there are",
-    ),
+    "a shift too many": ("g() { shift 2; torchrun t.py $#; }\ng 1", "line 1: shift of more arguments than there are"),
     "a quote": ("torchrun t.py --lr '1", "line 1: a quote ' is not closed"),
     "fi": ("if true; then\n  torchrun t.py --lr 1\n", "line 3: fi is missing"),
     "an operator": ("A=1\n&& torchrun t.py --lr 1", "line 2: a command is missing"),
@@ -102,23 +99,11 @@ REFUSED = {
     "an array's first value": ("A=(1 2)\nA=3", "line 2: A is an array, and its first value alone is set"),
     "indices": ("A=([3]=4)", "line 1: an array with indices of its own"),
     "a kind of array": ("echo\ndeclare -A A", "line 2: declare -A is not read"),
-    "an array beside others": (
-        "A=(1)\nexport B=$A A=(9) C=$A",
-        "line 2: export with a name twice, or an array beside others",
-    ),
+    "an array beside others": ("A=(1)\nexport B=$A A=(9) C=$A", "line 2: export with a name twice, or an array beside others"),
     "an integer that is none": ("declare -i A=08", r"line 1: .*08.* cannot be computed"),
-    "an integer of some runs": (
-        "if [ $X ]; then declare -i A=4; fi",
-        "a local variable of some runs, or an integer",
-    ),
-    "a counter that ends the script": (
-        "set -e\ni=0\n((i++))",
-        r"line 3: \(\(i\+\+\)\) fails .*: under set -e that ends",
-    ),
-    "a condition that ends the script": (
-        "set -e\n[ 1 = 2 ]",
-        r"line 2: \[ 1 = 2 \] fails .*: under set -e that ends",
-    ),
+    "an integer of some runs": ("if [ $X ]; then declare -i A=4; fi", "a local variable of some runs, or an integer"),
+    "a counter that ends the script": ("set -e\ni=0\n((i++))", r"line 3: \(\(i\+\+\)\) fails .*: under set -e that ends"),
+    "a condition that ends the script": ("set -e\n[ 1 = 2 ]", r"line 2: \[ 1 = 2 \] fails .*: under set -e that ends"),
     "a bracket without its end that ends it": ("set -e\n[ 1 = 1", r"line 2: \[ 1 = 1 fails"),
     "an option of the first line": ("#!/bin/bash -xe\nfalse", "line 2: false fails"),
     "a shell inside that ends": ("bash -c 'set -e; false; torchrun t.py' || true", "line 1: false fails"),
@@ -133,69 +118,37 @@ REFUSED = {
     "a let of an index": ("let A[0]=5", r"line 1: let A\[0\]=5 is not read"),
     "an index that counts": ("A=(1 2)\n((B = A[0]++ + 3))", r"line 2: .* cannot be computed: has '\+\+'"),
     "an index that counts down": ("A=(1 2)\n((B = A[1]-- - 1))", "line 2: .* cannot be computed: has '--'"),
-    "a blank before an index": (
-        "A=(1 2)\n((B = A [1]))",
-        r"line 2: .* cannot be computed: has a blank before",
-    ),
-    "a caller's local value that is unset": (
-        "X=1\ng() { unset X; }\nf() { local X=2; g; torchrun t.py $X; }\nf",
-        "line 2: unset X is not read where X is local in a function that called this one",
-    ),
+    "a blank before an index": ("A=(1 2)\n((B = A [1]))", r"line 2: .* cannot be computed: has a blank before"),
+    "a caller's local value that is unset": ("X=1\ng() { unset X; }\nf() { local X=2; g; torchrun t.py $X; }\nf",
+     "line 2: unset X is not read where X is local in a function that called this one"),
     "an option of declare": ("declare -n A=B", "line 1: declare -n is not read: give it -a -i -x -r"),
     "a declaration without a name": ("declare -x", "line 1: declare -x without a name is not read"),
     "a local value of no function": ("local A=1", "line 1: local outside of a function is an error of bash"),
     "an assignment before export": ("B=1 export A=1", "line 1: export with an assignment before it"),
-    "a function of some runs": (
-        "f() { A=1; }\nif [ $X ]; then f() { A=2; }; fi\nf",
-        "line 3: f is a function that is not the same in all runs",
-    ),
-    "a function with an assignment": (
-        "f() { A=1; }\nB=1 f",
-        "line 2: f is a function called with a redirection",
-    ),
+    "a function of some runs": ("f() { A=1; }\nif [ $X ]; then f() { A=2; }; fi\nf",
+     "line 3: f is a function that is not the same in all runs"),
+    "a function with an assignment": ("f() { A=1; }\nB=1 f", "line 2: f is a function called with a redirection"),
     "a constant that is set": ("readonly A=4\nA=5", "line 2: A is readonly"),
     "quotes with escapes": ("A=$'x\\ty'", r"line 1: a bare \$"),
     "arguments that are set": ("set -- 1 2", "line 1: set -- 1 2 is not read"),
     "an option": ("shopt -s extglob", "line 1: shopt is not read"),
-    "a way out of no loop": (
-        "for i in 1 2; do\n  (break)\ndone",
-        "line 2: break outside of a loop is not read",
-    ),
+    "a way out of no loop": ("for i in 1 2; do\n  (break)\ndone", "line 2: break outside of a loop is not read"),
     "a way out of two loops": ("while true; do break 2; done", "line 1: break 2 is not read"),
-    "two ways out": (
-        "for i in 1 2; do\n  if [ $X ]; then break; else continue; fi\ndone",
-        "line 2: break or continue, by what is not known",
-    ),
-    "a local value of some runs": (
-        "f() { [ $X ] && local A=4; A=5; }\nf",
-        "line 1: a local variable of some runs",
-    ),
+    "two ways out": ("for i in 1 2; do\n  if [ $X ]; then break; else continue; fi\ndone",
+     "line 2: break or continue, by what is not known"),
+    "a local value of some runs": ("f() { [ $X ] && local A=4; A=5; }\nf", "line 1: a local variable of some runs"),
     "a condition of two lines": ("[[ a\n&& b ]]", "line 1: "),
     "two redirections": ("echo >2>&1 out", "line 1: a number between two redirections"),
     "a bracket in an array": ("A=(1 [ 2)", "line 1: an array with indices of its own"),
-    "several files": (
-        "L='a b'\ntorchrun t.py > 1$L",
-        "line 2: a redirection needs one file, and has 2 words: 1a b",
-    ),
-    "files of several": (
-        "L=\n{ torchrun t.py; } > $L",
-        "line 2: a redirection needs one file, and has 0 words",
-    ),
+    "several files": ("L='a b'\ntorchrun t.py > 1$L", "line 2: a redirection needs one file, and has 2 words: 1a b"),
+    "files of several": ("L=\n{ torchrun t.py; } > $L", "line 2: a redirection needs one file, and has 0 words"),
     "a file that is not there": ("torchrun t.py --lr 1 < nofile", "line 1: a redirection from a file is not"),
     "a file of several": ("{ torchrun t.py; } < nofile", "line 1: a redirection from a file is not"),
     "a quote in a default": ('torchrun "${A-\'}"', r"line 1: \$\{A-'"),
-    "a name that the run ends": (
-        'X=1\neval "torchrun $1 \\$X$?"',
-        "line 2: a name that goes on in what only the run knows",
-    ),
-    "a bracket behind two dollars": (
-        'torchrun t.py "$${NAME" x\necho "}"',
-        r"line 1: \$\$ before a bracket is not read",
-    ),
-    "a redirection's number in two lines": (
-        "torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
-        "line 2: a redirection behind a bracket, or",
-    ),
+    "a name that the run ends": ('X=1\neval "torchrun $1 \\$X$?"', "line 2: a name that goes on in what only the run knows"),
+    "a bracket behind two dollars": ('torchrun t.py "$${NAME" x\necho "}"', r"line 1: \$\$ before a bracket is not read"),
+    "a redirection's number in two lines": ("torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
+     "line 2: a redirection behind a bracket, or"),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
     "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is readonly, or no name"),
@@ -204,7 +157,7 @@ REFUSED = {
     "lines of Windows": ("A=4\r\n", "line 1: '.r' is not read"),
     "values that grow": ('f() { f "$@" "$@"; }\nf 1 2', "line 1: a value is longer than 262,144 characters"),
     "no end": ("i=0\n" + "for i in 1 2 3 4 5 6 7 8 9; do\n" * 6 + "echo\n" + "done\n" * 6, "without an end"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -68,23 +68,16 @@ CHANGES = {
     "beta1": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.8, 0.95)})),
     "beta2": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.9, 0.99)})),
     "eps": (lambda: made({"eps": 1e-8}), lambda: made({"eps": 1e-6})),
-    "momentum": tuple(
-        lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9, 0.8)
-    ),
+    "momentum": tuple(lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9, 0.8)),
     "weight_decay": (lambda: made({"weight_decay": 0.1}), lambda: made({"weight_decay": 0.2})),
     "ema_decay": (lambda: made(), lambda: made({"ema_decay": 0.99})),
     "clip_norm": (lambda: made({"clip_norm": 1.0}), lambda: made({"clip_norm": 0.5})),
     "precision": (lambda: made(), lambda: made({"precision": "bf16"})),
     "ramp": (lambda: made(RAMP), lambda: made({**RAMP, "ramp": "64 64 16000"})),
     "seq_len": (lambda: made({"seq_len": 1024}), lambda: made({"seq_len": 2048})),
-    "drop_last": tuple(
-        lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False, True)
-    ),
-    "even_batches": tuple(
-        lambda value=value: made({"convention": "transformers", "even_batches": value})
-        for value in (True, False)
-    ),
-}
+    "drop_last": tuple(lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False, True)),
+    "even_batches": tuple(lambda value=value: made({"convention": "transformers", "even_batches": value}) for value in (True, False)),
+}  # fmt: skip
 JOBS = {
     "name": Job(name="another"),
     "command": Job(command=("other.py", "--x")),

@@ -135,13 +135,10 @@ def test_an_optimizer_in_the_backward_pass_is_not_written_with_an_accumulation()
         ({"optimizer_in_bwd": True, "clip_grad_norm": 1.0}, "with clip_grad_norm 1.0"),
         ({"tensor_parallel_dim": 2}, "without a tensor_parallel_plan"),
         ({"dataset": {"packed": True}}, "packed without tokenizer.max_seq_len"),
-        (
-            {"data_parallel_shard_dim": 4},
-            "data_parallel_shard_dim 4 × data_parallel_replicate_dim 1 is not 8",
-        ),
+        ({"data_parallel_shard_dim": 4}, "data_parallel_shard_dim 4 × data_parallel_replicate_dim 1 is not 8"),
         ({"data_parallel_shard_dim": 4, "data_parallel_replicate_dim": 2}, None),
     ],
-)
+)  # fmt: skip
 def test_doctor_names_what_stops_torchtune(beside, says):
     stops = [it.what for it in examine({**FULL, **beside}, 8).findings if it.weight == "Stops the run"]
     assert [bool(stops), says is None or says in stops[0]] == [says is not None, True], stops

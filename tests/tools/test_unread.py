@@ -85,21 +85,13 @@ def test_an_everyday_file_has_no_note():
 @pytest.mark.parametrize(
     ("launch", "gpus"),
     [
-        (
-            "torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3",
-            4,
-        ),
-        (
-            "accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed --zero_stage 2 --gpu_ids all",
-            4,
-        ),
-        (
-            "deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh",
-            16,
-        ),
+        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3", 4),
+        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed --zero_stage 2 --gpu_ids all",
+         4),
+        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh", 16),
         ("deepspeed --include localhost:0,1,4 --master_port 9", 3),
     ],
-)
+)  # fmt: skip
 def test_a_launchers_own_flags_are_none_of_the_training(tmp_path, launch, gpus):
     file = tmp_path / "run.sh"
     file.write_text(
