@@ -188,13 +188,10 @@ def check(case: Case) -> Iterator[Issue]:
             f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
             Weight.NOTE,
         )
-    if True in (
-        case.at("Accelerator", "split_batches"),
-        case.at("Accelerator", "dataloader_config", "split_batches"),
-    ):
-        yield from undivided_loader(
-            case.at("DataLoader", "batch_size"), "DataLoader.batch_size", case.replicas
-        )
+    splits = (("Accelerator", "split_batches"), ("Accelerator", "dataloader_config", "split_batches"))
+    if any(case.at(*path) is True for path in splits):
+        batch = case.at("DataLoader", "batch_size")
+        yield from undivided_loader(batch, "DataLoader.batch_size", case.replicas)
     if case.at("gradient_accumulation_steps") is not None:
         yield Issue(
             "gradient_accumulation_steps in this file is rejected",

@@ -75,9 +75,8 @@ def _optimizer(page: SettingsPage) -> None:
             if not page.has(f"optimizer.{field}"):
                 page.give(field, value, "optimizer.name")
     if name is not None and "adamw" in name:
-        page.give(
-            "decay", "independent" if name.startswith("decoupled") else "lr_multiplied", "optimizer.name"
-        )
+        decay = "independent" if name.startswith("decoupled") else "lr_multiplied"
+        page.give("decay", decay, "optimizer.name")
 
 
 def _schedule(page: SettingsPage) -> None:
@@ -96,10 +95,8 @@ def _schedule(page: SettingsPage) -> None:
         page.unsupported("scheduler.name", f"the scheduler {name!r}")
         return
     page.give("schedule", kinds[name], "scheduler.name")
-    if page.has("scheduler.t_max") and _time(page, "scheduler.t_max") not in (
-        "100%",
-        page.reading.fields.get("duration"),
-    ):
+    ends = ("100%", page.reading.fields.get("duration"))
+    if page.has("scheduler.t_max") and _time(page, "scheduler.t_max") not in ends:
         page.unsupported("scheduler.t_max", "a decay that does not end with the run")
     warmup = _time(page, "scheduler.t_warmup") if page.has("scheduler.t_warmup") else None
     if warmup and not warmup.startswith("0"):

@@ -182,6 +182,7 @@ def _rate(line: Curve, step: int) -> float:
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     yield from _schedules(case)
+    kind = str(case.at("scheduler", "type"))
     autos = [key for key, value in leaves(case.reading.settings).items() if value == "auto"]
     if autos:
         yield Issue(
@@ -191,10 +192,7 @@ def check(case: Case) -> Iterator[Issue]:
             "write the numbers down: isobatch plan --to deepspeed",
             Weight.NOTE,
         )
-    if (
-        str(case.at("scheduler", "type")).startswith("Warmup")
-        and case.at("scheduler", "params", "warmup_type") != "linear"
-    ):
+    if kind.startswith("Warmup") and case.at("scheduler", "params", "warmup_type") != "linear":
         yield Issue(
             "the warmup is logarithmic",
             'warmup_type is "log" unless it is named',
@@ -202,9 +200,9 @@ def check(case: Case) -> Iterator[Issue]:
             '"warmup_type": "linear"',
             Weight.NOTE,
         )
-    if case.at("scheduler", "type") in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
+    if kind in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
-        late = "the warmup" if case.at("scheduler", "type") == "WarmupCosineLR" else "the learning rate"
+        late = "the warmup" if kind == "WarmupCosineLR" else "the learning rate"
         yield Issue(
             f"{late} is one step late",
             "its schedulers start at step 0, and are asked once before the first step",
@@ -212,10 +210,8 @@ def check(case: Case) -> Iterator[Issue]:
             "leave it, or drive it by isobatch.integrations.torch.PlanLR",
             Weight.NOTE,
         )
-    if (
-        str(case.at("optimizer", "type")).lower() == "adam"
-        and case.at("optimizer", "params", "adam_w_mode") is not False
-    ):
+    decouples = case.at("optimizer", "params", "adam_w_mode") is not False
+    if str(case.at("optimizer", "type")).lower() == "adam" and decouples:
         yield Issue(
             "Adam is AdamW",
             "adam_w_mode is on unless it is switched off",
@@ -228,10 +224,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 def _product(case: Case) -> Iterator[Issue]:
     """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed makes of the others."""
-    total, micro, steps = (
-        case.at(key)
-        for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    )
+    total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
         return
@@ -257,10 +250,8 @@ def _product(case: Case) -> Iterator[Issue]:
 
 def _schedules(case: Case) -> Iterator[Issue]:
     """Finds a scheduler that does not fit the optimizer beside it, or the run."""
-    lr, peak = (
-        number(case.at(*path))
-        for path in (("optimizer", "params", "lr"), ("scheduler", "params", "warmup_max_lr"))
-    )
+    lr = number(case.at("optimizer", "params", "lr"))
+    peak = number(case.at("scheduler", "params", "warmup_max_lr"))
     if lr and peak and lr != peak:
         yield Issue(
             f"the learning rate is {real(peak)}, not {real(lr)}",

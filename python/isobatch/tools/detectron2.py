@@ -81,22 +81,16 @@ def _schedule(page: SettingsPage) -> None:
         page.number("SOLVER.BASE_LR_END", "min_lr")
         if "warmup" in page.reading.fields:
             page.note("the cosine counts from the start of the run, the plan's from the end of the warmup")
-    elif (
-        name == "WarmupPolyLR"
-        and "warmup" not in page.reading.fields
-        and not page.number("SOLVER.POLY_LR_CONSTANT_ENDING")
+    elif name == "WarmupPolyLR" and not (
+        "warmup" in page.reading.fields or page.number("SOLVER.POLY_LR_CONSTANT_ENDING")
     ):
         power = page.number("SOLVER.POLY_LR_POWER", default=0.9)
         page.give("schedule", f"polynomial(power={power})", "SOLVER.LR_SCHEDULER_NAME")
     elif name == "WarmupMultiStepLR":
         points = _steps(page, page.raw("SOLVER.STEPS"))
-        if points:
-            gamma = page.number("SOLVER.GAMMA", default=0.1)
-            page.give(
-                "schedule", f"multistep({', '.join(f'{p}st' for p in points)}, gamma={gamma})", "SOLVER.STEPS"
-            )
-        else:
-            page.give("schedule", "constant", "SOLVER.STEPS")
+        gamma = page.number("SOLVER.GAMMA", default=0.1) if points else None
+        drops = f"multistep({', '.join(f'{point}st' for point in points)}, gamma={gamma})"
+        page.give("schedule", drops if points else "constant", "SOLVER.STEPS")
     else:
         page.unsupported("SOLVER.LR_SCHEDULER_NAME", f"the scheduler {name!r}")
 

@@ -97,11 +97,8 @@ def export(
     # Only the settings: the tuned run's curve is compared with nothing.
     before = {} if was is None else leaves(how.write(was, job).settings)
     now = leaves(sheet.settings)
-    remarks = {
-        at: f"was {_value_text(before[at]) if at in before else 'not set'}"
-        for at in now
-        if before and before.get(at) != now[at]
-    }
+    moved = [at for at in now if before and before.get(at) != now[at]]
+    remarks = {at: f"was {_value_text(before[at]) if at in before else 'not set'}" for at in moved}
     comments = [_KEEP] if how.is_part else []
     comments += sheet.notes()
     if plan.recipe.ramp and not how.runs_ramps:

@@ -11,11 +11,11 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, unwritable
-from isobatch.schedules import Units, resolve
+from isobatch.schedules import resolve
 from isobatch.tools.detect import writer
 from isobatch.tools.export import export
 from isobatch.tools.launchers import GPUS_PER_NODE, safe_name
-from isobatch.tools.sheet import Job
+from isobatch.tools.sheet import Job, units_of
 from isobatch.words import count, counted
 
 _DEFAULTS = {
@@ -69,20 +69,8 @@ class Row(Fields):
     @cached_property
     def lr_at(self) -> Callable[[float], float]:
         """The learning rate at a step."""
-        units = Units(
-            tuned_batch=self.recipe.effective_batch,
-            batch=self.effective_batch,
-            steps_per_epoch=self.steps_per_epoch,
-            seq_len=self.seq_len,
-        )
-        made = resolve(
-            self.schedule,
-            peak=self.lr,
-            min_lr=self.min_lr,
-            warmup_steps=self.warmup_steps or 0,
-            total_steps=self.total_steps,
-            units=units,
-        )
+        steps = {"warmup_steps": self.warmup_steps or 0, "total_steps": self.total_steps}
+        made = resolve(self.schedule, peak=self.lr, min_lr=self.min_lr, **steps, units=units_of(self))
         at: Callable[[float], float] = made.at
         return at
 
@@ -131,11 +119,8 @@ def export_rows(
     """
     how = writer(tool).writer
     assert how is not None
-    feasible = [
-        (at, row)
-        for at, row in enumerate(rows, start=1)
-        if row.get("status") not in ("infeasible", "invalid")
-    ]
+    without = ("infeasible", "invalid")
+    feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
     made: dict[Path, str] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
         plan = Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))

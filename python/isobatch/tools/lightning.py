@@ -72,9 +72,8 @@ def _devices(page: SettingsPage) -> None:
     if isinstance(devices, list):
         page.give("gpus", len(devices) * nodes, "trainer.devices")
     elif isinstance(devices, str) and "," in devices:
-        page.give(
-            "gpus", len([part for part in devices.split(",") if part.strip()]) * nodes, "trainer.devices"
-        )
+        listed = [part for part in devices.split(",") if part.strip()]
+        page.give("gpus", len(listed) * nodes, "trainer.devices")
     elif devices not in (None, "auto", -1, "-1"):
         count = page.whole("trainer.devices")
         if count:
@@ -135,17 +134,14 @@ def _schedule(page: SettingsPage) -> None:
     if kind == "CosineAnnealingLR":
         inner = page.table("lr_scheduler.init_args")
         if length(inner.whole("T_max", default=0) or 0, "ep") != page.reading.fields.get("duration"):
-            page.unsupported(
-                "lr_scheduler.init_args.T_max",
-                "a cosine that rises again, or ends with another epoch than the run,",
-            )
+            text = "a cosine that rises again, or ends with another epoch than the run,"
+            page.unsupported("lr_scheduler.init_args.T_max", text)
         page.give("schedule", "cosine", "lr_scheduler.class_path")
         inner.number("eta_min", "min_lr")
     elif kind == "StepLR" and arguments.get("step_size"):
         gamma = arguments.get("gamma", 0.1)
-        page.give(
-            "schedule", f"step(every={arguments['step_size']}ep, gamma={gamma})", "lr_scheduler.class_path"
-        )
+        schedule = f"step(every={arguments['step_size']}ep, gamma={gamma})"
+        page.give("schedule", schedule, "lr_scheduler.class_path")
     elif kind == "MultiStepLR" and arguments.get("milestones"):
         points = ", ".join(f"{point}ep" for point in arguments["milestones"])
         gamma = arguments.get("gamma", 0.1)

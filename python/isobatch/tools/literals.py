@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,6 +14,11 @@ from isobatch.files.formats import refuse_large
 from isobatch.tools.page import UNKNOWN, Unknown
 
 _RETURNS = re.compile(r"^def \w+\([^)]*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
+
+
+_COMPUTED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Add: operator.add, ast.Sub: operator.sub,
+}  # fmt: skip
 
 
 class Scope:
@@ -147,18 +153,9 @@ class Scope:
             return UNKNOWN
         if isinstance(node, ast.UnaryOp):
             return -values[0] if isinstance(node.op, ast.USub) else UNKNOWN
-        left, right = values
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div) and right:
-            return left / right
-        if isinstance(node.op, ast.FloorDiv) and right:
-            return left // right
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        return UNKNOWN
+        compute = _COMPUTED.get(type(node.op))
+        divides = isinstance(node.op, ast.Div | ast.FloorDiv)
+        return UNKNOWN if compute is None or (divides and not values[1]) else compute(*values)
 
 
 def python_literals(
@@ -265,11 +262,8 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     """
     tree = ast.parse(text, file).body
     functions = {node.name: node for node in tree if isinstance(node, ast.FunctionDef)}
-    legal = [
-        key
-        for key, node in functions.items()
-        if node.returns and ast.unparse(node.returns).endswith("Config")
-    ]
+    returns = {key: ast.unparse(node.returns) for key, node in functions.items() if node.returns}
+    legal = [key for key, kind in returns.items() if kind.endswith("Config")]
     if name and name not in legal:
         raise unknown("configuration", name, legal, field="configuration").at(file=file)
     if not name and len(legal) > 1:

@@ -120,15 +120,13 @@ def _part(page: SettingsPage, given: Any) -> Stretch | None:
 def _in_steps(given: Mapping[str, Any], each: int) -> Mapping[str, Any] | None:
     """A scheduler's iterations, each a micro-batch, in optimizer steps; None where they are no whole steps."""
     lengths = {key: given[key] for key in _ITERATIONS if given.get(key) is not None} if each > 1 else {}
-    for value in lengths.values():
-        if not all(
-            type(it) is int and it % each == 0 for it in (value if isinstance(value, list) else [value])
-        ):
+    steps = dict[str, Any]()
+    for key, value in lengths.items():
+        listed = value if isinstance(value, list) else [value]
+        if not all(type(it) is int and it % each == 0 for it in listed):
             return None
-    steps = {
-        key: [it // each for it in value] if isinstance(value, list) else value // each
-        for key, value in lengths.items()
-    }
+        divided = [it // each for it in listed]
+        steps[key] = divided if isinstance(value, list) else divided[0]
     return {**given, **steps}
 
 

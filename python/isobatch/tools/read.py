@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -182,10 +183,8 @@ def _merged(
             owner = owners.get(name)
             differ = owner is not None and fields[name] != value
             if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
-                text = (
-                    f"{value} in {page.file}, but {fields[name]} in {owners[name].file}: give {name} a value"
-                )
-                faults.append(InputError(text, field=name))
+                text = f"{value} in {page.file}, but {fields[name]} in {owners[name].file}"
+                faults.append(InputError(f"{text}: give {name} a value", field=name))
             if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
                 fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
     return fields, keys
@@ -215,18 +214,11 @@ def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
     ):
         users = [name for name, text in units.items() if _uses(text, unit)]
         if users and field not in fields:
-            yield (
-                field,
-                "N",
-                f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})",
-            )
+            yield field, "N", f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})"
 
 
 def _uses(text: str, unit: str) -> bool:
-    return any(
-        part.strip(" )").endswith(unit) and part.strip(" )")[: -len(unit)][-1:].isdigit()
-        for part in text.replace("=", ",").replace("(", ",").split(",")
-    )
+    return re.search(rf"\d{unit}[ )]*(?:[,=(]|$)", text) is not None
 
 
 def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:

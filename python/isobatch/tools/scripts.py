@@ -21,10 +21,8 @@ _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 
 def is_script(text: str) -> bool:
     """Whether a Python file may make what is looked for; a configuration of mmengine does not."""
-    return any(
-        f"{name}(" in text
-        for name in (*TRAINER, *TRL, "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
-    )
+    names = (*TRAINER, *TRL, "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
+    return any(f"{name}(" in text for name in names)
 
 
 def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[dict[str, Any], str]:
@@ -85,12 +83,9 @@ def _chosen(found: list[Made], file: str, name: str) -> Made:
 
 def _explained(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Values that a condition changed later say so."""
-    return {
-        key: Unknown(why="is computed, and nothing here is executed")
-        if isinstance(value, Unknown) and not (value.why or value.name)
-        else value
-        for key, value in settings.items()
-    }
+    plain = Unknown(why="is computed, and nothing here is executed")
+    silent = [key for key, it in settings.items() if isinstance(it, Unknown) and not (it.why or it.name)]
+    return {**settings, **dict.fromkeys(silent, plain)}
 
 
 def _schedulers(made: list[Made]) -> list[Made]:
@@ -108,16 +103,13 @@ def _given_optimizers(made: list[Made]) -> dict[str, Any]:
     for one in optimizers if len(optimizers) == 1 else ():
         own = _explained(one.settings)
         betas, momentum = own.get("betas", [0.9, 0.999]), own.get("momentum", 0.0)
+        said = f"momentum={momentum!r}"
         pair = betas if isinstance(betas, list) and len(betas) == 2 else [betas, betas]
         given = {
             "learning_rate": own.get("lr", given["learning_rate"]),
             "optim": one.name.lower(),
             "weight_decay": own.get("weight_decay", 0.01 if one.name == "AdamW" else 0.0),
-            "optim_args": momentum
-            if isinstance(momentum, Unknown)
-            else f"momentum={momentum!r}"
-            if momentum
-            else "",
+            "optim_args": momentum if isinstance(momentum, Unknown) else said if momentum else "",
         }
         if one.name in ("Adam", "AdamW") or "betas" in own:
             given |= {"adam_beta1": pair[0], "adam_beta2": pair[1], "adam_epsilon": own.get("eps", 1e-8)}

@@ -159,6 +159,13 @@ class Curve(NamedTuple):
         return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))
 
 
+def units_of(plan: Plan) -> Units:
+    """What the lengths of the plan's schedule are counted in."""
+    tuned = plan.recipe.effective_batch
+    batch, epoch = plan.effective_batch or tuned, plan.steps_per_epoch
+    return Units(tuned_batch=tuned, batch=batch, steps_per_epoch=epoch, seq_len=plan.recipe.seq_len)
+
+
 def curve(plan: Plan) -> Curve:
     """The plan's curve.
 
@@ -175,13 +182,7 @@ def curve(plan: Plan) -> Curve:
     base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
     if not isinstance(text, str):
         return Curve(None, *base, {}, {}, {})
-    spec = check_spec(text)
-    units = Units(
-        tuned_batch=plan.recipe.effective_batch,
-        batch=plan.effective_batch or plan.recipe.effective_batch,
-        steps_per_epoch=plan.steps_per_epoch,
-        seq_len=plan.recipe.seq_len,
-    )
+    spec, units = check_spec(text), units_of(plan)
     total, given = plan.total_steps, spec.arguments
     return Curve(
         spec.kind,
@@ -202,11 +203,8 @@ def differs(plan: Plan, theirs: Callable[[int], float]) -> str | None:
     first = moves[-1].step if moves else 0
     total, warmup = plan.total_steps or 1, plan.warmup_steps or 0
     spread = {total * part // 257 for part in range(257)}
-    steps = sorted(
-        step
-        for step in spread | {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
-        if first <= step < total
-    )
+    spread |= {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
+    steps = sorted(step for step in spread if first <= step < total)
     ours = [plan.lr_at(step) for step in steps]
     worst, step = max((abs(a - theirs(step)), step) for a, step in zip(ours, steps, strict=True))
     if worst <= 1e-9 * max(ours):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
@@ -18,6 +18,7 @@ from isobatch.tools.sheet import (
     shell,
 )
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
+from isobatch.tools.transformers import theirs
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 _NAMES = {
@@ -66,12 +67,8 @@ def read(page: SettingsPage) -> None:
     _schedule(page)
     if "lora" in (page.word("model._component_") or "").rpartition(".")[2]:
         page.give("adapter", "lora", "model._component_")
-    for field, key in (
-        ("eval_every", "run_val_every_n_steps"),
-        ("save_every", "save_every_n_steps"),
-        ("log_every", "log_every_n_steps"),
-    ):
-        page.length(key, field, "st")
+    for name in ("run_val", "save", "log"):
+        page.length(f"{name}_every_n_steps", f"{name.replace('run_val', 'eval')}_every", "st")
     page.whole("tokenizer.max_seq_len", "seq_len")
     if page.table("dataset").flag("packed"):
         page.note("dataset.packed: dataset_size is the number of packed sequences")
@@ -172,7 +169,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
     sheet.compare(
         plan,
-        lambda: _theirs(line),
+        lambda: theirs(line, "cosine" if _is_cosine(line) else "constant"),
         lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
     )
     return sheet
@@ -196,16 +193,6 @@ def _is_cosine(line: Curve) -> bool:
     return line.kind == "cosine" and not line.bottom
 
 
-def _theirs(line: Curve) -> Callable[[int], float]:
-    from isobatch.schedules.peers.transformers import get_scheduler
-
-    kind = "cosine" if _is_cosine(line) else "constant"
-    at: Callable[[int], float] = get_scheduler(
-        kind, lr=line.peak, num_warmup_steps=line.warmup, num_training_steps=line.total
-    ).at
-    return at
-
-
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - its own launcher
     """Writes the overrides behind torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
@@ -222,10 +209,8 @@ def check(case: Case) -> Iterator[Issue]:
                 what, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
             )
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
-        what, change = (
-            "tensor_parallel_dim without a tensor_parallel_plan",
-            "tensor_parallel_plan: {_component_: ...}",
-        )
+        what = "tensor_parallel_dim without a tensor_parallel_plan"
+        change = "tensor_parallel_plan: {_component_: ...}"
         yield _stops(what, "nothing says how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
         what, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"

@@ -77,14 +77,10 @@ def read_parallel(page: SettingsPage) -> None:
 
 def read_intervals(page: SettingsPage) -> None:
     """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run at any batch."""
-    for key, field in (
-        ("eval_steps", "eval_every"),
-        ("save_steps", "save_every"),
-        ("logging_steps", "log_every"),
-    ):
-        steps = page.number(key)
+    for name in ("eval", "save", "logging"):
+        steps = page.number(f"{name}_steps")
         if steps is not None and steps >= 1 and steps == int(steps):
-            page.give(field, length(int(steps), "st"), key)
+            page.give(f"{name.removesuffix('ging')}_every", length(int(steps), "st"), f"{name}_steps")
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:

@@ -134,22 +134,19 @@ def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
         sheet.settings["lr_scheduler_kwargs"] = kwargs
     sheet.compare(
         plan,
-        lambda: _theirs(line, kind, kwargs),
+        lambda: theirs(line, kind, kwargs),
         lambda miss: [f"lr_scheduler_type {kind} {miss}", own],
     )
 
 
-def _theirs(line: Curve, kind: str, kwargs: dict[str, Any]) -> Callable[[int], float]:
+def theirs(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
+    """The learning rate of a scheduler of transformers at a step."""
     from isobatch.schedules.peers.transformers import get_scheduler
 
-    made = get_scheduler(
-        kind,
-        lr=line.peak,
-        num_warmup_steps=line.warmup,
-        num_training_steps=line.total,
-        scheduler_specific_kwargs=kwargs,
-    )
-    at: Callable[[int], float] = made.at
+    steps: dict[str, Any] = {"num_warmup_steps": line.warmup, "num_training_steps": line.total}
+    at: Callable[[int], float] = get_scheduler(
+        kind, lr=line.peak, **steps, scheduler_specific_kwargs=kwargs
+    ).at
     return at
 
 

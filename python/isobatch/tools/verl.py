@@ -74,10 +74,8 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
 
 def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     """Reads the run and its warmup, which verl counts in rollouts of `data.train_batch_size` prompts."""
-    rollout, prompts = (
-        page.whole("data.train_batch_size", default=1024),
-        actor.whole("ppo_mini_batch_size", default=256),
-    )
+    rollout = page.whole("data.train_batch_size", default=1024)
+    prompts = actor.whole("ppo_mini_batch_size", default=256)
     repeats = actor.whole("ppo_epochs", default=1) or 1
     steps = repeats * (rollout or 0) // (prompts or 1)
     rollouts = page.whole("trainer.total_training_steps")
@@ -150,11 +148,8 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 def check(case: Case) -> Iterator[Issue]:
     """Finds the batches that verl's own validation and workers refuse."""
     yield from undivided_batch(case, "verl, workers: normalized ppo_mini_batch_size")
-    rollout, prompts = (
-        case.at("data", "train_batch_size"),
-        case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size"),
-    )
-    rollout, prompts = (int(it or d) for it, d in ((rollout, 1024), (prompts, 256)))
+    rollout = int(case.at("data", "train_batch_size") or 1024)
+    prompts = int(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size") or 256)
     each, gpus = case.reading.multiple, case.gpus
     if rollout * each % gpus and not case.at("actor_rollout_ref", "actor", "use_dynamic_bsz"):
         yield Issue(

@@ -126,10 +126,8 @@ class Expansion:
             mark = self.marks.mark(f"${name}", f"which {part.source} sets to what is not known")
             shell.set(name, mark if value is None else str(value))
 
-        value, whole = (
-            None,
-            None if reasons[0] else True,
-        )  # empty, it would be an error also where it does not count
+        value: Number = None
+        whole = None if reasons[0] else True  # empty, it would be an error also where it does not count
         try:
             found = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put, runs=whole)
             value = found if whole else None
@@ -149,10 +147,8 @@ class Expansion:
             names = self.fields(shell, word)
             known = all(map(is_known, names))
             if known and (names == [""] or len(names) != 1):
-                has = f"{len(names)} words: {' '.join(names)}"
-                raise InputError(
-                    f"a redirection needs one file, and has {has}; bash does not run the command"
-                )
+                has = f"a redirection needs one file, and has {len(names)} words: {' '.join(names)}"
+                raise InputError(f"{has}; bash does not run the command")
             self.may_fail |= not known or "/" in names[0] or names[0] in (".", "..")
 
     def value(self, shell: Shell, name: str, source: str) -> Value:
@@ -185,9 +181,8 @@ class Expansion:
         elif part.operator:
             values, takes = self._alternative(shell, part, values)
             if takes:
-                yield from self._pieces(
-                    shell, part.argument or (Text("", part.quoted),), inner=not part.quoted
-                )
+                argument = part.argument or (Text("", part.quoted),)
+                yield from self._pieces(shell, argument, inner=not part.quoted)
                 return
         if values is None:
             values = [] if many else [""]
@@ -245,9 +240,7 @@ class Expansion:
             held = (held,)
         if many:
             return list(held) or None
-        place = (
-            "0" if part.place is None else self.computed(shell, Sum(part.place, True, f"$(({part.source}"))
-        )
+        place = self.computed(shell, Sum(part.place, True, f"$(({part.source}")) if part.place else "0"
         if not is_known(place) or any(map(is_several, held[: int(place) + 1] if int(place) >= 0 else held)):
             return [self.marks.mark(part.source, "which is not known")]
         return [held[int(place)]] if -len(held) <= int(place) < len(held) else None

@@ -67,16 +67,10 @@ class Shell:
 
     def copy(self) -> Shell:
         """Another one, which may change alone."""
-        variables, exported, functions = dict(self.variables), set(self.exported), dict(self.functions)
-        local = None if self.local is None else dict(self.local)
-        return replace(
-            self,
-            variables=variables,
-            exported=exported,
-            functions=functions,
-            local=local,
-            integers={*self.integers},
-        )
+        made = replace(self, variables={**self.variables}, functions={**self.functions})
+        made.exported, made.integers = {*self.exported}, {*self.integers}
+        made.local = None if self.local is None else {**self.local}
+        return made
 
     def apart(self) -> Shell:
         """Another one, of a subshell: no loop can be left in it."""
@@ -96,10 +90,8 @@ class Shell:
         self.check(name)
         if isinstance(value, str) and isinstance(self.variables.get(name), tuple):
             raise InputError(f"{name} is an array, and its first value alone is set, which is not read")
-        number = value is None or (
-            isinstance(value, str) and (not is_known(value) or plain(value) is not None)
-        )
-        if name in self.integers and not number:
+        is_text = isinstance(value, str) and is_known(value)
+        if name in self.integers and (isinstance(value, tuple) or (is_text and plain(str(value)) is None)):
             raise InputError(f"{name} is an integer, and set to another value, which is not read")
         if name not in ALWAYS_SET:
             self.variables[name] = value
@@ -121,12 +113,8 @@ class Shell:
             self.exported = self.exported | {name} if exported else self.exported - {name}
             self.integers = self.integers | {name} if integer else self.integers - {name}
             self.constant.discard(name)
-        self.arguments, self.local, self.outer, self.loops = (
-            before.arguments,
-            before.local,
-            before.outer,
-            before.loops,
-        )
+        self.arguments, self.local = before.arguments, before.local
+        self.outer, self.loops = before.outer, before.loops
 
     def adopt(self, other: Shell) -> None:
         """Takes over the state of another one."""

@@ -34,6 +34,7 @@ _SLURM = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
 }
 """Variables of a job by the option of sbatch that sets them."""
+_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "gres": "gpus-per-node"}
 SWIFT = "swift"
 """Of ms-swift's command, what it does: its flags are TRL's, under other defaults."""
 _SWIFT = ("pt", "sft", "rlhf")
@@ -70,10 +71,8 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         return _held_flags(execution, shell, said)
     found = _together([_settings(it, execution.marks, said) for it in launches], launches[0].line)
     said += execution.unread
-    if launches[0].when:
-        said.append(
-            f"line {launches[0].line}: the training runs only under a condition: {'; '.join(launches[0].when)}"
-        )
+    if when := "; ".join(launches[0].when):
+        said.append(f"line {launches[0].line}: the training runs only under a condition: {when}")
     if used := [f"{name}={slurm[name]}" for name in slurm if name in execution.expansion.read]:
         said.append(f"as its #SBATCH lines ask, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
@@ -102,11 +101,8 @@ def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
             f"line {launch.line} runs `{SWIFT} {command[1]}` with the settings of {file}: name that file instead{also}, and the processes by "
             "--set gpus=N where it has no ENV"
         )
-    return {
-        **found,
-        SWIFT: command[1],
-        "ENV": {name: _value(value, marks) for name, value in launch.environment},
-    }
+    environment = {name: _value(value, marks) for name, value in launch.environment}
+    return {**found, SWIFT: command[1], "ENV": environment}
 
 
 def _swift(launch: Launch) -> tuple[str, str] | None:
@@ -141,21 +137,13 @@ def _of_slurm(text: str) -> dict[str, Value]:
         if line.startswith("#SBATCH"):
             for option in _SBATCH.finditer(line.partition(" #")[0]):
                 name = option[1].strip("-")
-                asked[
-                    {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "gres": "gpus-per-node"}.get(
-                        name, name
-                    )
-                ] = option[2]
+                asked[_SHORT.get(name, name)] = option[2]
     numbers = {name: value.rpartition(":")[2] for name, value in asked.items()}
     numbers = {name: value for name, value in numbers.items() if value.isdecimal()}
     if "ntasks" not in numbers and {"nodes", "ntasks-per-node"} <= numbers.keys():
         numbers["ntasks"] = str(int(numbers["nodes"]) * int(numbers["ntasks-per-node"]))
-    return {
-        variable: numbers[name]
-        for name, variables in _SLURM.items()
-        if name in numbers
-        for variable in variables.split()
-    }
+    found = {name: variables.split() for name, variables in _SLURM.items() if name in numbers}
+    return {variable: numbers[name] for name, variables in found.items() for variable in variables}
 
 
 def trainings(execution: Execution, line: int | None) -> list[Launch]:
@@ -175,9 +163,8 @@ def trainings(execution: Execution, line: int | None) -> list[Launch]:
 
 def candidates(execution: Execution) -> list[Launch]:
     """The commands that train; where none seems to, those with a setting of a training at all."""
-    return [it for it in execution.launches if is_training(it)] or [
-        it for it in execution.launches if kinds(it)
-    ]
+    launches = execution.launches
+    return [it for it in launches if is_training(it)] or [it for it in launches if kinds(it)]
 
 
 def _listed(launches: Iterable[Launch]) -> str:
@@ -186,9 +173,8 @@ def _listed(launches: Iterable[Launch]) -> str:
     for launch in launches:
         condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
         name = next((it for it in launch.words if it.endswith(".py") and is_known(it)), launch.words[0])
-        shown.setdefault(
-            launch.line, f"line {launch.line} ({name if is_known(name) else 'a command'}{condition})"
-        )
+        name = name if is_known(name) else "a command"
+        shown.setdefault(launch.line, f"line {launch.line} ({name}{condition})")
     return ", ".join(shown[line] for line in sorted(shown))
 
 
@@ -259,15 +245,12 @@ def _value(word: str, marks: Marks) -> Any:
 def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
     """The flags of a command that runs several times, with other values each."""
     out = dict(runs[0])
-    for run in runs[1:]:
-        for name in {*out, *run}:
-            if out.get(name) != run.get(name) and not (
-                isinstance(out.get(name), Unknown) and isinstance(run.get(name), Unknown)
-            ):
-                values = list(dict.fromkeys(str(it.get(name, "none")) for it in runs))
-                out[name] = Unknown(
-                    why=f"is {' in one run of line '.join((values[0], str(line)))}, {few(values[1:])} in others"
-                )
+    for name in {name for run in runs for name in run}:
+        values = [run.get(name) for run in runs]
+        if all(it == values[0] for it in values) or all(isinstance(it, Unknown) for it in values):
+            continue
+        first, *others = dict.fromkeys(str(run.get(name, "none")) for run in runs)
+        out[name] = Unknown(why=f"is {first} in one run of line {line}, {few(others)} in others")
     return out
 
 
