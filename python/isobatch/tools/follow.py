@@ -26,8 +26,7 @@ _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.
 """Expressions with parts that may not run, or run often."""
 _PLAIN = (bool, int, float, str, type(None))
 """Kinds of values of which Python says which are true."""
-_MOST_STATEMENTS = 2_000
-_DEEPEST = 20
+_MOST_STATEMENTS, _DEEPEST = 2_000, 20
 
 
 class _Returned(Exception):

@@ -24,7 +24,7 @@ _FIELDS = (
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_TRUE = ("true", "yes", "on", "1")
 
 
 class Unknown:
@@ -190,9 +190,7 @@ class SettingsPage:
         if isinstance(value, Unknown) and value.why:
             self.note(f"{self.name(key)} {value.why}: not planned")
             return False
-        if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
-            return value.lower() in _TRUE
-        return value is True or value == 1
+        return (value.lower() if isinstance(value, str) else value) in (*_TRUE, 1)
 
     def table(self, key: str) -> SettingsPage:
         """A table inside, as a page of its own."""
@@ -225,15 +223,14 @@ class SettingsPage:
     def optimizer(self, key: str, name: str | None) -> None:
         """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
         if name is None:
-            return
+            return None
         plain = name.lower().replace("-", "_")
-        for ours in _OPTIMIZERS:
-            if ours in plain:
-                self.give("optimizer", ours, key)
-                if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
-                    self.note(f"{self.name(key)}: {name} is planned as {ours}")
-                return
-        self.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=self.name(key)))
+        ours = next((it for it in _OPTIMIZERS if it in plain), None)
+        if ours is None:
+            return self.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=self.name(key)))
+        if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
+            self.note(f"{self.name(key)}: {name} is planned as {ours}")
+        return self.give("optimizer", ours, key)
 
     def betas(self, first: str, second: str, default: tuple[float, float] | None = None) -> None:
         """Adam's betas from two settings; where one is there, the other is Adam's own."""
@@ -270,13 +267,11 @@ class SettingsPage:
     def precision(self, names: dict[str, str]) -> None:
         """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
         on = [key for key in names if self.flag(key)]
-        for key, ours in names.items():
-            if key in on:
-                self.give("precision", ours, key)
-                return
-            if self.raw(key) == "auto":
-                self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
-                return
+        key = next((it for it in names if it in on or self.raw(it) == "auto"), "")
+        if key in on:
+            self.give("precision", names[key], key)
+        elif key:
+            self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
 
     def interpolated(self) -> SettingsPage:
         """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
@@ -298,21 +293,19 @@ class SettingsPage:
         slots = _slots(page.word("include") or "") if page.has("include") else None
         if slots:
             page.give("gpus", slots, "include")
-            return
-        key = page.first("nproc_per_node", "num_gpus")
-        if page.has(key):
-            if nodes and (each := page.whole(key)):
+        elif page.has(key := page.first("nproc_per_node", "num_gpus")):
+            each = page.whole(key)
+            if nodes and each:
                 page.give("gpus", nodes * each, key)
         elif page.has("num_processes"):
             page.whole("num_processes", "gpus")
 
     def read_parallel(self, *keys: str) -> int:
         """GPUs that hold one replica: the product of these settings."""
-        sizes = {key: self.whole(key, default=1) or 1 for key in keys}
-        product = math.prod(size for size in sizes.values() if size > 1)
-        if product > 1:
-            self.give("model_parallel", product, next(key for key, size in sizes.items() if size > 1))
-        return product
+        sizes = {key: size for key in keys if (size := self.whole(key, default=1) or 1) > 1}
+        if sizes:
+            self.give("model_parallel", math.prod(sizes.values()), next(iter(sizes)))
+        return math.prod(sizes.values())
 
     def lora(self, key: str, default: str = "") -> None:
         """An adapter of low rank, plain or over quantized weights (qlora, dora, …)."""
@@ -329,8 +322,7 @@ class SettingsPage:
 
     def note_bases(self, key: str) -> bool:
         """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
-        names = self.raw(key)
-        if names is None:
+        if (names := self.raw(key)) is None:
             return False
         listed = names if isinstance(names, list) else [names]
         self.note(

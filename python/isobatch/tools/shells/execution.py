@@ -10,7 +10,7 @@ from isobatch.errors import InputError
 from isobatch.tools.shells import builtins, tree
 from isobatch.tools.shells.conditions import evaluate, negated
 from isobatch.tools.shells.expansion import Expansion
-from isobatch.tools.shells.launches import LAUNCHERS, Launch, inner_script
+from isobatch.tools.shells.launches import Launch, inner_script, launcher_variables
 from isobatch.tools.shells.paths import Paths
 from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, is_several
@@ -79,12 +79,11 @@ class Execution:
         return status
 
     def _block(self, shell: Shell, block: Block) -> Outcome:
-        status: bool | None = True
+        outcome: Outcome = True, ""
         for chain in block:
-            status, flow = self._chain(shell, chain)
-            if flow:
-                return status, flow
-        return status, ""
+            if (outcome := self._chain(shell, chain))[1]:
+                break
+        return outcome
 
     def _chain(self, shell: Shell, chain: Chain) -> Outcome:
         if chain.background:
@@ -93,15 +92,14 @@ class Execution:
         status: bool | None = True
         flow = ""
         for operator, pipeline in chain.items:
-            is_last = pipeline is chain.items[-1][1]
-            with self._test(pipeline.negated or not is_last):
+            with self._test(pipeline.negated or pipeline is not chain.items[-1][1]):
                 if operator and status is None:
                     status = self._maybe(shell, operator, pipeline, chain)
                 elif not operator or status == (operator == "&&"):
                     status, flow = self._pipeline(shell, pipeline, chain)
             if flow:
-                return status, flow
-        return status, ""
+                break
+        return status, flow
 
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
         """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
@@ -252,12 +250,11 @@ class Execution:
         raise InputError(f"{place} sets what is not known after many rounds")
 
     def _values(self, shell: Shell, loop: tree.Repetition) -> list[str] | None:
-        values = list(shell.arguments or ())
+        values = None if shell.arguments is None else list(shell.arguments)
         if loop.words is not None:
             values = [field for word in loop.words for field in self.expansion.fields(shell, word)]
-        elif shell.arguments is None:
-            return None
-        return values if len(values) < MAX_ROUNDS and all(map(is_known, values)) else None
+        is_long = values is None or len(values) >= MAX_ROUNDS
+        return None if is_long or not all(map(is_known, values or ())) else values
 
     def _simple(self, shell: Shell, command: tree.Simple) -> Outcome:
         if command.document is not None:
@@ -353,6 +350,5 @@ class Execution:
             self.run(text, own.child(arguments), command.line)
             self._tested = tested
             return
-        seen = [(name, own.variables.get(name)) for name in LAUNCHERS if name in own.exported]
-        environment = tuple((name, value) for name, value in seen if isinstance(value, str))
+        environment = launcher_variables(own)
         self.launches.append(Launch(command.line, tuple(words), self.paths.conditions, environment))

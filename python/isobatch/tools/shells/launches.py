@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from isobatch.tools.shells.state import Shell
+
 LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
 """Variables by which a command, ms-swift's, starts processes of its own."""
 
@@ -37,3 +39,9 @@ def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple
     if document and (words[0] == "sbatch" or PurePosixPath(words[-1]).name in _SHELLS):
         return document, ()
     return "", ()
+
+
+def launcher_variables(shell: Shell) -> tuple[tuple[str, str], ...]:
+    """Those of LAUNCHERS that a command sees, with their values."""
+    seen = [(name, shell.variables.get(name)) for name in LAUNCHERS if name in shell.exported]
+    return tuple((name, value) for name, value in seen if isinstance(value, str))
