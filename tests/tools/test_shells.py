@@ -206,6 +206,7 @@ def test_a_way_out_of_some_runs_leaves_what_follows_to_the_others():
     assert "which depends on [ $X ] && return (line 1)" in why(found["bs"])
     retries = "while true; do\n  torchrun t.py --lr 1 --bs 4 && break\n  sleep 60\ndone\n"
     assert arguments(retries) == {"lr": "1", "bs": "4"}
+    assert arguments(f"N=$(wc -l < nofile)\n{retries}") == {"lr": "1", "bs": "4"}
 
 
 def why(value):

@@ -31,6 +31,7 @@ class SimpleReader(WordReader):
     def __init__(self, text: str, line: int, depth: int = 0) -> None:
         super().__init__(text, line, depth)
         self.documents: list[Document] = []
+        self.skips = False  # in $( … ), whose output is not known whatever it reads
 
     @abstractmethod
     def function(self, line: int, name: Word) -> tree.Function:
@@ -98,7 +99,7 @@ class SimpleReader(WordReader):
             word = self.next_word()
             if found[1] == "<<<" and of is not None:
                 of.append(Document("", False, word))
-            elif found[1] == "<" and not harmless:
+            elif found[1] == "<" and not harmless and not self.skips:
                 self.fail(
                     "a redirection from a file is not read: bash runs the command only where the file is"
                 )

@@ -40,7 +40,7 @@ class _Parser(SimpleReader):
     def commands(self) -> None:
         """Goes over the commands of `$( … )`, and its bracket."""
         inside = _Parser(self.text, self.first, self.depth)
-        inside.at = self.at
+        inside.at, inside.skips = self.at, True
         inside.closed(")", can_be_empty=True)
         self.at = inside.at
 
