@@ -248,16 +248,13 @@ def _check_parallel(request: _Request) -> None:
     model = request.decoder
     if model is None:
         return
-    if model.heads % request.tensor_parallel:
-        raise must_be(
-            f"a divisor of the model's {model.heads} heads", request.tensor_parallel, field="tensor_parallel"
-        )
-    if model.layers % request.pipeline_parallel:
-        raise must_be(
-            f"a divisor of the model's {model.layers} layers",
-            request.pipeline_parallel,
-            field="pipeline_parallel",
-        )
+    for field, count, what in (
+        ("tensor_parallel", model.heads, "heads"),
+        ("pipeline_parallel", model.layers, "layers"),
+    ):
+        parts = getattr(request, field)
+        if count % parts:
+            raise must_be(f"a divisor of the model's {count} {what}", parts, field=field)
 
 
 def _profile_of(request: _Request) -> Estimate:
@@ -341,15 +338,15 @@ def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float]
         bytes_kept = inputs + layer, inputs + layer * factor
     head = model.head_bytes(request.seq_len, request.width)
     heads = head, head + LOGITS_BYTES * request.seq_len * model.vocabulary
-    if request.pipeline_parallel > 1:  # The head is on the last stage, which keeps one micro-batch.
-        sample = tuple(
-            max(a, a / request.pipeline_parallel + b) for a, b in zip(bytes_kept, heads, strict=True)
-        )
-    else:
-        sample = tuple(a + b for a, b in zip(bytes_kept, heads, strict=True))
-    ends = sample[0] / request.tensor_parallel / GIB, sample[1] / request.tensor_parallel / GIB
-    lines.append(Figure("activations", *ends, "GiB a sample", "Korthikanti et al. 2022, arXiv 2205.05198"))
-    return (least, most), ends, lines
+    # The head is on the last stage, which keeps one micro-batch.
+    low, high = (
+        max(a, a / request.pipeline_parallel + b) / request.tensor_parallel / GIB
+        for a, b in zip(bytes_kept, heads, strict=True)
+    )
+    lines.append(
+        Figure("activations", low, high, "GiB a sample", "Korthikanti et al. 2022, arXiv 2205.05198")
+    )
+    return (least, most), (low, high), lines
 
 
 def _missing(request: _Request) -> tuple[str, ...]:

@@ -239,11 +239,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if type(offload) is not bool:
             raise must_be("true or false", offload, field="offload")
         state, width = state_bytes(optimizer, precision)
-        parts = (
-            0.0 if offload else state,
-            width,
-            width,
-        )  # in the order in which the stages of ZeRO shard them
+        parts = 0.0 if offload else state, width, width  # as the stages of ZeRO shard them, one after another
         whole_bytes, sharded = sum(parts[zero_stage:]), sum(parts[:zero_stage])
         shard = parameters / model_parallel
 
@@ -313,16 +309,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 field="model_parallel",
             )
         columns, (inside, measured) = _core.forecast_rows(
-            self._core_constants(), self._core_gradient(), self.scatter, self._core_ranges(), rows, shapes
+            core_constants(self.constants()),
+            self._core_gradient(),
+            self.scatter,
+            self._core_ranges(),
+            rows,
+            shapes,
         )
-        names = (
-            "sync_seconds",
-            "step_seconds",
-            "step_error",
-            "samples_per_second",
-            "efficiency",
-            "memory_gib",
-        )
+        times = "sync_seconds", "step_seconds", "step_error"
+        names = *times, "samples_per_second", "efficiency", "memory_gib"
         found = dict(zip(names, columns, strict=True))
         found["memory_gib"] = found["memory_gib"] / GIB
         return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
@@ -351,7 +346,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             noise = ((0.0, self.noise_scale.value),)
         return {
             "gpu": self.gpu,
-            "constants": self._core_constants(),
+            "constants": core_constants(known),
             "gradient": self._core_gradient(),
             "scatter": self.scatter,
             "ranges": self._core_ranges(),
@@ -371,9 +366,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _core_ranges(self) -> list[tuple[int, int]]:
         return [measured or (1, 0) for measured in (self.micro_batch, self.replicas_per_node, self.nodes)]
-
-    def _core_constants(self) -> dict[str, tuple[float, float]]:
-        return core_constants(self.constants())
 
 
 def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:

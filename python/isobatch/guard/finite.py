@@ -38,9 +38,8 @@ class Finite:
         small = [p for p in params if p.numel() <= MAX_SENTINEL_ELEMENTS] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
         self._own: dict[int, Tensor] = {}
-        self._history: list[
-            list[Tensor]
-        ] = []  # this rank's own gradients, or their sums, since the last look
+        # This rank's own gradients, or their sums, since the last look.
+        self._history: list[list[Tensor]] = []
         self._rows: list[Tensor] = []  # where the sentinel's gradients are kept
         self.sharded = sharded(model)
         self._no_sync = hasattr(model, "require_backward_grad_sync")

@@ -47,9 +47,8 @@ class Gradient:
         self._random: list[tuple[Tensor, Tensor | None]] = []
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
-        self._multiplied = (
-            1.0  # by transformers' Trainer, where the model's loss ignores the labels of a step
-        )
+        # By transformers' Trainer, where the model's loss ignores the labels of a step.
+        self._multiplied = 1.0
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._clipping = Clipping(run, model, list(self._params), optimizer, scaled=self._scaled)
         why = None

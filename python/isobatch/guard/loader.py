@@ -155,7 +155,7 @@ class LoaderWatch:
                 if self.keep:
                     self.batches.append((batch, _writes(batch)))
                     if self.workers > 1 and not self.sampled:
-                        self.digests.append(_digest(batch))
+                        self.digests.append(checksum(tensors_in(batch)))
                 yield batch
 
         return noted()
@@ -208,10 +208,6 @@ class LoaderWatch:
 def _writes(batch: Any) -> int:
     """Counts the writes into a batch's tensors: mixup does so in place."""
     return sum(one._version for one in tensors_in(batch) if not one.is_inference())
-
-
-def _digest(batch: Any) -> tuple[int, int]:
-    return checksum(tensors_in(batch))
 
 
 def _is_a(name: str, thing: Any) -> bool:

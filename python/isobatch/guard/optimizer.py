@@ -28,9 +28,7 @@ WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
 MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
-STEPS_AHEAD = (
-    64  # steps whose learning rates are worked out at once: the code is then not fetched anew each time
-)
+STEPS_AHEAD = 64  # whose learning rates are worked out at once: the code is then not fetched anew each time
 SETTING_TOLERANCE = 1e-6
 MAX_STEPS = 2**40  # of a plan without a duration
 
@@ -84,9 +82,8 @@ class Optimizers:
 
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if (
-            own & self._named.keys() and not own & self._owned()
-        ):  # one inside another has the other's parameters
+        # One inside another has the other's parameters.
+        if own & self._named.keys() and not own & self._owned():
             self._found.append(optimizer)
 
     def check(self) -> None:

@@ -84,9 +84,8 @@ class ModelInputs:
             _restore(self.before)
             self.before = None
         tensors = tensors_in([*args, *kwargs.values()])
-        if not any(
-            map(is_functorch_wrapped_tensor, tensors)
-        ):  # per-sample gradients: those have no bits to read
+        # Those of per-sample gradients have no bits to read.
+        if not any(map(is_functorch_wrapped_tensor, tensors)):
             (self._own if self._run.own else self._script[-1]).update(checksum([one]) for one in tensors)
 
     def begin_own(self) -> None:

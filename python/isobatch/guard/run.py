@@ -170,9 +170,8 @@ def divisor(model: nn.Module, ranks: int) -> float:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
-            groups = getattr(state, "_fsdp_param_groups", None) or [
-                state._fsdp_param_group
-            ]  # older torch: one
+            # Older torch has one.
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
             factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
             if factors[0] is not None:
                 return float(factors[0])

@@ -71,9 +71,8 @@ def lightning_callback(guard: Any) -> Any:
             # An averaging callback adds an epoch without steps, and a loop of the module's own steps when it likes.
             averages = any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks)
             known = pl_module.automatic_optimization and not averages and 0 < steps < float("inf")
-            limited = single is not None and batches < (
-                length(single) or 0
-            )  # limit_train_batches, overfit_batches
+            # By limit_train_batches or overfit_batches.
+            limited = single is not None and batches < (length(single) or 0)
             owner = Owner("lightning", int(steps) if known else None, limit=int(batches) if limited else None)
             guard.attach(
                 trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None, owner=owner

@@ -19,16 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 from math import ceil, floor, isnan, nan
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from isobatch import _core
-from isobatch.errors import InputError, must_be
+import msgspec
+
+from isobatch.errors import InputError
 from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.settings import HOLDS_LOSS
 from isobatch.schedules.kinds import constant as level
 from isobatch.schedules.schedule import Schedule, join, product
-from isobatch.schedules.text import Units, resolve
+from isobatch.schedules.text import Length, Units, resolve
 
 Legs: TypeAlias = Sequence[tuple[int, PlanRecord]]
 """The parts of a run, in order: the optimizer step at which each starts, and its plan."""
@@ -156,27 +158,28 @@ class _Leg:
         """Reads the clock at a step: its place in the first plan's schedule."""
         if not self.course.by_epochs:
             return self.clock + (self.samples_at(step) - self.samples) * self._rate
-        points, epochs, passed = self._epoch(step - self.step)
-        return epochs * self.course.epoch_steps + _read(points, passed, 0)
+        passed = step - self.step
+        if passed <= self.rest:
+            return _read(self._first_epoch, passed, 0)
+        epochs, left = divmod(passed - self.rest, self.epoch_steps)
+        return self._epoch_end + epochs * self.course.epoch_steps + _read(self._whole_epoch, left, 0)
 
     def step_at_clock(self, clock: Fraction) -> Fraction:
         """Finds the step at which the clock shows `clock`."""
         if not self.course.by_epochs:
             return self.step_at(self.samples + (clock - self.clock) / self._rate)
-        first = self._points(self.clock, self._epoch_end, self.rest)
         if clock <= self._epoch_end:
-            return self.step + _read(first, clock, 1)
+            return self.step + _read(self._first_epoch, clock, 1)
         epochs, left = divmod(clock - self._epoch_end, self.course.epoch_steps)
-        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
-        return self.step + self.rest + epochs * self.epoch_steps + _read(points, left, 1)
+        return self.step + self.rest + epochs * self.epoch_steps + _read(self._whole_epoch, left, 1)
 
-    def _epoch(self, passed: Fraction) -> tuple[list[tuple[Fraction, Fraction]], int, Fraction]:
-        """The clock's points in the epoch `passed` steps from here, whole epochs to add to them, and the steps into it."""
-        if passed <= self.rest:
-            return self._points(self.clock, self._epoch_end, self.rest), 0, passed
-        epochs, left = divmod(passed - self.rest, self.epoch_steps)
-        points = self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
-        return points, cast(int, self.epoch) + 1 + epochs, left
+    @cached_property
+    def _first_epoch(self) -> list[tuple[Fraction, Fraction]]:
+        return self._points(self.clock, self._epoch_end, self.rest)
+
+    @cached_property
+    def _whole_epoch(self) -> list[tuple[Fraction, Fraction]]:
+        return self._points(Fraction(0), self.course.epoch_steps, self.epoch_steps)
 
     def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
         """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
@@ -215,7 +218,7 @@ class _Leg:
             yield Fraction(first - 1)
         yield Fraction(first)
         epochs = max(0, ceil((until - first) / steps))
-        alike = len(self._points(Fraction(0), self.course.epoch_steps, steps)) == 2
+        alike = len(self._whole_epoch) == 2
         if alike or epochs > MAX_EPOCHS_WALKED:
             yield Fraction(first + epochs * steps)
             return
@@ -238,8 +241,15 @@ class Course:
         self.floors = recipe.convention == "megatron"
         self.ramped = recipe.ramp is not None
         self.holds_loss = any(plan.rule in HOLDS_LOSS for _, plan in legs)
-        _, unit = length(recipe.duration) if recipe.duration is not None else (0, "")
-        self.by_epochs = unit == "ep" and bool(self.epoch_steps) and not self.ramped and not self.holds_loss
+        self.units = Units(
+            tuned_batch=recipe.effective_batch,
+            batch=self.batch,
+            dataset_size=recipe.dataset_size,
+            seq_len=recipe.seq_len,
+        )
+        self.duration = None if recipe.duration is None else Length.read(recipe.duration)
+        in_epochs = self.duration is not None and self.duration.unit == "ep" and bool(self.epoch_steps)
+        self.by_epochs = in_epochs and not self.ramped and not self.holds_loss
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [_Leg(first, start, Fraction(0), self)]
         for step, plan in legs[1:]:
@@ -297,26 +307,15 @@ class Course:
 
     # ---- lengths ----
 
-    def _samples(self, text: str) -> Fraction | None:
-        """A length of the recipe in samples; None for a share."""
-        value, unit = length(text)
-        worth = {
-            "ep": Fraction(self.dataset),
-            "st": Fraction(self.recipe.effective_batch),
-            "sp": Fraction(1),
-            "tok": Fraction(1, self.recipe.seq_len or 1),
-        }
-        return None if unit == "%" else value * worth[unit]
-
     @property
     def end(self) -> Fraction:
         """The clock at the end of the run."""
-        duration = cast(str, self.recipe.duration)
+        duration = cast(Length, self.duration)
         if self.by_epochs:
-            return length(duration)[0] * self.epoch_steps
+            return duration.value * self.epoch_steps
         if self.holds_loss:
             return Fraction(cast(int, self.first.total_steps))
-        return cast(Fraction, self._samples(duration)) / self.batch
+        return duration.samples(self.units) / self.batch
 
     @property
     def warm(self) -> Fraction:
@@ -324,8 +323,9 @@ class Course:
         steps = Fraction(cast(int, self.first.warmup_steps))
         if not self.ramped:
             return steps
-        samples = self._samples(self.recipe.warmup or "0sp")
-        return (self.legs[0].samples_at(steps) if samples is None else samples) / self.batch
+        warmup = cast(Length, Length.read(self.recipe.warmup or "0sp"))
+        share = warmup.unit == "%"
+        return (self.legs[0].samples_at(steps) if share else warmup.samples(self.units)) / self.batch
 
     @property
     def total_steps(self) -> int | None:
@@ -373,13 +373,7 @@ class Course:
             warmup_start=first.warmup_lr or 0.0,
             warmup_steps=warmup,
             total_steps=total,
-            units=Units(
-                tuned_batch=recipe.effective_batch,
-                batch=self.batch,
-                steps_per_epoch=epoch,
-                dataset_size=recipe.dataset_size,
-                seq_len=recipe.seq_len,
-            ),
+            units=msgspec.structs.replace(self.units, steps_per_epoch=epoch),
         )
         knots = self._knots() if self.ramped or len(self.legs) > 1 else []
         if knots:
@@ -410,22 +404,6 @@ class Course:
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
             return []
         return [(float(step), float(clock)) for step, clock in knots]
-
-
-def length(text: str) -> tuple[Fraction, str]:
-    """A length as the core reads it: the exact number and its unit.
-
-    Raises:
-        InputError: it is none.
-
-    >>> length("28.43%")
-    (Fraction(2843, 100), '%')
-    """
-    read = _core.length(text)
-    if read is None:
-        raise must_be("a number with a unit: ep, st, sp, tok or %", text, field="length")
-    numerator, denominator, unit = read
-    return Fraction(numerator, denominator), unit
 
 
 def _read(points: Sequence[tuple[Fraction, Fraction]], value: Fraction, axis: int) -> Fraction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -134,37 +134,25 @@ def _short(share: float) -> float:
 
 def _clusters(asked: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
     """Yields the nearest clusters below and above with a plan by the same settings."""
-    cluster = asked.cluster
-    if cluster.nodes > 1:
-        for direction in (-1, 1):
-            for far in range(1, MAX_NODES_AWAY + 1):
-                nodes = cluster.nodes + direction * far
-                if nodes < 1:
-                    break
-                other = msgspec.structs.replace(cluster, nodes=nodes)
-                if make(other, asked.settings).status != "infeasible":
-                    yield other
-                    break
-        return
-    if Reason.MISSES_DEADLINE in asked.reasons:
-        more = range(cluster.gpus_per_node + 1, cluster.gpus_per_node + MAX_MORE_GPUS + 1)
-        larger = (msgspec.structs.replace(cluster, gpus_per_node=gpus) for gpus in more)
+    nodes, gpus = asked.cluster.nodes, asked.cluster.gpus_per_node
+
+    def feasible(field: str, counts: Iterable[int]) -> Iterator[Cluster]:
+        others = (msgspec.structs.replace(asked.cluster, **{field: count}) for count in counts)
+        return (it for it in others if make(it, asked.settings).status != "infeasible")
+
+    if nodes > 1:
+        below = range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1)
+        above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
+        for counts in (below, above):
+            yield from islice(feasible("nodes", counts), 1)
+    elif Reason.MISSES_DEADLINE in asked.reasons:
         # The fewest that meet it.
-        yield from islice((it for it in larger if make(it, asked.settings).status != "infeasible"), 1)
-        return
-    counts = [gpus for gpus in asked.nearest_world_sizes if gpus is not None]
-    for gpus in counts or _halves(cluster.gpus_per_node):
-        other = msgspec.structs.replace(cluster, gpus_per_node=gpus)
-        if make(other, asked.settings).status != "infeasible":
-            yield other
-            if not counts:
-                return
-
-
-def _halves(gpus: int) -> Iterator[int]:
-    while gpus > 1:
-        gpus //= 2
-        yield gpus
+        yield from islice(feasible("gpus_per_node", range(gpus + 1, gpus + MAX_MORE_GPUS + 1)), 1)
+    elif near := [count for count in asked.nearest_world_sizes if count is not None]:
+        yield from feasible("gpus_per_node", near)
+    else:
+        halves = (gpus >> times for times in range(1, gpus.bit_length()))
+        yield from islice(feasible("gpus_per_node", halves), 1)
 
 
 # ---- in words ----
@@ -254,9 +242,69 @@ def _micro_batch_unmet(plan: PlanRecord) -> str | None:
     return f"{share} cannot be split into micro-batches {size}{cap}"
 
 
-def _ramp_not_divisible(plan: PlanRecord) -> str | None:
-    batch = plan.asked_batch
-    return None if batch is None else _refused_stage(plan, batch)
+def _refused_stage(plan: PlanRecord) -> str | None:
+    """Names the first stage of a ramp without a split, and a ramp with a split for each."""
+    recipe, replicas, wanted = plan.recipe, plan.data_parallel, plan.asked_batch
+    if recipe.ramp is None or replicas is None or wanted is None:
+        return None
+    every, left = (recipe.core.stages(recipe.effective_batch, done) for done in (0, plan.consumed))
+    unit = _unit(plan, replicas)
+    for number, (tuned, *_) in enumerate(left, 1 + len(every) - len(left)):
+        name = f"stage {count(number)} of {count(len(every))} of the ramp"
+        batch, rest = divmod(tuned * wanted, recipe.effective_batch)
+        if rest:
+            return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
+        if batch % unit or batch < replicas * plan.settings.min_micro_batch:
+            return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
+    return None
+
+
+def _unit(plan: PlanRecord, replicas: int) -> int:
+    """Computes the number that must divide every batch."""
+    settings = plan.settings
+    demand = settings.fixed_micro_batch or settings.micro_batch_multiple
+    return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
+
+
+def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
+    settings = plan.settings
+    if batch % replicas:
+        return f"cannot be split evenly over {count(replicas)} replicas"
+    if batch % settings.batch_multiple:
+        return f"is not a multiple of batch_multiple {count(settings.batch_multiple)}"
+    per_replica = batch // replicas
+    demands = [
+        f"{name} {count(value)}"
+        for name, value in (
+            ("min_micro_batch", settings.min_micro_batch),
+            ("max_micro_batch", settings.fixed_micro_batch or 1),
+            ("micro_batch_multiple", settings.micro_batch_multiple),
+            ("accumulation_multiple", settings.accumulation_multiple),
+        )
+        if value > 1
+    ]
+    return f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with {' and '.join(demands)}"
+
+
+def _instead(plan: PlanRecord, unit: int) -> str:
+    """Writes a ramp with all stages multiples of `unit`, for the recipe."""
+    full, ramp = plan.recipe.effective_batch, plan.recipe.ramp or ""
+    if full % unit or plan.settings.policy != "keep":
+        return ""
+    if ":" in ramp:
+        pairs = [word.split(":") for word in ramp.replace(",", " ").split()]
+        moved = " ".join(f"{at}:{min(full, _up(int(batch), unit))}" for at, batch in pairs)
+    else:
+        start, increment, samples = ramp.split()
+        first = min(full, _up(int(start), unit))
+        rise = (full - first) // unit
+        steps = next((n for n in range(math.ceil(int(increment) / unit), rise + 1) if rise % n == 0), 1)
+        moved = f"{first} {steps * unit} {samples}"
+    return f'; ramp="{moved}" can'
+
+
+def _up(number: int, unit: int) -> int:
+    return math.ceil(number / unit) * unit
 
 
 def _model_parallel(plan: PlanRecord) -> str:
@@ -294,7 +342,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
     Reason.MODEL_PARALLEL: _model_parallel,
     Reason.ACCUMULATION_UNMET: _accumulation_unmet,
     Reason.MICRO_BATCH_UNMET: _micro_batch_unmet,
-    Reason.RAMP_NOT_DIVISIBLE: _ramp_not_divisible,
+    Reason.RAMP_NOT_DIVISIBLE: _refused_stage,
     Reason.ABOVE_MAX_BATCH: _above_max_batch,
     Reason.BATCH_ABOVE_DATASET: _above_dataset,
     Reason.SCHEDULE_UNMET: _schedule_unmet,
@@ -359,12 +407,8 @@ def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
     """Writes the command line's options for a way out."""
     flags = []
     if plan.cluster != asked.cluster:
-        one = plan.cluster.nodes == 1
-        flags.append(
-            f"--gpus {plan.world_size}"
-            if one
-            else f"--nodes {plan.cluster.nodes} --gpus-per-node {plan.cluster.gpus_per_node}"
-        )
+        nodes = f"--nodes {plan.cluster.nodes} --gpus-per-node {plan.cluster.gpus_per_node}"
+        flags.append(f"--gpus {plan.world_size}" if plan.cluster.nodes == 1 else nodes)
     for name, old, new, default in zip(
         asked.settings._fields, asked.settings, plan.settings, DEFAULTS, strict=True
     ):
@@ -375,75 +419,8 @@ def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
             flags.append("without --effective-batch")  # as `isobatch replan` calls it
         elif new is True:
             flags.append(option)
-        elif new in (None, False):
+        elif new in (None, False) or (new == default and name not in ("rule", "policy")):
             flags.append(f"without {option}")
         else:
-            flags.append(
-                f"{option} {new}" if new != default or name in ("rule", "policy") else f"without {option}"
-            )
+            flags.append(f"{option} {new}")
     return " ".join(flags)
-
-
-def _refused_stage(plan: PlanRecord, wanted: int) -> str | None:
-    """Names the first stage of a ramp without a split, and a ramp with a split for each; the full batch was to be `wanted`."""
-    recipe, settings, replicas = plan.recipe, plan.settings, plan.data_parallel
-    if recipe.ramp is None or replicas is None:
-        return None
-    every, left = (recipe.core.stages(recipe.effective_batch, done) for done in (0, plan.consumed))
-    unit = _unit(plan, replicas)
-    for number, (tuned, *_) in enumerate(left, 1 + len(every) - len(left)):
-        name = f"stage {count(number)} of {count(len(every))} of the ramp"
-        batch, rest = divmod(tuned * wanted, recipe.effective_batch)
-        if rest:
-            return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
-        if batch % unit or batch < replicas * settings.min_micro_batch:
-            return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
-    return None
-
-
-def _unit(plan: PlanRecord, replicas: int) -> int:
-    """Computes the number that must divide every batch."""
-    settings = plan.settings
-    demand = settings.fixed_micro_batch or settings.micro_batch_multiple
-    return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
-
-
-def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
-    settings = plan.settings
-    if batch % replicas:
-        return f"cannot be split evenly over {count(replicas)} replicas"
-    if batch % settings.batch_multiple:
-        return f"is not a multiple of batch_multiple {count(settings.batch_multiple)}"
-    per_replica = batch // replicas
-    demands = [
-        f"{name} {count(value)}"
-        for name, value in (
-            ("min_micro_batch", settings.min_micro_batch),
-            ("max_micro_batch", settings.fixed_micro_batch or 1),
-            ("micro_batch_multiple", settings.micro_batch_multiple),
-            ("accumulation_multiple", settings.accumulation_multiple),
-        )
-        if value > 1
-    ]
-    return f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with {' and '.join(demands)}"
-
-
-def _instead(plan: PlanRecord, unit: int) -> str:
-    """Writes a ramp with all stages multiples of `unit`, for the recipe."""
-    full, ramp = plan.recipe.effective_batch, plan.recipe.ramp or ""
-    if full % unit or plan.settings.policy != "keep":
-        return ""
-    if ":" in ramp:
-        pairs = [word.split(":") for word in ramp.replace(",", " ").split()]
-        moved = " ".join(f"{at}:{min(full, _up(int(batch), unit))}" for at, batch in pairs)
-    else:
-        start, increment, samples = ramp.split()
-        first = min(full, _up(int(start), unit))
-        rise = (full - first) // unit
-        steps = next((n for n in range(math.ceil(int(increment) / unit), rise + 1) if rise % n == 0), 1)
-        moved = f"{first} {steps * unit} {samples}"
-    return f'; ramp="{moved}" can'
-
-
-def _up(number: int, unit: int) -> int:
-    return math.ceil(number / unit) * unit

@@ -313,7 +313,7 @@ def trapezoid(lr: float, steps: float, warmup_steps: float, decay_steps: float, 
     return warmup(wsd(lr, total - up, decay_steps, end=end), up)
 
 
-def _build_one_cycle(run: text.PlanRun) -> list[form.Segment]:
+def _build_one_cycle(run: text.PlanRun) -> Sequence[form.Segment]:
     if run.warmup:
         return [run.tail(form.Cosine(), run.total - run.warmup, run.min_lr)]
     up = run.steps("rise", max(1, run.total * 3 // 10))
@@ -321,12 +321,7 @@ def _build_one_cycle(run: text.PlanRun) -> list[form.Segment]:
         raise InputError(
             f"rise must be shorter than the {run.total:,g} steps of the run, got {up:,g}", field="schedule"
         )
-    return [
-        form.Segment(length=up, a=run.peak / 25, b=run.peak, shape=form.Cosine()),
-        form.Segment(
-            start=up, origin=up, length=run.total - up, a=run.peak, b=run.min_lr, shape=form.Cosine()
-        ),
-    ]
+    return one_cycle(run.peak, run.total, up, end=run.min_lr).form.tracks[0].segments
 
 
 @text.kind(_build_one_cycle, rise=text.Argument(text.LENGTH))
@@ -353,12 +348,9 @@ def one_cycle(
 
 
 def _build_cosine_restarts(run: text.PlanRun) -> list[form.Segment]:
-    period = run.steps("period", 1)
-    cycle = form.Cycle(
-        period=period, multiplier=run.number("multiplier", 1.0), peak_decay=run.number("decay", 1.0)
-    )
-    wave = form.Segment(length=period, a=run.peak, b=run.min_lr, shape=form.Cosine())
-    inner = form.Inner(form=lone(wave, cycle=cycle).form)
+    multiplier, decay = run.number("multiplier", 1.0), run.number("decay", 1.0)
+    waves = cosine_restarts(run.peak, run.steps("period", 1), multiplier, decay, run.min_lr)
+    inner = form.Inner(form=waves.form)
     return [form.Segment(start=run.warmup, origin=run.warmup, shape=inner, beyond=True)]
 
 

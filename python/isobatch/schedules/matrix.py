@@ -67,20 +67,16 @@ def schedule_matrix(
 def _check_out(out: NDArray[Any], shape: tuple[int, int]) -> None:
     if not isinstance(out, np.ndarray):
         raise InputError(f"out must be a NumPy array, got a {type(out).__name__}", field="out")
-    if out.dtype not in (np.float32, np.float64):
-        raise InputError(f"out must be float32 or float64, got {out.dtype}", field="out")
-    if not out.dtype.isnative:
-        raise InputError(f"out must have this machine's byte order, got {out.dtype.str}", field="out")
-    if out.shape != shape:
-        raise InputError(
-            f"out must have the shape (schedules, steps) = {shape}, got {out.shape}", field="out"
-        )
-    if not out.flags.c_contiguous:
-        raise InputError(f"out must be C-contiguous, got strides of {out.strides}", field="out")
-    if not out.flags.aligned:
-        raise InputError("out must be aligned to its values", field="out")
-    if not out.flags.writeable:
-        raise InputError("out must be writable", field="out")
+    for good, legal in (
+        (out.dtype in (np.float32, np.float64), f"be float32 or float64, got {out.dtype}"),
+        (out.dtype.isnative, f"have this machine's byte order, got {out.dtype.str}"),
+        (out.shape == shape, f"have the shape (schedules, steps) = {shape}, got {out.shape}"),
+        (out.flags.c_contiguous, f"be C-contiguous, got strides of {out.strides}"),
+        (out.flags.aligned, "be aligned to its values"),
+        (out.flags.writeable, "be writable"),
+    ):
+        if not good:
+            raise InputError(f"out must {legal}", field="out")
 
 
 def _steps(steps: range | ArrayLike) -> tuple[Any, int]:

@@ -65,19 +65,19 @@ class Length(NamedTuple):
             return int(self.value * Fraction(total_steps) / 100)
         if self.unit == "ep" and units.steps_per_epoch is not None:
             return int(self.value * Fraction(units.steps_per_epoch) + Fraction(1, 2))
-        return int(self.value * self._samples(units) / units.batch + Fraction(1, 2))
+        return int(self.samples(units) / units.batch + Fraction(1, 2))
 
-    def _samples(self, units: Units) -> Fraction:
-        """Returns the samples in one of the unit."""
+    def samples(self, units: Units) -> Fraction:
+        """Converts it to samples; a share has none."""
         if self.unit == "ep":
             if units.dataset_size is None:
                 raise missing("dataset_size", "the schedule has a length in ep")
-            return Fraction(units.dataset_size)
+            return self.value * units.dataset_size
         if self.unit == "tok":
             if units.seq_len is None:
                 raise missing("seq_len", "the schedule has a length in tok")
-            return Fraction(1, units.seq_len)
-        return Fraction(units.tuned_batch if self.unit == "st" else 1)
+            return self.value / units.seq_len
+        return self.value * (units.tuned_batch if self.unit == "st" else 1)
 
 
 # ---- kinds ----

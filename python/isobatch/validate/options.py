@@ -65,16 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             values = get_args(kind)
             if getattr(self, name) not in values:
                 yield must_be(f"{', '.join(values[:-1])} or {values[-1]}", getattr(self, name), field=name)
-        for name in (
-            "parameters",
-            "caution",
-            "fail",
-            "phase_seconds",
-            "bus_gb_s",
-            "step_seconds",
-            "memory_gib",
-            "memory_limit_gib",
-        ):
+        expected = "bus_gb_s", "step_seconds", "memory_gib"
+        for name in ("parameters", "caution", "fail", "phase_seconds", *expected, "memory_limit_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 yield must_be("a number above 0", value, field=name)

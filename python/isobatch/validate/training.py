@@ -146,13 +146,10 @@ class Training:
         batch = self.workload.batch(n, generator, self.group.device)
 
         def formatted(one: Any) -> Any:
-            if not isinstance(one, Tensor):
-                return one
-            if self.options.channels_last and one.dim() == 4:
-                one = one.contiguous(memory_format=torch.channels_last)
-            return one
+            images = isinstance(one, Tensor) and one.dim() == 4
+            return one.contiguous(memory_format=torch.channels_last) if images else one
 
-        return mapped(batch, formatted)
+        return mapped(batch, formatted) if self.options.channels_last else batch
 
     def micro_batches(self, seed: int, rank: int | None = None) -> Iterator[Any]:
         """Yields the micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""

@@ -80,10 +80,6 @@ class Trial:
         return self.training.micro_batch
 
 
-def _always(_: Options) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A part of a validation, declared by a file of proofs. All ranks run it together, within one time limit.
@@ -100,6 +96,6 @@ class Claim:
     phase: str
     names: tuple[str, ...]
     prove: Callable[[Trial], list[Proof]]
-    wanted: Callable[[Options], bool] = _always
+    wanted: Callable[[Options], bool] = lambda _: True
     connected: bool = True
     decisive: bool = False

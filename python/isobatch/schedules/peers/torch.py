@@ -165,11 +165,7 @@ def OneCycleLR(
     up = float(_share("pct_start", pct_start) * total) - 1
     phases = [(up, first, max_lr), (total - 1, max_lr, final)]
     if three_phase:
-        phases = [
-            (up, first, max_lr),
-            (float(2 * pct_start * total) - 2, max_lr, first),
-            (total - 1, first, final),
-        ]
+        phases[1:] = [(float(2 * pct_start * total) - 2, max_lr, first), (total - 1, first, final)]
     segments: list[form.Segment] = []
     begin, last = 0.0, total
     for index, (stop, a, b) in enumerate(phases):

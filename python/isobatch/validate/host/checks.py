@@ -132,7 +132,7 @@ def _ask(trial: Trial) -> _Mine:
 def prove(trial: Trial) -> list[Proof]:
     """Asks each rank for its GPU, and the first one of each host for its host."""
     group = trial.group
-    found = [_Mine(*one) for one in group.gather(tuple(_ask(trial)))]
+    found: list[_Mine] = group.gather(_ask(trial))
     gpus = [one.gpu for one in found]
     trial.add(hosts=Hosts(gpus=[one for one in gpus if one is not None]))
     return [

@@ -34,15 +34,7 @@ def stages(plan: Plan) -> list[Stage]:
     >>> stages(ib.plan(recipe, 2))
     [(0, 16), (64, 32), (128, 48)]
     """
-    full = plan.effective_batch or 1
-    found, consumed = [], plan.consumed
-    for batch, until, _ in plan.recipe.core.stages(full, plan.consumed) or [(full, None, 1.0)]:
-        if until is None:
-            found.append((consumed, batch))
-        elif consumed < until:
-            found.append((consumed, batch))
-            consumed += -(-(until - consumed) // batch) * batch
-    return found
+    return [(stage.samples, stage.batch) for stage in plan.course.legs[-1].stages]
 
 
 def _some(found: Sequence[Stage]) -> list[Stage]:

@@ -132,22 +132,18 @@ def judge_windows(
 
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns for each value the median of the others in its column. (A deviation from the median of all could never flag one of
-    two.) In order they are those before it and those after it, so that two places of the sorted column are enough.
+    two.) Without a value, those above it move down by one place of the sorted column.
 
     >>> _others(np.array([[1.0], [5.0], [3.0]])).tolist()
     [[4.0], [2.0], [3.0]]
     """
     count = len(values)
-    order = np.argsort(values, axis=0, kind="stable")
-    place = np.argsort(order, axis=0, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=0)
-
-    def without(which: int) -> NDArray[np.float64]:
-        """Returns the value at a place of the order without its own."""
-        found: NDArray[np.float64] = np.take_along_axis(ordered, which + (place <= which), axis=0)
-        return found
-
-    return (without((count - 2) // 2) + without((count - 1) // 2)) / 2
+    ordered = np.sort(values, axis=0)
+    low, high = (
+        np.where(values <= ordered[at], ordered[at + 1], ordered[at])
+        for at in ((count - 2) // 2, (count - 1) // 2)
+    )
+    return (low + high) / 2
 
 
 # ---- the ranks, their versions, their speed ----

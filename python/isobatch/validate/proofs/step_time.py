@@ -112,7 +112,7 @@ class Works:
 
     def take(self, n: int) -> bool:
         """Makes `small` a step of one micro-batch of `n` samples, tries it, and tells whether it fits on all ranks."""
-        training, fault = self.training, None
+        training, fits = self.training, True
         self._small.clear()
         self._batches.clear()
         try:
@@ -121,11 +121,11 @@ class Works:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            fault = str(error)
-        if fault is not None:
+            fits = False
+        if not fits:  # past the error, whose traceback holds what the step had made
             self._small.clear()
             self.clear()
-        return not any(other is not None for other in training.group.gather(fault))
+        return all(training.group.gather(fits))
 
     def small(self) -> None:
         """Takes a step of one micro-batch, by this rank alone."""
