@@ -115,13 +115,14 @@ def memory_of(
         raise must_be(f"one of {', '.join(get_args(Precision))}", precision, field="precision")
     if device not in ("cuda", "cpu"):
         raise must_be("cuda or cpu", device, field="device")
-    given = [] if micro_batches is None else wholes(micro_batches, "micro_batches", 1, MAX_MICRO_BATCH)
+    sizes: list[int] = []
+    if micro_batches is not None:
+        sizes = wholes(micro_batches, "micro_batches", 1, MAX_MICRO_BATCH).tolist()
     room = _room(memory_gib, reserve_gib)
     from isobatch.validate.fake_step import FakeStep
 
     with FakeStep(workload, precision, clip_norm, device) as step:
-        sizes = list(map(int, given)) or ([] if room else [1, 2, 4, 8])
-        peaks = {n: step.peak(n) for n in sizes}
+        peaks = {n: step.peak(n) for n in sizes or ([] if room else [1, 2, 4, 8])}
         best = None if room is None else largest(step.peak, int((room[0] - room[1]) * GIB), peaks)
         return Memory(
             precision=precision,

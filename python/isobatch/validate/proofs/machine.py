@@ -143,7 +143,8 @@ def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
         np.where(values <= ordered[at], ordered[at + 1], ordered[at])
         for at in ((count - 2) // 2, (count - 1) // 2)
     )
-    return (low + high) / 2
+    median: NDArray[np.float64] = (low + high) / 2
+    return median
 
 
 # ---- the ranks, their versions, their speed ----
