@@ -120,6 +120,16 @@ def test_long_rows_are_cut_and_do_not_drift():
     within(schedules[:2], steps, ib.schedule_matrix(schedules[:2], steps, dtype=np.float64), 8)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_are_the_same_wherever_memory_begins(dtype):
+    rows, steps = every_kind(), range(1999)
+    expected = ib.schedule_matrix(rows, steps, dtype)
+    memory = np.empty(expected.size + 16, dtype)
+    for begin in range(16):  # values from the start of a line of 64 bytes, or of two
+        out = memory[begin : begin + expected.size].reshape(expected.shape)
+        assert ib.schedule_matrix(rows, steps, out=out).tobytes() == expected.tobytes()
+
+
 def test_out_is_filled_and_returned():
     schedules, out = [S.linear(1.0, 10), S.constant(2.0)], np.empty((2, 5))
     assert ib.schedule_matrix(schedules, range(5), out=out) is out

@@ -1,5 +1,6 @@
 //! The loops that write a block, once for each set of vector instructions.
 
+use std::mem::replace;
 use std::ops::{Add, Div, Mul};
 
 use multiversion::multiversion;
@@ -12,6 +13,8 @@ pub trait Real:
     /// Whether the values can show a rounding in the 53rd bit.
     const FULL: bool;
     const ZERO: Self;
+    /// Values in 64 bytes, what a vector store takes at most.
+    const LANES: usize;
     /// Blocks whose centre is taken from the one before, at most.
     const TURNS: usize;
     /// (cos x − 1)/x² by powers of x², from the lowest.
@@ -31,6 +34,7 @@ pub trait Real:
 impl Real for f32 {
     const FULL: bool = false;
     const ZERO: Self = 0.0;
+    const LANES: usize = 16;
     const TURNS: usize = 1 << 10;
     const COSINE: &'static [Self] = &[-0.5, 1.0 / 24.0, -1.0 / 720.0];
     const SINE: &'static [Self] = &[-1.0 / 6.0, 1.0 / 120.0];
@@ -58,6 +62,7 @@ impl Real for f32 {
 impl Real for f64 {
     const FULL: bool = true;
     const ZERO: Self = 0.0;
+    const LANES: usize = 8;
     const TURNS: usize = 8;
     const COSINE: &'static [Self] = &[-0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40_320.0, -1.0 / 3_628_800.0];
     const SINE: &'static [Self] =
@@ -111,43 +116,98 @@ pub(super) fn within<T: Real>(value: T, [low, high]: [T; 2]) -> T {
 #[allow(clippy::inline_always)]
 #[inline(always)]
 pub(super) fn polynomial<T: Real>(x: T, c: &[T], fused: bool) -> T {
-    let mut p = T::ZERO;
-    for &c in c.iter().rev() {
-        p = p.times(x, c, fused);
-    }
-    p
+    let [below @ .., highest] = c else { return T::ZERO };
+    below.iter().rev().fold(*highest, |p, c| p.times(x, *c, fused))
 }
 
 /// The way from a block's centre, per step of the block.
 #[allow(clippy::inline_always)]
 #[inline(always)]
-pub(super) fn ways<T: Real, const LENGTH: usize>(turn: f64) -> [T; LENGTH] {
+pub(super) fn ways<T: Real, const LENGTH: usize>(turn: f64, head: usize) -> [T; LENGTH] {
     let mut ways = [T::ZERO; LENGTH];
     for (i, way) in ways.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32 - (LENGTH / 2) as i32);
+        let i = f64::from(((i + head) % LENGTH) as i32 - (LENGTH / 2) as i32);
         *way = T::of(i * turn);
     }
     ways
 }
 
-/// Writes one value throughout, in the widest stores.
+/// Values before the next 64 bytes.
+pub(super) fn head<T>(out: &[T]) -> usize {
+    out.as_ptr().align_offset(64).min(out.len())
+}
+
+/// Writes blocks, of each index what it says, from one block's terms: each whole vector at 64 bytes, so that no store takes two
+/// lines of memory.
+#[allow(clippy::inline_always, clippy::needless_range_loop)] // An index is what the compiler turns into vectors.
+#[inline(always)]
+pub(super) fn in_blocks<T: Real, const LENGTH: usize, const TERMS: usize>(
+    out: &mut [T],
+    head: usize,
+    mut terms: impl FnMut() -> [T; TERMS],
+    value: impl Fn(usize, [T; TERMS]) -> T,
+) {
+    let mut later = [T::ZERO; LENGTH];
+    for (i, later) in later.iter_mut().enumerate() {
+        *later = T::of(f64::from(u8::from(i + head >= LENGTH)));
+    }
+    let write = |out: &mut [T; LENGTH], now: [T; TERMS], next: [T; TERMS]| {
+        for i in 0..LENGTH - T::LANES {
+            out[i] = value(i, now);
+        }
+        for i in LENGTH - T::LANES..LENGTH {
+            let mut terms = now;
+            for k in 0..TERMS {
+                terms[k] = if later[i] > T::ZERO { next[k] } else { now[k] };
+            }
+            out[i] = value(i, terms);
+        }
+    };
+    // A block's terms are found while the one before it is written: nobody waits for a root or a division.
+    let mut ahead = terms();
+    let mut edge = [T::ZERO; LENGTH];
+    let (first, out) = out.split_at_mut(head.min(out.len()));
+    if !first.is_empty() {
+        write(&mut edge, ahead, ahead);
+        first.copy_from_slice(&edge[LENGTH - head..][..first.len()]);
+    }
+    let (whole, rest) = out.as_chunks_mut::<LENGTH>();
+    for out in whole {
+        let now = replace(&mut ahead, terms());
+        write(out, now, ahead);
+    }
+    if !rest.is_empty() {
+        write(&mut edge, ahead, terms());
+        rest.copy_from_slice(&edge[..rest.len()]);
+    }
+}
+
+/// Writes of each index what it says, each whole vector at 64 bytes.
+#[allow(clippy::inline_always)]
+#[inline(always)]
+pub(super) fn by_index<T>(out: &mut [T], value: impl Fn(f64) -> T) {
+    let head = head(out);
+    let (first, rest) = out.split_at_mut(head);
+    for (part, begin) in [(first, 0), (rest, head)] {
+        for (i, out) in part.iter_mut().enumerate() {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+            let i = f64::from((begin + i) as i32);
+            *out = value(i);
+        }
+    }
+}
+
+/// Writes one value throughout, in the widest stores: `fill` is not always compiled for these instructions.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 pub(super) fn level<T: Real>(out: &mut [T], value: T) {
-    // `fill` is not always compiled for these instructions.
-    for out in out {
-        *out = value;
-    }
+    by_index(out, |_| value);
 }
 
 /// Writes start + i·slope, computed in float64.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 pub(super) fn line<T: Real>(out: &mut [T], start: f64, slope: f64) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        *out = T::of(i * slope + start);
-    }
+    by_index(out, |i| T::of(i * slope + start));
 }
 
 /// Writes base + rise·value for each value.
@@ -169,13 +229,17 @@ pub(super) fn curve_f32<const TERMS: usize>(
 ) {
     // Without the instruction, mul_add is a slow call.
     let fused = target_cfg_f!(target_feature = "fma");
+    let head = head(out);
+    let (first, out) = out.split_at_mut(head);
     let (whole, rest) = out.as_chunks_mut();
-    let count = whole.len();
-    for (vector, out) in whole.iter_mut().enumerate() {
-        *out = vector_f32(16 * vector, hi, c, offset, rate, fused);
+    // What is beside whole vectors takes one vector more, not a step at a time.
+    if head > 0 {
+        first.copy_from_slice(&vector_f32(0, hi, c, offset, rate, fused)[..head]);
     }
-    // What is left takes one vector more, not a step at a time.
-    let last = vector_f32(16 * count, hi, c, offset, rate, fused);
+    for (vector, out) in whole.iter_mut().enumerate() {
+        *out = vector_f32(head + 16 * vector, hi, c, offset, rate, fused);
+    }
+    let last = vector_f32(head + 16 * whole.len(), hi, c, offset, rate, fused);
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
@@ -194,19 +258,7 @@ fn vector_f32<const TERMS: usize>(
     for (lane, value) in values.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_precision_loss)]
         let i = (first + lane) as i32 as f32;
-        let mut p = c[TERMS - 1];
-        if fused {
-            let s = i.mul_add(rate, offset);
-            for k in (0..TERMS - 1).rev() {
-                p = p.mul_add(s, c[k]);
-            }
-        } else {
-            let s = i * rate + offset;
-            for k in (0..TERMS - 1).rev() {
-                p = p * s + c[k];
-            }
-        }
-        *value = hi + p;
+        *value = hi + polynomial(i.times(rate, offset, fused), c, fused);
     }
     values
 }
@@ -219,21 +271,6 @@ pub(super) fn curve_f64<T: Real, const TERMS: usize>(
     offset: f64,
     rate: f64,
 ) {
-    for (i, out) in out.iter_mut().enumerate() {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let i = f64::from(i as i32);
-        let mut p = c[TERMS - 1];
-        if target_cfg_f!(target_feature = "fma") {
-            let s = i.mul_add(rate, offset);
-            for k in (0..TERMS - 1).rev() {
-                p = p.mul_add(s, c[k]);
-            }
-        } else {
-            let s = i * rate + offset;
-            for k in (0..TERMS - 1).rev() {
-                p = p * s + c[k];
-            }
-        }
-        *out = T::of(p);
-    }
+    let fused = target_cfg_f!(target_feature = "fma");
+    by_index(out, |i| T::of(polynomial(i.times(rate, offset, fused), c, fused)));
 }

@@ -105,7 +105,7 @@ impl Powers {
 fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], powers: &Powers) {
     let fused = target_cfg_f!(target_feature = "fma");
     let limits = [T::of(powers.low), T::of(powers.high)];
-    let ways = ways::<T, LENGTH>(powers.growth());
+    let ways = ways::<T, LENGTH>(powers.growth(), 0);
     let mut binomials = [0.0; TERMS];
     let mut binomial = powers.rise;
     for k in 0..TERMS {

@@ -14,8 +14,6 @@ mod sealed {
     use super::{Expansion, Powers, Precision, Real, Wave};
 
     pub trait Kernels: Real {
-        /// Values in 64 bytes, what a vector store takes at most.
-        const LANES: usize;
         fn precisions() -> &'static [Precision; 2];
         fn is_finite(&self) -> bool;
         /// Writes numbers of float32 as they are, and says whether that is what a row is written in.
@@ -44,8 +42,6 @@ pub(super) fn even<T: Value>(out: &mut [T], series: &Expansion, offset: f64, rat
 }
 
 impl sealed::Kernels for f32 {
-    const LANES: usize = 16;
-
     fn precisions() -> &'static [Precision; 2] {
         &F32
     }
@@ -60,7 +56,7 @@ impl sealed::Kernels for f32 {
     }
 
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
-        wave.fill::<Self, 128, 32>(out)
+        wave.fill::<Self, 64, 32>(out)
     }
 
     fn powers(out: &mut [Self], powers: &Powers) -> usize {
@@ -84,8 +80,6 @@ impl sealed::Kernels for f32 {
 }
 
 impl sealed::Kernels for f64 {
-    const LANES: usize = 8;
-
     fn precisions() -> &'static [Precision; 2] {
         &F64
     }

@@ -14,16 +14,18 @@
 //!
 //! The tables are as long as the vector registers hold: a loop that loads nothing runs beside the stores. (A load may
 //! wait for a pending store whose address ends in the same 12 bits, and where memory is slow every address has one.)
+//!
+//! Whole vectors begin at 64 bytes of memory, since `NumPy`'s arrays begin 16 bytes after: a store that takes two lines costs 15 %
+//! of a row. A value still has the bits of its index alone: tables are turned by what lies before the first line, and a block's
+//! last vector has the next block's terms in its last lanes.
 
 // An index is what the compiler turns into vectors, here where nothing else is inlined.
 #![allow(clippy::needless_range_loop)]
 
-use std::mem::replace;
-
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, polynomial, split, ways, within};
+use super::kernels::{Real, head, in_blocks, polynomial, split, ways, within};
 
 /// Powers of w in a block of tanh: what is left out is below 5·10⁻⁹ of the curve's height.
 const TERMS: usize = 6;
@@ -105,7 +107,8 @@ fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let span = LENGTH as f64 * wave.turn();
     let limits = wave.limits();
     let cosine = wave.motion == Motion::Cosine;
-    let (mut falls, mut sines) = (ways::<T, LENGTH>(wave.turn()), [T::ZERO; LENGTH]);
+    let head = head(out);
+    let (mut falls, mut sines) = (ways::<T, LENGTH>(wave.turn(), head), [T::ZERO; LENGTH]);
     if cosine {
         for i in 0..LENGTH {
             let (x, square) = (falls[i], falls[i] * falls[i]);
@@ -123,38 +126,16 @@ fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
         let centre = wave.place((part * T::TURNS * LENGTH + LENGTH / 2) as f64);
         let (sin, cos) = if cosine { centre.sin_cos() } else { (0.0, centre.exp()) };
         let (mut sin, mut cos) = (wave.amplitude * sin, wave.amplitude * cos);
-        let mut block = || {
+        let terms = || {
             let (hi, lo) = split(wave.mean + cos);
             let terms = [hi, lo, T::of(cos), T::of(-sin)];
             (sin, cos) = (sin * turn_cos + cos * turn_sin, cos * turn_cos - sin * turn_sin);
             terms
         };
-        let (blocks, rest) = out.as_chunks_mut::<LENGTH>();
-        for out in blocks {
-            wave_block(out, falls, sines, block(), limits, fused);
-        }
-        if !rest.is_empty() {
-            let mut last = [T::ZERO; LENGTH];
-            wave_block(&mut last, falls, sines, block(), limits, fused);
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
-    }
-}
-
-/// hi + falling·fall + rising·sine + lo.
-#[allow(clippy::inline_always)]
-#[inline(always)]
-fn wave_block<T: Real, const LENGTH: usize>(
-    out: &mut [T; LENGTH],
-    falls: [T; LENGTH],
-    sines: [T; LENGTH],
-    [hi, lo, falling, rising]: [T; 4],
-    limits: [T; 2],
-    fused: bool,
-) {
-    for i in 0..LENGTH {
-        let small = falls[i].times(falling, sines[i].times(rising, lo, fused), fused);
-        out[i] = within(hi + small, limits);
+        in_blocks::<T, LENGTH, 4>(out, head, terms, |i, [hi, lo, falling, rising]| {
+            let small = falls[i].times(falling, sines[i].times(rising, lo, fused), fused);
+            within(hi + small, limits)
+        });
     }
 }
 
@@ -164,55 +145,28 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let fused = target_cfg_f!(target_feature = "fma");
     let span = LENGTH as f64 * wave.turn();
     let limits = wave.limits();
-    let mut tangents = ways::<T, LENGTH>(wave.turn());
+    let head = head(out);
+    let mut tangents = ways::<T, LENGTH>(wave.turn(), head);
     for i in 0..LENGTH {
         let (x, square) = (tangents[i], tangents[i] * tangents[i]);
         tangents[i] = x * square * polynomial(square, T::TANGENT, fused) + x;
     }
     let (turn, mut t) = (span.tanh(), wave.place((LENGTH / 2) as f64).tanh());
-    let mut block = || {
+    let terms = || {
         let (hi, lo) = split(wave.mean + wave.amplitude * t);
+        let mut terms = [hi; 2 + TERMS];
+        terms[1] = lo;
         let mut term = wave.amplitude * (1.0 - t * t);
-        let mut c = [T::ZERO; TERMS];
-        for c in &mut c {
+        for c in &mut terms[2..] {
             *c = T::of(term);
             term *= -t;
         }
         t = (t + turn) / (1.0 + t * turn);
-        (hi, lo, c)
+        terms
     };
-    // A block's terms are found while the one before it is written: the division is waited for by nobody.
-    let mut ahead = block();
-    let (blocks, rest) = out.as_chunks_mut::<LENGTH>();
-    for out in blocks {
-        let now = replace(&mut ahead, block());
-        tanh_block(out, tangents, now, limits, fused);
-    }
-    if !rest.is_empty() {
-        let mut last = [T::ZERO; LENGTH];
-        tanh_block(&mut last, tangents, ahead, limits, fused);
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
-}
-
-/// hi + lo + c₀w + c₁w² + ….
-#[allow(clippy::inline_always)]
-#[inline(always)]
-fn tanh_block<T: Real, const LENGTH: usize>(
-    out: &mut [T; LENGTH],
-    tangents: [T; LENGTH],
-    (hi, lo, c): (T, T, [T; TERMS]),
-    limits: [T; 2],
-    fused: bool,
-) {
-    for i in 0..LENGTH {
-        let w = tangents[i];
-        let mut p = c[TERMS - 1];
-        for k in (0..TERMS - 1).rev() {
-            p = p.times(w, c[k], fused);
-        }
-        out[i] = within(hi + p.times(w, lo, fused), limits);
-    }
+    in_blocks::<T, LENGTH, { 2 + TERMS }>(out, head, terms, |i, [hi, small @ ..]| {
+        within(hi + polynomial(tangents[i], &small, fused), limits)
+    });
 }
 
 /// Hyperbolic tangents as logistic curves: mean + amplitude·tanh z = low end + height/(1 + exp −2z).
@@ -221,7 +175,8 @@ fn logistic<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let fused = target_cfg_f!(target_feature = "fma");
     let limits = wave.limits();
     let (base, height) = (T::of(wave.mean + wave.amplitude), T::of(-2.0 * wave.amplitude));
-    let mut growths = ways::<T, LENGTH>(2.0 * wave.turn());
+    let head = head(out);
+    let mut growths = ways::<T, LENGTH>(2.0 * wave.turn(), head);
     for i in 0..LENGTH {
         let x = growths[i];
         growths[i] = x * x * polynomial(x, T::EXPONENTIAL, fused) + x + T::of(1.0);
@@ -229,15 +184,13 @@ fn logistic<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let turn = (2.0 * LENGTH as f64 * wave.turn()).exp();
     for (part, out) in out.chunks_mut(T::TURNS * LENGTH).enumerate() {
         let mut centre = (2.0 * wave.place((part * T::TURNS * LENGTH + LENGTH / 2) as f64)).exp();
-        for out in out.chunks_mut(LENGTH) {
-            let mut values = [T::ZERO; LENGTH];
+        let terms = || {
             let grown = T::of(centre);
-            for i in 0..LENGTH {
-                let share = height / growths[i].times(grown, T::of(1.0), fused);
-                values[i] = within(base + share, limits);
-            }
-            out.copy_from_slice(&values[..out.len()]);
             centre *= turn;
-        }
+            [grown]
+        };
+        in_blocks::<T, LENGTH, 1>(out, head, terms, |i, [grown]| {
+            within(base + height / growths[i].times(grown, T::of(1.0), fused), limits)
+        });
     }
 }
