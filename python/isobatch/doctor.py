@@ -1,7 +1,5 @@
 """Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Shows our values in a notebook's cells. The values know nothing of it: IPython is told their types by name, and asks `isobatch.report`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 TYPES = (

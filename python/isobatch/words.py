@@ -1,7 +1,5 @@
 """Numbers, names and values as people write them."""
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

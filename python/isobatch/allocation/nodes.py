@@ -1,7 +1,5 @@
 """The pool: its nodes in kinds, the counts that fit them, and what each job holds of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Which nodes: whole nodes first, then best fit; who keeps its GPUs keeps its nodes, and no more nodes are vacated than the space asks
 for."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property

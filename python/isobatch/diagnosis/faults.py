@@ -1,7 +1,5 @@
 """Explains a figure that is off by its most likely cause. Numbers in, a diagnosis out: no process, no model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ times of bare all-reduces by size. :func:`calibrate` fits all constants at once,
 outliers hardly move, and says which constants the measurements do not tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

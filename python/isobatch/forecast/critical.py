@@ -3,8 +3,6 @@
 "Critical batch" has several definitions; everything here says which it means.
 """
 
-from __future__ import annotations
-
 import math
 
 import msgspec

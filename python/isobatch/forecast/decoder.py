@@ -6,8 +6,6 @@ mask not taken off. Activations are counted as in Korthikanti et al. 2022 (arXiv
 sample, and 5·a·s² more where the attention's scores are kept.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ They come from other people's data and architectures. Each value carries its for
 where the constants were taken from a secondary account and not from the paper.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias

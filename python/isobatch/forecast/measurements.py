@@ -1,7 +1,5 @@
 """Measurements: step times of some shapes and splits, and times of bare all-reduces by size, as validators' reports hold them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

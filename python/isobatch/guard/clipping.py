@@ -1,7 +1,5 @@
 """Measures gradients between the backward and the step: what clips them, and what else the script does to them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

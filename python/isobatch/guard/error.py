@@ -1,7 +1,5 @@
 """The guard's error, and what to do about it. Without torch: a launcher can catch it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from isobatch.diagnosis.causes import Cause, Diagnosis

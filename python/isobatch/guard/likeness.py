@@ -1,7 +1,5 @@
 """Measures how a gradient is like a reference: how many times as large, and how much of it points elsewhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Checks micro-batches and samples: how many in every step, whose in the first steps, and an epoch's coverage."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

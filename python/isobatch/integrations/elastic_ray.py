@@ -1,7 +1,5 @@
 """An elastic run in Ray Train, with a `ScalingConfig(num_workers=(least, most))` to start the workers again in other numbers."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan's learning rate for Lightning, and an elastic run in its Trainer: its own resume, on another number of processes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

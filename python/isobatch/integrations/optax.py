@@ -1,7 +1,5 @@
 """A plan's learning rate as an optax schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from isobatch.planning.plan import Plan, refuse_no_plan

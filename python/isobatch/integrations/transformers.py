@@ -1,7 +1,5 @@
 """A plan's learning rate for the Trainer of transformers, and an elastic run in it: its own resume, on another number of processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

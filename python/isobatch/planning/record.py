@@ -1,7 +1,5 @@
 """The record under all parts of planning: what was asked, and what the core made of it."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, cast
 
 import msgspec

@@ -5,8 +5,6 @@ worked out again, which takes microseconds, and compared. What a profile gave (t
 worked out without it, and another version may count otherwise: there the values must agree with each other.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 has their legal values. Nothing heavy is imported here, since `isobatch --help` reads it.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import (

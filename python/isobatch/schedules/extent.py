@@ -1,7 +1,5 @@
 """Facts of a form without evaluating it: its clock, where it turns, where it ends, and its description."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TypeAlias

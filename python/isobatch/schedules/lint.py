@@ -1,7 +1,5 @@
 """Oddities of a schedule: each ran for days before anybody noticed."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Detects the tool of a file, by keys of that tool alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple

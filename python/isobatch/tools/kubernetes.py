@@ -1,7 +1,5 @@
 """The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and its nodes and processes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

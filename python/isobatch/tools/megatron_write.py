@@ -1,7 +1,5 @@
 """Plans as Megatron's arguments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

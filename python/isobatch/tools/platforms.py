@@ -1,7 +1,5 @@
 """Writes the GPU counts at which a job has a plan as the tables that platforms take."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The measured figures of a validation, part by part, as the report has them."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -1,7 +1,5 @@
 """Starts the ranks of a validation on this host, by torchrun's own API."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import logging

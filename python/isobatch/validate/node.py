@@ -3,8 +3,6 @@
 Each check runs in a process of its own, which is ended when its time is over: a driver that hangs does not hold the job's start.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import os

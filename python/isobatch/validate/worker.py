@@ -1,7 +1,5 @@
 """The whole of a validation, as each rank runs it: all claims in turn."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

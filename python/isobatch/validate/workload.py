@@ -1,7 +1,5 @@
 """The training step to validate: built in, or the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Deals the samples of each step to the replicas: the same steps at every number of replicas, in PlanSampler and ElasticRun alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`GlobalLoader`: micro-batches whose steps have the same samples at every number of ranks, for any loop or trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, TypeAlias
 

@@ -1,7 +1,5 @@
 """The micro-batches of a plan, as a distributed batch sampler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sized
 from typing import Any, NamedTuple, cast
 

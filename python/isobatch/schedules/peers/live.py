@@ -1,7 +1,5 @@
 """Reading a live torch or transformers scheduler."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

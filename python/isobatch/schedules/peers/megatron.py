@@ -1,7 +1,5 @@
 """Megatron-LM's learning rate, by the arguments of its OptimizerParamScheduler."""
 
-from __future__ import annotations
-
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules.form import Cosine, Exponential, Inner, Power, Reciprocal, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, choice, length, lone, rate, span

@@ -1,7 +1,5 @@
 """optax's schedule functions, under their own names and arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

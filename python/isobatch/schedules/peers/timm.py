@@ -5,8 +5,6 @@ random, and its plateau scheduler, being driven by data, are no schedules. Cycle
 logarithm as timm does, which misses restarts at large counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from isobatch.errors import must_be

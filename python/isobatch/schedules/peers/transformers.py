@@ -1,7 +1,5 @@
 """transformers.get_scheduler: its names and arguments, with `lr` in the optimizer's place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bash's arithmetic: signed 64-bit whole numbers, with the operators and precedence of C, and `**`."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Conditions: `[ … ]`, `test` and `[[ … ]]`. None where only the run knows the answer."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

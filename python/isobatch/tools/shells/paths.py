@@ -1,7 +1,5 @@
 """The ways that a run may take where only it knows which: the conditions on them, and where they meet again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Words of a shell script: quotes, continuations and expansions, character by character."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from typing import NoReturn

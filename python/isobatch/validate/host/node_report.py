@@ -1,7 +1,5 @@
 """How one node is checked, and what was found: options, thresholds, the report, and the list of nodes that are unfit. No torch."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

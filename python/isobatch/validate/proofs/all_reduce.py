@@ -1,7 +1,5 @@
 """The all-reduce as nccl-tests defines it: every sum right, and the bandwidth against what was expected."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from functools import cache

@@ -1,7 +1,5 @@
 """The gradient of the plan's step, and the weights after it, against one process on the same samples."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

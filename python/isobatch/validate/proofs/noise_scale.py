@@ -1,7 +1,5 @@
 """The gradient noise scale, free of charge: DDP has the local gradient before the all-reduce and the averaged one after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

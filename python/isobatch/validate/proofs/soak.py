@@ -4,8 +4,6 @@ The weights stay, so that the step can be computed again at any time: each rank'
 name the rank and its GPU, and those after it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

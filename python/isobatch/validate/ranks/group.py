@@ -1,7 +1,5 @@
 """The processes of one validation: what they are, how they meet, and how they time some work together."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Notices a process of a validation that is gone, hangs or has failed, by name."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -4,8 +4,6 @@ CUDA does not work in a fork of a process that has so much as asked it whether i
 later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, it stays unspoiled. And torch's own rendezvous listens on
 all interfaces, where anybody who reaches the port can write into it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

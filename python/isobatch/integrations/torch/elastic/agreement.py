@@ -1,7 +1,5 @@
 """Agreements of all ranks: at the start on the same plan, at each step on stopping (signals included) and on counts."""
 
-from __future__ import annotations
-
 import math
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A run's state from the rank that is furthest to those behind: read whole, put in place, and compared by checksums."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

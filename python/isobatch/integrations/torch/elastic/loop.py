@@ -1,7 +1,5 @@
 """The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 

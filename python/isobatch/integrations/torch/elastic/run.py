@@ -1,7 +1,5 @@
 """`ElasticRun`: a training run that goes on at another number of GPUs, and stays the run that it was."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta

@@ -1,8 +1,6 @@
 """The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan), and the plan that follows
 from it, whose run is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / batch⌉ steps."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The store of a run that survives its ranks, in a process that trains nothing; and by what a rank is known to live."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

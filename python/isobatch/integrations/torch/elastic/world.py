@@ -1,7 +1,5 @@
 """The world of a run: this process's rank, and its replica."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from typing import Any, NamedTuple
