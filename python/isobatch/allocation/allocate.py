@@ -1,7 +1,5 @@
 """One call that divides a pool of GPUs over jobs, and its answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The answer: its rows, the order of its changes, why GPUs are idle, and why a job has no more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The steps from the values of every count of every job to a division that has its place on nodes."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from itertools import chain
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The jobs: what each may have, and how fast it is on every count that it may have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

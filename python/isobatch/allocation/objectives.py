@@ -1,7 +1,5 @@
 """What a division is worth: for each objective the value of a job on each count, of one that waits, and of all together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What can be wrong with a training, in words, and what to do about it. No process, no model."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import msgspec
@@ -17,7 +15,7 @@ class Cause(StrEnum):
     text: str
     advice: str
 
-    def __new__(cls, value: str, text: str, advice: str) -> Cause:
+    def __new__(cls, value: str, text: str, advice: str) -> "Cause":
         """A member of that value."""
         member = str.__new__(cls, value)
         member._value_, member.text, member.advice = value, text, advice
@@ -413,7 +411,7 @@ class Cause(StrEnum):
         "leave the GPU out and test it with `dcgmi diag -r 4` (DCGM); if all ranks differ, look for a kernel that is not deterministic",
     )
 
-    def likely(self, detail: str = "") -> Diagnosis:
+    def likely(self, detail: str = "") -> "Diagnosis":
         """Returns this cause alone, with the detail that makes it concrete.
 
         >>> Cause.SUMMED_LOSS.likely("8×").text

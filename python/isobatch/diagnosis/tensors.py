@@ -1,7 +1,5 @@
 """Tensors and batches: pieces, how far some are from others, checksums over their bits, number formats, and what a loss does over a batch."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
@@ -112,7 +110,7 @@ class Difference(NamedTuple):
     ratio: float
     residual: float
 
-    def after(self, other: Difference) -> Difference:
+    def after(self, other: "Difference") -> "Difference":
         """Combines it with the reference's own difference: the larger error, and both factors."""
         return Difference(
             max(self.error, other.error), self.ratio * other.ratio, max(self.residual, other.residual)

@@ -1,7 +1,5 @@
 """The rows of a fleet: jobs and clusters that meet, and their plans, whole or block by block."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,7 +78,7 @@ class Fleet:
     def _tables(self) -> tuple[_Crossing, _Crossing]:
         return (self.jobs.rows, self.jobs.fields), (self.clusters.rows, self.clusters.fields)
 
-    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> Fleet:
+    def chosen(self, workloads: _core.Workloads, select: str, top: int) -> "Fleet":
         """Returns the best rows of each job, best first."""
         jobs, clusters, places = _core.choose_rows(
             *self._tables, self.settings, self.pairs, workloads, select, top
@@ -136,7 +134,7 @@ class Fleet:
             return str(missing(field, f"it must be {legal}"))
         return f"{field} must be {legal}"
 
-    def blocks(self, rows: int) -> Iterator[Fleet]:
+    def blocks(self, rows: int) -> "Iterator[Fleet]":
         """Divides it into fleets of about this many rows, at least one, with the same result together."""
         if self.rows == 0:
             yield self
@@ -318,7 +316,7 @@ class Summary(msgspec.Struct):
         self.rows += len(status)
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
-    def merge(self, other: Summary) -> None:
+    def merge(self, other: "Summary") -> None:
         """Adds the counts of another."""
         self.rows += other.rows
         self.feasible += other.feasible

@@ -4,8 +4,6 @@ What is guessed has a range, and a constant's error covers it: the share of the 
 kernels keep beside what must be kept. `Estimate.missing` says what is not in it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args

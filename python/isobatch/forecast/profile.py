@@ -10,8 +10,6 @@ of the gradient in place of Pollux's line in the number of replicas, and a lead 
     step          T = (a − 1)·x + ℓx + (((1 − ℓ)x)^γ + s^γ)^(1/γ) + update
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -167,7 +165,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Profile:
+    def load(cls, path: str | os.PathLike[str]) -> "Profile":
         """Reads a profile. Raises InputError, naming the file, for one that is not readable."""
         try:
             return msgspec.json.decode(read_whole(path), type=cls)
@@ -194,7 +192,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         workload: str = "",
         gpu: str | None = None,
         link: str | None = None,
-    ) -> Profile:
+    ) -> "Profile":
         """Estimates a profile from the model's size and data sheets, every constant marked as an estimate.
 
         ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer), ``gpu_tflops`` is

@@ -5,8 +5,6 @@ its own of each step, from before DDP averages it, and looks at none of them: on
 the same on all ranks, so they agree, without a word, that there is something to ask: whose own were bad first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The optimizer: its parameters, settings and state at the first step, and the learning rate of every group at every step."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from typing import Any, NamedTuple, cast

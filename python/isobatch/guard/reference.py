@@ -4,8 +4,6 @@ With the script's random numbers dropout is no disturbance: what differs is the 
 between loader and model: then no reference can be computed from the loader's.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -57,7 +55,7 @@ class ModelInputs:
         self._own = set[Digest]()
         self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
 
-    def __deepcopy__(self, _: Any) -> ModelInputs:
+    def __deepcopy__(self, _: Any) -> "ModelInputs":
         return self  # the hook of a model's copy: it asks for nothing of its own
 
     def remove(self) -> None:

@@ -1,7 +1,5 @@
 """The common ground of all checks: the plan, the other ranks, the training's step, and the wrapper around its model."""
 
-from __future__ import annotations
-
 import time
 import uuid
 import warnings

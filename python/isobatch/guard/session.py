@@ -1,7 +1,5 @@
 """Puts the checks into a training script, and runs them in turn."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -59,7 +57,7 @@ class Guard:
         start_step: int | None = None,
         process_group: dist.ProcessGroup | None = None,
         owner: Owner | None = None,
-    ) -> Guard:
+    ) -> "Guard":
         """Checks model, optimizer and loader before the first step, and takes its place in the loop.
 
         Args:
@@ -113,7 +111,7 @@ class Guard:
         ]
         return self
 
-    def __deepcopy__(self, _: Any) -> Guard:
+    def __deepcopy__(self, _: Any) -> "Guard":
         """Returns itself: a copy of a model under guard, such as an average of its weights, is not guarded."""
         return self
 

@@ -1,7 +1,5 @@
 """Puts the guard into trainers with a loop of their own: Lightning's and transformers'."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, Literal, NamedTuple
 

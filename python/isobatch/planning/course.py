@@ -15,8 +15,6 @@ epoch, and that step, which may be smaller, takes the rest. Everywhere else it c
 batches of them, as Megatron counts; under AdaScale by what a sample is worth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -94,7 +92,7 @@ def _stages(plan: PlanRecord, at: Position) -> Iterator[Stage]:
 class _Leg:
     """A part of the run under one plan, from an optimizer step on."""
 
-    def __init__(self, plan: PlanRecord, at: Position, clock: Fraction, course: Course) -> None:
+    def __init__(self, plan: PlanRecord, at: Position, clock: Fraction, course: "Course") -> None:
         self.batch = plan.layout.effective_batch
         self.plan, self.step, self.clock, self.course = plan, at.step, clock, course
         self.samples, self.epoch, self.offset = at.samples, at.epoch, at.offset or 0

@@ -1,7 +1,5 @@
 """An infeasible plan: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice

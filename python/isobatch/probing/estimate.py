@@ -7,8 +7,6 @@ learning rates, so that what is common to them cancels. In each the best learnin
 and its neighbours over the logarithm of the learning rate. Of one seed nothing is known of how seeds differ: the interval is that of the parts alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -102,7 +100,7 @@ class Rates:
         means = resampled_means(self.losses, seed, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
-    def summary(self, batch: int, rule_lr: float, drawn: tuple[Floats, Floats]) -> BatchRates:
+    def summary(self, batch: int, rule_lr: float, drawn: tuple[Floats, Floats]) -> "BatchRates":
         """Summarizes the trials, with intervals from the resampled ones."""
         logs, means = drawn
         found = []

@@ -1,7 +1,5 @@
 """The hardware to plan for, and its common ground with a recipe: plain numbers, and errors that name the field that was meant."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Collection
@@ -44,7 +42,7 @@ class _Named(StructMeta):
                 raise
 
 
-def refuse_names(cls: type[Record], given: Collection[str]) -> None:
+def refuse_names(cls: "type[Record]", given: Collection[str]) -> None:
     """Refuses names of no field of a record, and names the missing fields.
 
     Raises:

@@ -1,7 +1,5 @@
 """The tuned recipe."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial

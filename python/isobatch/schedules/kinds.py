@@ -5,8 +5,6 @@ percent belong to a recipe's schedule text ("multistep(30ep, 60ep)"), which a pl
 tests/reference/schedules.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Many schedules × many steps, of schedules, plans or the columns of a fleet's table."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any

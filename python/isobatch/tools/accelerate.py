@@ -1,7 +1,5 @@
 """Accelerate's launcher configuration, which has the processes and little of the training, and loops of one's own around an Accelerator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from isobatch.errors import InputError

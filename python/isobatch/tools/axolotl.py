@@ -1,7 +1,5 @@
 """axolotl's YAML: names of its own for arguments of transformers' Trainer."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What each call in a Python script gives that configures a training, and the defaults of argparse and dataclasses."""
 
-from __future__ import annotations
-
 import ast
 import copy
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ name in it is ever looked up: each class and function becomes the same empty rec
 and does nothing else.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import re
@@ -113,7 +111,7 @@ class InertObject:
     arguments: tuple[Any, ...]
     attributes: dict[str, Any]
 
-    def __new__(cls, *arguments: Any, **_: Any) -> InertObject:
+    def __new__(cls, *arguments: Any, **_: Any) -> "InertObject":
         record = super().__new__(cls)
         record.arguments, record.attributes = arguments, {}
         return record
@@ -122,7 +120,7 @@ class InertObject:
         parts = state if isinstance(state, tuple) else (state,)
         self.attributes = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
 
-    def __call__(self, *arguments: Any, **_: Any) -> InertObject:
+    def __call__(self, *arguments: Any, **_: Any) -> "InertObject":
         return InertObject(*arguments)
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -1,7 +1,5 @@
 """Composer's and llm-foundry's YAML, with their time strings: 1ep, 4800ba, 2.5e9tok, 0.1dur."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """DeepSpeed's JSON. "auto" stands for what another program will fill in: it is not known here."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """detectron2's YAML."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes a plan as the file of a tool."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

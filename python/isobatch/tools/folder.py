@@ -1,7 +1,5 @@
 """A table of plans as a folder for each job."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

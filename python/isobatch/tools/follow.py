@@ -1,7 +1,5 @@
 """Follows a Python script without executing it, statement by statement: functions where they are called, and what a condition leaves open."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import operator

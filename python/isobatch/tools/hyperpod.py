@@ -1,7 +1,5 @@
 """SageMaker HyperPod's recipes with a `scale_config`, a row for each number of nodes: read, and each row checked on each instance type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

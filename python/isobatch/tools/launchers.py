@@ -2,8 +2,6 @@
 environment variables, and place the GPUs as nodes of processes. What they write ends where it starts on other GPUs than the plan's.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import zlib

@@ -1,7 +1,5 @@
 """LightningCLI's YAML: the Trainer's arguments, and what the module and the data take."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

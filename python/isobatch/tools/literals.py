@@ -1,7 +1,5 @@
 """The literals of a Python file, read from its syntax tree: what it assigns, and what its functions return. Nothing is executed."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import operator

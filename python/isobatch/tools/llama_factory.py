@@ -1,7 +1,5 @@
 """LLaMA-Factory's YAML: transformers' arguments, and its own of data and methods."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from isobatch.tools.page import SettingsPage

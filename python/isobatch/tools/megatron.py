@@ -1,7 +1,5 @@
 """Megatron's arguments, in a shell script or on a line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from isobatch.errors import InputError

@@ -1,7 +1,5 @@
 """mmengine's Python configurations (mmdetection, mmpretrain, mmsegmentation …), read as literals and never executed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own, and its launch by NPROC_PER_NODE and NNODES."""
 
-from __future__ import annotations
-
 import math
 
 from isobatch.tools.page import SettingsPage

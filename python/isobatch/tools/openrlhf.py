@@ -1,7 +1,5 @@
 """OpenRLHF's arguments, with dots (from 0.10.2) and flat (before): a step has `train.batch_size` samples over all GPUs, in RL completions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage, length, value_at

@@ -1,7 +1,5 @@
 """Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it gives."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -192,7 +190,7 @@ class SettingsPage:
             return False
         return (value.lower() if isinstance(value, str) else value) in (*_TRUE, 1)
 
-    def table(self, key: str) -> SettingsPage:
+    def table(self, key: str) -> "SettingsPage":
         """A table inside, as a page of its own."""
         value = value_at(self.settings, key)
         inner = value if isinstance(value, Mapping) else {}
@@ -273,7 +271,7 @@ class SettingsPage:
         elif key:
             self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
 
-    def interpolated(self) -> SettingsPage:
+    def interpolated(self) -> "SettingsPage":
         """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
 
         def fill(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """Reads files of other tools as the fields of a recipe, and asks for the rest."""
 
-from __future__ import annotations
-
 import operator
 import os
 import re

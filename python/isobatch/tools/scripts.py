@@ -2,8 +2,6 @@
 of their tool would have them. What is computed is said, with its line.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Any

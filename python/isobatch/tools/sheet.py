@@ -1,7 +1,5 @@
 """Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping

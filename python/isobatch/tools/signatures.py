@@ -1,7 +1,5 @@
 """The classes and methods of Python scripts that configure a training, and their arguments in order."""
 
-from __future__ import annotations
-
 import ast
 
 TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")

@@ -1,7 +1,5 @@
 """Slurm: a plan as an sbatch file, with a task on each node and torchrun in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

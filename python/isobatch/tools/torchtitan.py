@@ -1,7 +1,5 @@
 """torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most `max_steps_per_epoch`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError

@@ -1,7 +1,5 @@
 """What all tools on transformers' Trainer share: how its arguments are read and checked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is made of."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """ultralytics' args.yaml, left by every run in its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage, length

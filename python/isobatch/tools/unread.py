@@ -1,8 +1,6 @@
 """What a reader leaves in a file: settings that cannot matter, that matter and are not modelled, and that are not known here; and
 guesses at what a setting of anybody's script means, by its name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from isobatch.tools.page import SettingsPage, length

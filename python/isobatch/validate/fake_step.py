@@ -1,7 +1,5 @@
 """A training step on fake tensors, and a ledger of its living storages."""
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable
@@ -31,7 +29,7 @@ class FakeStep:
         self._dtype, self._clip_norm, self._device = AUTOCAST[precision], clip_norm, device
         self._ledger = _Ledger()
 
-    def __enter__(self) -> FakeStep:
+    def __enter__(self) -> "FakeStep":
         with contextlib.ExitStack() as stack:
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             work = call_factory(self._factory)

@@ -1,7 +1,5 @@
 """How to validate: what a command line or a call may set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """The plan's training step on this rank: the real DDP wrapper, accumulation, mixed precision, clipping."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc
@@ -293,7 +291,7 @@ class Training:
         """Samples in the largest micro-batch."""
         return max(map(max, self.sizes))
 
-    def shortened(self, count: int) -> Training:
+    def shortened(self, count: int) -> "Training":
         """Returns the same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
         ragged plan has smaller."""
         count = max(2, count)
@@ -301,7 +299,7 @@ class Training:
             [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
         )
 
-    def of_sizes(self, sizes: list[list[int]]) -> Training:
+    def of_sizes(self, sizes: list[list[int]]) -> "Training":
         """Returns the same training with other micro-batches, by rank."""
         other = copy.copy(self)
         other.sizes, other.batch = sizes, sum(map(sum, sizes))

@@ -1,7 +1,5 @@
 """One validation under way: what is validated, what earlier proofs have found for later ones, and what a proof declares."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

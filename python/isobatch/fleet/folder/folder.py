@@ -9,8 +9,6 @@ gets its place, so that no run leaves a file that none of its receipts knows: on
 which the last may be ahead of their files, and what is in `_partial/`, which the next one removes. One run at a time holds the folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -85,7 +83,7 @@ class Folder:
     base: str
 
     @classmethod
-    def at(cls, path: str) -> Folder:
+    def at(cls, path: str) -> "Folder":
         """Returns the folder of a path or URL; it need not be there yet."""
         fs, base = location(path)
         return cls(fs, base.rstrip("/"))

@@ -1,7 +1,5 @@
 """The parts of a fleet in files: each a file of jobs, or some row groups of a large Parquet file."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +48,7 @@ class Part(msgspec.Struct, frozen=True):
     number: int | None = 0
     """What jobs without ids are numbered from, the rows of the fleet before it; None where these are not known."""
 
-    def same_as(self, other: Part) -> bool:
+    def same_as(self, other: "Part") -> bool:
         """Whether both are the same piece of work, but for the file's place and time."""
         return msgspec.structs.replace(other, file=self.file, modified=self.modified) == self
 

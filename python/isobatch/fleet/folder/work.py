@@ -1,7 +1,5 @@
 """Parts of a fleet: read and planned block by block, written whole, their receipts left beside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -147,7 +145,7 @@ def _plans(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
     return ((fleet, *fleet.plan_with_status()) for fleet in fleets)
 
 
-def _plan_part_blocks(work: Work, part: Part) -> Iterator[PlannedBlock]:
+def _plan_part_blocks(work: "Work", part: Part) -> Iterator[PlannedBlock]:
     """Plans the blocks of a part. Of a single one nothing can overlap, and two threads would cost more than a thousand rows."""
     found = read_part(work.query, work.fs, part, work.schema, part.number)
     if part.rows is None:

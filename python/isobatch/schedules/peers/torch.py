@@ -5,8 +5,6 @@ classes multiply the last learning rate by a ratio at every step and drift. Clas
 (ReduceLROnPlateau) or take a function (LambdaLR, MultiplicativeLR) are no schedules; `table` holds what they printed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Commands of bash itself that change what follows: `export`, `set`, `shift`, `read` …"""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Follows a script as bash would, but starts nothing: each command is written down with the words that it would get. Where only the run
 knows which way it goes, both are followed, and what differs behind them is not known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

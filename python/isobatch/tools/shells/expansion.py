@@ -1,7 +1,5 @@
 """What a word becomes: parameters, computations, the splitting at blanks. What depends on the run becomes a mark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

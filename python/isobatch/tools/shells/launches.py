@@ -1,7 +1,5 @@
 """The commands that a script starts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple

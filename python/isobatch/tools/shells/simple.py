@@ -1,7 +1,5 @@
 """Simple commands: words, assignments, redirections and here-documents."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 

@@ -4,8 +4,6 @@ Written after the Shell Command Language of POSIX and bash's manual. A text that
 launch scripts have (bench/results/shells.md).
 """
 
-from __future__ import annotations
-
 import re
 
 from isobatch.tools.shells import tree

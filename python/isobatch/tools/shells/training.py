@@ -1,7 +1,5 @@
 """The training command of a shell script, and its flags."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

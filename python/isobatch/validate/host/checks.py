@@ -1,7 +1,5 @@
 """The hosts' own state: their GPUs and kernel's logs, before anything is connected and while all the rest ran."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mode

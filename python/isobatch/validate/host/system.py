@@ -1,7 +1,5 @@
 """A check's result, and the errors of GPUs (XID) in a host's kernel log. No tool is needed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -57,7 +55,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[HostFault, ...] = ()
     seen: str = ""
 
-    def short(self) -> CheckResult:
+    def short(self) -> "CheckResult":
         """Cuts it to as much as travels."""
         cut = tuple(
             msgspec.structs.replace(one, text=one.text[:MAX_CHARACTERS])

@@ -1,7 +1,5 @@
 """An epoch of the plan, by the real sampler and the real loader; a ramp stage by stage."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, NamedTuple

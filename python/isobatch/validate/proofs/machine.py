@@ -3,8 +3,6 @@
 Ranks are compared by windows of time in which all do the same work at once; links between nodes by pairs that send to each other.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

@@ -1,7 +1,5 @@
 """A step's memory: its peak, whether it fits, the largest micro-batch to fit, and whether there is room for a proof."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -82,7 +80,7 @@ class PeakMemory:
         self.left: int | None = None
         self._sampler: _Sampler | None = None
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
             with contextlib.suppress(OSError, AttributeError):  # glibc has it
                 # Gives back what the C library keeps of freed memory: else every size is at the largest one's peak.

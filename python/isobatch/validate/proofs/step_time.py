@@ -1,7 +1,5 @@
 """How long the plan's step takes, alone and with its all-reduce; its time and memory against their forecasts."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable
@@ -44,7 +42,7 @@ def spread(samples: list[float]) -> float:
     return float((high - low) / 2 / statistics.median(samples))
 
 
-def micro_batch_table(works: Works, seconds: float, largest: int) -> list[MicroBatchTimes]:
+def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[MicroBatchTimes]:
     """Measures time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
     forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
     training = works.training
