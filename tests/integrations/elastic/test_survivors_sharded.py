@@ -205,11 +205,12 @@ def state(monkeypatch):
     def mesh(*_):
         return dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 
-    def make(**extra):
+    def make(unfolded=True, **extra):
         net = torch.nn.Sequential(Counting())
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
         made = sharding.ShardedState(net, optimizer, extra, surviving.shard, 2)
-        made.unfold(2.0, 2.0)
+        if unfolded:
+            made.unfold(2.0, 2.0)
         return made
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
@@ -254,6 +255,29 @@ def test_a_loss_before_shards_are_unfolded_leaves_them(state, monkeypatch, fails
     held.unfold(2.0, 2.0)
     assert held.checksum() == checksum
     assert held.net[0].seen == 5
+
+
+def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state, monkeypatch):
+    def values():
+        return [*held.net.parameters(), *(one["exp_avg"] for one in held.optimizer.state.values())]
+
+    held = state(unfolded=False)
+    trained(held)  # As where a checkpoint was loaded.
+    whole = [value.detach().clone() for value in values()]
+
+    def lost(net, mesh):
+        surviving.fully_shard(net[0], mesh=mesh)
+        raise RuntimeError("gloo: the connection was closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(held, "_shard", lost)
+        with pytest.raises(RuntimeError, match="closed"):
+            held.unfold(2.0, 2.0)
+    held.fold()
+    held.unfold(2.0, 2.0)
+    assert all(torch.equal(a[:2], b.to_local()) for a, b in zip(whole, values(), strict=True))
+    assert held.net[0].seen == 5
+    assert held.net[0].again is held.net[0].seen
 
 
 class Shadow:

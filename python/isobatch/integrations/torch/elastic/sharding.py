@@ -56,6 +56,7 @@ class ShardedState(TrainingState):
         self._place = 0
         self._folded: Any = None
         self._sharded: dict[str, Any] = {}
+        self._whole: dict[str, Any] = {}  # Parameters and buffers until all are sharded for the first time.
         self._prepared: tuple[int, Any] | None = None
 
     def description(self) -> dict[str, Any]:
@@ -89,6 +90,9 @@ class ShardedState(TrainingState):
         self._mesh = _mesh(self.shards, self.device.type, lease, timeout)
         if folded is not None:
             _become(self.net, deepcopy(self._plain))
+        else:
+            parts = self.net.named_parameters, self.net.named_buffers
+            self._whole = {name: one for part in parts for name, one in part(remove_duplicate=False)}
         self._shard(self.net, self._mesh)
         for name, parameter in self.net.named_parameters():
             if not isinstance(parameter, DTensor) or parameter.device_mesh != self._mesh:
@@ -107,21 +111,24 @@ class ShardedState(TrainingState):
             if states is not None:
                 self.optimizer.load_state_dict(states)
         self._sharded = dict(self.net.named_parameters(remove_duplicate=False))
-        self._place, self._folded = place, None
+        self._place, self._folded, self._whole = place, None, {}
 
     def fold(self) -> None:
         """Lets go of the crew's mesh: all that is left is this rank's shards."""
         if self._mesh is None:
             return
-        if self._folded is None:  # Else a loss came before they were unfolded.
+        if self._folded is None and not self._whole:  # Else a loss came before they were unfolded.
             buffers = dict(self.net.named_buffers(remove_duplicate=False))
             # A pass that was cut off has parameters of whole layers in their place, so the shards are those of the beginning.
             self.extras()
             self._folded = self.pack([buffers, self._sharded, self.optimizer.state_dict()])
         self._sharded = {}
         _become(self.net, deepcopy(self._plain))
-        self._set_parameters(dict(self.net.named_parameters()))
-        self.optimizer.state.clear()
+        if self._whole:
+            self._put(self._whole)
+        else:
+            self._set_parameters(dict(self.net.named_parameters()))
+            self.optimizer.state.clear()
         getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call] # It has meshes of crews before, which are equal to later ones.
@@ -154,9 +161,13 @@ class ShardedState(TrainingState):
                 made[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
             values[name] = made[id(parameter)]
         self.net.load_state_dict(values, strict=False, assign=True)
-        for name, buffer in buffers.items():  # load_state_dict passes over those that are not persistent.
+        self._put(buffers)  # load_state_dict passes over those that are not persistent.
+
+    def _put(self, tensors: Mapping[str, Any]) -> None:
+        """Gives the network parameters or buffers as they are."""
+        for name, tensor in tensors.items():
             module, _, own = name.rpartition(".")
-            setattr(self.net.get_submodule(module), own, buffer)
+            setattr(self.net.get_submodule(module), own, tensor)
 
     def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Gives the optimizer the network's parameters; their states move with them."""
