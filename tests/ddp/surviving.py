@@ -5,8 +5,8 @@ python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of the run), kills (a step and a place
 in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with crew:`), workers, pause (seconds a step), check (ask for the
 state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard), clip
-(the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), fails (a step
-in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
+(the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), tears (a step
+that an error interrupts when half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
 ends), netns (the network namespace to be in).
 """
 
@@ -35,9 +35,27 @@ from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
 
-PLACES = ("forward", "between", "reduced", "applied", "scheduled", "end")
+PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
 SETTINGS = {"max_micro_batch": 3, "split": "uneven"}
+
+
+class ByHalves(torch.optim.AdamW):
+    """Applies a step to the first half of the parameters, then to the other."""
+
+    between = staticmethod(lambda: None)
+
+    def step(self, closure=None):
+        (group,) = whole = self.param_groups
+        half = len(group["params"]) // 2
+        try:
+            self.param_groups = [{**group, "params": group["params"][:half]}]
+            super().step()
+            self.between()
+            self.param_groups = [{**group, "params": group["params"][half:]}]
+            super().step()
+        finally:
+            self.param_groups = whole
 
 
 class Averages:
@@ -69,7 +87,7 @@ def made(seed: int = 0, device: torch.device | str = "cpu"):
     net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).to(
         device
     )
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, foreach=False)
+    optimizer = ByHalves(net.parameters(), lr=0.01, foreach=False)
     return data, net, optimizer, Averages(net)
 
 
@@ -149,6 +167,13 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             say(kill=where, step=step)
             os.kill(os.getpid(), getattr(signal, options.get("signal", "SIGKILL")))
 
+    def torn() -> None:
+        at(step.number, "applying")
+        if step.number == options.get("tears"):
+            time.sleep(1.0)  # Until the others are in their step too.
+            raise RuntimeError("gloo: the connection was closed")
+
+    optimizer.between = torn
     form = CrewGroup.form
 
     def formed(group, members, number, *args, **settings):

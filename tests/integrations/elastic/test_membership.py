@@ -15,7 +15,7 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -48,7 +48,7 @@ def formed(those, votes):
 
     def form(at):
         try:
-            found[at] = those[at].form(votes[at], OUT if votes[at] >= 0 else votes[at])
+            found[at] = those[at].form(votes[at], NEW if votes[at] == NEW else OUT)
         except ib.InputError as error:
             found[at] = str(error)
 
@@ -107,6 +107,43 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
     ended.set()
     beats.join()
     assert found == ["the ranks that hold the run's state did not come in 3 s: r0"]
+
+
+HALVES = "no replica is left: r0, r1 applied a step by half; start a new run from a checkpoint"
+
+
+def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_come(store):
+    those = members(store, 3)
+    formed(those, [NEW] * 3)
+    those[2].leave()
+    late = [member(store, f"late {number}", ranks=3) for number in range(3)]
+    found = formed([*those[:2], *late], [HALF, HALF, NEW, NEW, NEW])
+    assert found[:2] == [HALVES] * 2
+    assert all(HALVES in said for said in found)  # Who comes a moment later hears that the run has ended.
+    (said,) = formed([member(store, "later")], [NEW])
+    assert said.startswith(f"the run of this store has ended ({HALVES})")
+
+
+def test_who_holds_half_a_step_goes_on_with_who_holds_a_whole_one(store):
+    those = members(store, 3)
+    formed(those, [NEW] * 3)
+    (table,) = {*formed(those, [HALF, 5, HALF])}
+    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", HALF), ("r1", 5), ("r2", HALF)]
+
+
+def test_who_holds_half_a_step_waits_for_a_silent_rank_with_the_state(store):
+    those = members(store, 2, lease=0.5)
+    formed(those, [NEW] * 2)
+    those[0].say_over("it holds half a step")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(those[0].form(HALF, OUT)), daemon=True)
+    thread.start()
+    thread.join(2.0)
+    assert not found
+    (table,) = formed(those[1:], [5])
+    thread.join(10)
+    assert found == [table]
+    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", HALF), ("r1", 5)]
 
 
 def test_a_store_that_does_not_answer_is_gone_after_its_time():

@@ -67,6 +67,28 @@ def test_a_loss_at_each_line_of_the_loop(tmp_path, alone, place, inside, workers
 
 
 @pytest.mark.slow
+def test_a_rank_that_holds_half_a_step_gets_the_state_of_one_that_does_not(tmp_path, alone):
+    with Ranks(tmp_path, {**OPTIONS, "inside": True}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", seed=rank, **({"tears": 12} if rank else {}))
+        codes = ranks.wait(120)
+    assert set(codes.values()) == {0}, [ranks.said(name) for name in codes]
+    assert faults(tmp_path, alone)[0] == []
+    assert max(line["crew"] for line in lines(tmp_path) if "at" in line) == 1
+
+
+@pytest.mark.slow
+def test_a_run_of_which_all_ranks_hold_half_a_step_ends_with_the_checkpoint_s_step(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "inside": True, "check": True, "tears": 12}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", seed=rank)
+        codes = ranks.wait(60)
+    assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
+    why = "no replica is left: r0, r1, r2 applied a step by half; start a new run from a checkpoint; the run ends here at step 12, and the last state that was taken is of step 10"
+    assert all(why in ranks.said(name) for name in codes)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_rank_that_comes_gets_the_state_from_the_others(tmp_path, alone, inside):
     with Ranks(tmp_path, {**OPTIONS, "pause": 0.1, "inside": inside}) as ranks:

@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch.elastic import healing  # noqa: E402
 from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
@@ -130,6 +131,18 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     monkeypatch.setattr(Membership, "form", voted)
     assert next(crews(store)).run.position.step == 3
     assert votes == [NEW, 3]
+
+
+def test_a_crew_without_a_whole_replica_ends_the_run_for_who_waits_too(store, monkeypatch):
+    def heal(*_):
+        raise healing.NoReplica("no replica is left")
+
+    monkeypatch.setattr(module, "heal", heal)
+    with pytest.raises(ib.InputError, match="no replica is left; the run ends here"):
+        next(crews(store))
+    monkeypatch.undo()
+    with pytest.raises(ib.InputError, match=r"the run of this store has ended \(no replica is left\)"):
+        next(crews(store))
 
 
 def test_a_connection_that_torch_lets_wait_is_made_anew(store):

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -18,7 +19,7 @@ from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
 from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Membership, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 
 OPTIONS = {
@@ -111,9 +112,48 @@ def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
         codes = ranks.wait(90)
     assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD, "r3": 3}
     why = "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; the run ends here at step 12"
-    assert why in ranks.said("r0")
-    assert why in ranks.said("r3")
-    assert "the last state that was taken is of step 10" in ranks.said("r0")
+    for name in "r0", "r3":
+        assert f"{why}, and the last state that was taken is of step 10" in ranks.said(name)
+
+
+@pytest.mark.slow
+def test_a_run_of_which_each_replica_holds_half_a_step_ends(tmp_path):
+    with Ranks(tmp_path, {**OPTIONS, "check": True}) as ranks:
+        for rank in range(4):
+            ranks.start(f"r{rank}", **({"tears": 12} if rank in (0, 3) else {}))
+        codes = ranks.wait(60)
+    assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
+    why = "of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start"
+    assert all(why in ranks.said(name) and "is of step 10" in ranks.said(name) for name in codes)
+
+
+@pytest.mark.slow
+def test_a_replica_with_half_a_step_gets_the_state_of_one_with_all_of_it(tmp_path, alone):
+    expected = {f"r{rank}": 0 for rank in range(4)}
+    assert through(tmp_path, alone, {}, expected, each={0: {"tears": 12}}) == [4, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wakes", [True, False])
+def test_the_silent_half_of_the_only_replica_is_waited_for(tmp_path, alone, wakes):
+    """Rank 1 is paused past its lease when the other replica is lost; where it wakes in time they go on, else the others end."""
+    with Ranks(tmp_path, {**OPTIONS, "lease": 2.0, "timeout": 30.0 if wakes else 3.0}) as ranks:
+        for rank in range(4):
+            kills = [[12, "between"]] if rank in (1, 2) else []
+            ranks.start(f"r{rank}", kills=kills, signal="SIGSTOP" if rank == 1 else "SIGKILL")
+        ranks.wait_for(lambda line: line.get("kill") == "between" and "-r1-" in line["rank_of"])
+        time.sleep(5.0)
+        if wakes:
+            ranks.signal("r1", signal.SIGCONT)
+        codes = ranks.wait(150 if wakes else 20)
+    if wakes:
+        assert codes == {"r0": 0, "r1": 0, "r2": DEAD, "r3": OVER}, [ranks.said(name) for name in codes]
+        assert faults(tmp_path, alone)[0] == []
+        return
+    assert codes == {"r0": 3, "r1": None, "r2": DEAD, "r3": 3}
+    assert all(
+        "did not come in 6 s: r1; the run ends here at step 12" in ranks.said(name) for name in ("r0", "r3")
+    )
 
 
 # ---- the list ----
@@ -184,6 +224,29 @@ def test_no_list_closes_where_no_replica_is_whole(replicas):
     [thread.join(20) for thread in threads]
     assert found["r0"] == found["r3"]
     assert found["r0"].startswith("no replica is left with all of its shards: of 2 replicas of 2 ranks only")
+
+
+def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
+    _, form, (zero, one, two, three) = replicas
+    two.leave()
+    found, threads = form([zero, three], 7)
+    threads[0].join(7)  # The lease is 5 s.
+    assert not found
+    woken, woken_threads = form([one], 7)
+    threads[0].join(20)
+    woken_threads[0].join(20)
+    assert seats(found["r0"]) == seats(woken["r1"]) == [("r0", 7), ("r1", 7)]
+
+
+def test_half_a_step_in_each_replica_ends_the_run(replicas):
+    _, form, (zero, one, two, three) = replicas
+    halves, first = form([zero, three], HALF)
+    others, second = form([one, two], 7)
+    [thread.join(20) for thread in (*first, *second)]
+    (why,) = {*halves.values(), *others.values()}
+    assert why.endswith(
+        "only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start a new run from a checkpoint"
+    )
 
 
 # ---- one rank's shards, from crew to crew ----
@@ -278,6 +341,22 @@ def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state,
     assert all(torch.equal(a[:2], b.to_local()) for a, b in zip(whole, values(), strict=True))
     assert held.net[0].seen == 5
     assert held.net[0].again is held.net[0].seen
+
+
+def test_a_step_that_is_settled_by_half_is_torn_until_the_state_is_read(state, monkeypatch):
+    held = state()
+    trained(held)
+    ahead = healing.Held(5, True, "", None)
+    whole = held.write()
+    held._prepared = 5, held.pack([torch.ones_like(one) for one in held._parameters()])
+    monkeypatch.setattr(sharding, "gather", lambda mine: [mine, ahead])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            held.settle(ahead._replace(step=4))
+    assert held.torn
+    held.read(whole)
+    assert not held.torn
 
 
 class Shadow:

@@ -51,7 +51,7 @@ class Crew(Watch):
         self._where = where
         self.number, self.size = members.number, len(members.table.seats)
         self.rank = members.table.ids.index(members.id)
-        self.lost, self.void, self.applied, self.saved = False, False, 0, None
+        self.lost, self.void, self.applied = False, False, 0
         self._entered = False
         self._extras: dict[str, Any] | None = None
         self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
@@ -178,6 +178,7 @@ class CrewRun(ElasticRun):
 
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._watch = self._crew = crew
+        self._members = members
         self._timeout, self._connecting = timedelta(seconds=members.timeout), connecting(members.lease)
         super().__init__(recipe, **settings)
 
@@ -197,7 +198,7 @@ class CrewRun(ElasticRun):
         """
         self._crew.check_current()
         written = self.written() if self._crew.void else super().state_dict()
-        self._crew.saved = written["step"]
+        self._members.note_saved(written["step"])
         return written
 
     def written(self) -> dict[str, Any]:

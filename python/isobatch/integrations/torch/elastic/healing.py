@@ -32,9 +32,10 @@ class TrainingState:
 
     Attributes:
         shards: the ranks that hold it together; 1: each holds all of it.
+        torn: a step was applied by half.
     """
 
-    shards = 1
+    shards, torn = 1, False
 
     def __init__(self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any]) -> None:
         self.net, self.optimizer, self.extra = net, optimizer, extra
@@ -106,9 +107,11 @@ class TrainingState:
         written_state = torch.load(file, map_location="cpu", weights_only=False)
         try:
             net, optimizer, extras = self.unpack(written_state)
+            self.torn = True
             self.net.load_state_dict(net)
             self.optimizer.load_state_dict(optimizer)
             self.read_extras(extras)
+            self.torn = False
         except Exception as error:
             raise InputError(
                 f"the others' state cannot be loaded here: {type(error).__name__}: {error}"
@@ -142,6 +145,10 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
+class NoReplica(InputError):
+    """No rank of the crew can go on: all that is left of the state is of no one step."""
+
+
 def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     """Brings all ranks of the new group to the state of the replica that is furthest; it is sent to those behind only, shard by shard.
 
@@ -149,6 +156,7 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
         lease: seconds that a part of the state may take; who was lost in between is waited for no longer.
 
     Raises:
+        NoReplica: on all ranks, where no replica is whole.
         InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different steps.
     """
     held, shards = [Held(*one) for one in gather(mine)], training.shards
@@ -162,9 +170,7 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
     best = held[first + dist.get_rank() % shards]
     whole, trained = worth(first)[:2]
     if not whole or (not trained and any(one.trained for one in held)):
-        raise InputError(
-            "no replica is left with all of its shards at the same step: go on from a checkpoint"
-        )
+        raise NoReplica("no replica is left with all of its shards at the same step: go on from a checkpoint")
     begins = {one.step for one in held if not one.trained and one.step != OUT}
     if not best.trained and len(begins) > 1:
         raise InputError(

@@ -15,12 +15,12 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.store import LEFT, Beats, Lifeline, Store, StoreGone
 from isobatch.words import shown
 
-NEW, OUT = -1, -2
-"""The votes of a rank that begins, and of one whose state does not count: it was left out, or holds half a step."""
+NEW, OUT, HALF = -1, -2, -3
+"""The votes of a rank that begins, of one that was left out, and of one that has applied a step by half: what it holds is of no step."""
 
 
 class Seat(NamedTuple):
-    """A process at a crew's table: its id, and its vote, the steps that it has applied, or NEW or OUT."""
+    """A process at a crew's table: its id, and its vote, the steps that it has applied, or NEW, OUT or HALF."""
 
     id: str
     vote: int
@@ -58,6 +58,7 @@ class Membership:
 
     Attributes:
         fits: whether the run can go on with a number of ranks: who wants to join waits until it can.
+        saved: the step of the last state that this rank took.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Membership:
         self.id = f"{name}|{self.lifeline.address}|{store.number('ids')}"
         self.table = Roster(-1, ())
         self.fits: Callable[[int], bool] = lambda _: True
+        self.saved: int | None = None
         store.set(f"beat/{self.id}", "0")
 
     # ---- facts ----
@@ -112,11 +114,29 @@ class Membership:
         """Says that the present crew is over, before anything is torn down."""
         self.store.once(f"{self.number}/over", f"{self.name}: {why}")
 
+    def note_saved(self, step: int) -> None:
+        """Notes for all ranks that a state was taken."""
+        self.saved = step
+        with suppress(StoreGone):
+            self.store.set("saved", str(step))
+
+    def last_saved(self) -> int | None:
+        """Returns the step of the last state that some rank took, as far as this one can know."""
+        with suppress(StoreGone):
+            found = self.store.get("saved")
+            return self.saved if found is None else int(found)
+        return self.saved
+
+    def end_all(self, why: str) -> None:
+        """Ends the run on all ranks, also on those that wait for the next crew."""
+        ended = Roster(self.number + 1, (), why)
+        self.store.once(f"{ended.number}/list", msgspec.json.encode(ended).decode())
+
     def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Roster | None:
         """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
 
         Args:
-            vote: the steps that this rank has applied, or what `left_out` is.
+            vote: the steps that this rank has applied, or HALF, or what `left_out` is.
             left_out: its vote where the next crew formed without it: NEW where it never held the run's state, else OUT.
             asked: whether this process is asked to stop.
 
@@ -225,14 +245,14 @@ class _Closing:
         others = sorted(
             (seat for seat in alive if seat.id not in self._old), key=lambda seat: natural(seat.id)
         )
-        if any(seat.vote >= 0 for seat in members):
-            if self._all.shards > 1:
-                whole, rest = _whole_replicas(members, self._old, self._all.shards)
-                if not whole:
-                    return self._given_up(_no_replica(members, len(self._old), self._all.shards))
-                members, others = whole, [*rest, *others]
-            return self._going_on(members, others, late)
-        return self._beginning([*members, *others], late)
+        if all(seat.vote in (NEW, OUT) for seat in members):
+            return self._beginning([*members, *others], late)
+        whole, rest = _whole_replicas(members, self._old, self._all.shards)
+        if not whole:
+            return self._without_replica(members)
+        if self._all.shards > 1:
+            members, others = whole, [*rest, *others]
+        return self._going_on(members, others, late)
 
     def _is_over(self, missing: list[str]) -> bool:
         """Returns whether the crew before is known to be over, though none of it has come."""
@@ -264,13 +284,8 @@ class _Closing:
 
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
         """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
-        here = {seat.id for seat in seats}
-        silent = [member for member in self._old if member not in here and not self._beats.left(member)]
-        if silent:
-            names = ", ".join(member.split("|")[0] for member in silent)
-            why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
-            # One may wait for a collective's end, as long as all wait for it; it is waited for once that is over.
-            return self._given_up(why) if self._waited > 2 * self._all.timeout else None
+        if silent := self._silent(seats):
+            return self._waiting_for(silent)
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
             return Roster(self._number, tuple(_full(seats, self._all.shards)))
         return (
@@ -278,6 +293,25 @@ class _Closing:
             if late
             else None
         )
+
+    def _without_replica(self, members: list[Seat]) -> Roster | None:
+        """Waits where a replica would be whole with those of its ranks that are only silent; else the run ends."""
+        silent, shards = self._silent(members), self._all.shards
+        hopes, _ = _whole_replicas([*members, *(Seat(one, 0) for one in silent)], self._old, shards)
+        if hopes:
+            return self._waiting_for([seat.id for seat in hopes if seat.id in silent])
+        return self._given_up(_no_replica(members, len(self._old), shards))
+
+    def _silent(self, seats: list[Seat]) -> list[str]:
+        """Returns who of the crew before is not here, and may come yet."""
+        here = {seat.id for seat in seats}
+        return [member for member in self._old if member not in here and not self._beats.left(member)]
+
+    def _waiting_for(self, silent: list[str]) -> Roster | None:
+        """Gives up late: one may wait for a collective's end, as long as all wait for it; it is waited for once that is over."""
+        names = ", ".join(member.split("|")[0] for member in silent)
+        why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
+        return self._given_up(why) if self._waited > 2 * self._all.timeout else None
 
     def _refused(self) -> Roster | None:
         refused = self._all.store.lines("refused")
@@ -367,10 +401,11 @@ def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[l
 
 def _no_replica(members: list[Seat], before: int, shards: int) -> str:
     names = ", ".join(seat.name for seat in members)
-    return (
-        f"no replica is left with all of its shards: of {before // shards} replicas of {shards} ranks only {names} are left; start a new run "
-        "from a checkpoint"
-    )
+    half = ", ".join(seat.name for seat in members if seat.vote == HALF)
+    torn = f"{half} applied a step by half"
+    shards_left = f"of {before // shards} replicas of {shards} ranks only {names} are left{', and ' + torn if half else ''}"
+    why = f": {torn}" if shards == 1 else f" with all of its shards: {shards_left}"
+    return f"no replica is left{why}; start a new run from a checkpoint"
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

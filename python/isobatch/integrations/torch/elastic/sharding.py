@@ -207,7 +207,9 @@ class ShardedState(TrainingState):
             return mine._replace(step=OUT, trained=False)
         for parameter, gradient in zip(self._parameters(), self.unpack(prepared[1]), strict=True):
             parameter.grad = gradient
+        self.torn = True
         type(self.optimizer).step(self.optimizer)
+        self.torn = False
         self.optimizer.zero_grad()
         return Held(ahead.step, True, self.checksum(), ahead.run)
 

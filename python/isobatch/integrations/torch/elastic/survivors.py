@@ -22,8 +22,8 @@ from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
-from isobatch.integrations.torch.elastic.healing import Held, TrainingState, check_whole, heal
-from isobatch.integrations.torch.elastic.membership import NEW, OUT, Heartbeat, Membership, Roster
+from isobatch.integrations.torch.elastic.healing import Held, NoReplica, TrainingState, check_whole, heal
+from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Heartbeat, Membership, Roster
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
 from isobatch.integrations.torch.elastic.store import Store, StoreGone
 from isobatch.planning.plan import Plan
@@ -133,11 +133,9 @@ class _Survivors:
         settings: dict[str, Any],
     ) -> None:
         self._members, self._training, self._recipe, self._settings = members, training, recipe, settings
-        self._state, self._saved = state, None if state is None else state.get("step")
-        self._holds, self._without = (
-            False,
-            NEW,
-        )  # Whether this rank holds the run's state; its vote where it does not.
+        self._state, members.saved = state, None if state is None else state.get("step")
+        # Whether this rank holds the run's state; its vote where it does not.
+        self._holds, self._without = False, NEW
         self._group = CrewGroup()
         self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
@@ -180,7 +178,7 @@ class _Survivors:
 
     def _formed(self) -> Crew | None:
         while True:
-            vote = self._step if self._holds else self._without
+            vote = HALF if self._training.torn else self._step if self._holds else self._without
             table = self._members.form(vote, self._without, lambda: self._signals.received)
             if table is None:
                 self._refuse_what_is_over()
@@ -231,19 +229,23 @@ class _Survivors:
         )
         self._training.unfold(members.lease, members.timeout)
         vote = table.seats[crew.rank].vote
-        mine = Held(OUT if vote == OUT else self._step, vote >= 0, self._training.checksum(), self._state)
+        mine = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
         # Each changes the weights, and a loss may follow it: the next vote is what they are then.
         mine = self._training.settle(mine)
         if mine.step != OUT:
             self._state = mine.run
-        best = heal(self._training, mine, members.lease)
+        try:
+            best = heal(self._training, mine, members.lease)
+        except NoReplica as error:
+            members.end_all(str(error))
+            raise
         self._state = best.run
         self._hold(True)
         accept = {} if not best.trained else {"accept": ()}
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
         self._group.ready()
         self._state = crew.run.written()
-        crew.applied, crew.saved = self._step, self._saved
+        crew.applied = self._step
         members.fits = lambda count: crew.run.plans([count])[count].status != "infeasible"
         if not best.trained:
             self._check_counts(crew)
@@ -261,8 +263,8 @@ class _Survivors:
         # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the rest was done.
         if crew.applied > run.done:
             run.count(crew.applied)
-            self._hold(not self._training.extra)
-        self._state, self._saved = run.written(), crew.saved
+            self._training.torn = bool(self._training.extra)
+        self._state = run.written()
         over = not goes_on and self._members.end()
         run.free()
         crew.close()
@@ -325,11 +327,9 @@ class _Survivors:
                 crew.commit(crew.run.under_way + 1)
             if crew.void:
                 return None
-            try:
-                done = step(*args, **options)
-            except RuntimeError:
-                self._hold(False)  # It holds half a step.
-                raise
+            self._training.torn = True
+            done = step(*args, **options)
+            self._training.torn = False
             if (number := crew.run.under_way) is not None:
                 crew.applied = number + 1
             return done
@@ -338,7 +338,7 @@ class _Survivors:
 
     def _where(self) -> str:
         step = self._step if self._crew is None else max(self._step, self._crew.applied)
-        saved = self._saved if self._crew is None else self._crew.saved
+        saved = self._members.last_saved()
         last = (
             "no state of it was taken"
             if saved is None
