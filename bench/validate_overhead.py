@@ -16,7 +16,7 @@ from isobatch.integrations.torch import PlanLR
 from isobatch.validate import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.training import Training
-from isobatch.validate.workload import mlp
+from isobatch.validate.workload import perceptron
 
 STEPS, TURNS = 40, 8
 
@@ -26,7 +26,7 @@ def main() -> None:
     plan = ib.plan(recipe, 2)
     options = Options(device="cpu")
     group = Group(options)
-    bare, control = (Training(plan, options, mlp(plan, 1_000_000), group) for _ in range(2))
+    bare, control = (Training(plan, options, perceptron(plan, 1_000_000), group) for _ in range(2))
     optimizers = [training.optimizer(training.model) for training in (bare, control)]
     schedulers = [PlanLR(optimizer, plan) for optimizer in optimizers]
     batches = bare.few_in_turn(1)

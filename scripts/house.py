@@ -8,8 +8,6 @@ Files are "entered" where one of their functions or classes ran, at an import to
 measured with its own package and its own extension.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

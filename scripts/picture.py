@@ -3,8 +3,6 @@
 The text is what the command prints with colours; nothing of it is set by hand, and no font of this machine is asked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

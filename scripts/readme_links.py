@@ -5,8 +5,6 @@ python scripts/readme_links.py https://HOST/OWNER/NAME/blob/v0.1.0 > README.inde
 The wheels' workflow writes it over README.md before it builds; a relative link leads nowhere on an index.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

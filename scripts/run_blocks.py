@@ -6,8 +6,6 @@ A ```python block runs in one namespace a document, and prints what a ```text bl
 capitals, or …) must succeed. A block under the comment <!-- not run: reason --> is left out, and said so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ python scripts/schemas.py          writes them anew
 python scripts/schemas.py --check  writes nothing, and fails where one is not as the code has it
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

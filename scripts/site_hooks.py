@@ -1,8 +1,6 @@
 """What mkdocs needs to know beyond docs/: the measurements and examples that pages link to are outside of it, and come into the site,
 with pages that isobatch writes of published recipes."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

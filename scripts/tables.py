@@ -4,8 +4,6 @@ python scripts/tables.py          writes them anew
 python scripts/tables.py --check  writes nothing, and fails where one is not as the code has it
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

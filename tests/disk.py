@@ -7,8 +7,6 @@ A filesystem may write names and contents in any order, as long as it keeps what
 - `early`: names are on the disk at once, in front of the contents: a file that was not synced is there, and empty.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A script as users write it, for `mypy --strict`: nothing in it has to be asserted to be known."""
 
-from __future__ import annotations
-
 import isobatch as ib
 
 

@@ -1,7 +1,5 @@
 """Ranks as processes around a store, to be killed, paused and joined; and whether their run was the undisturbed one."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

@@ -1,7 +1,5 @@
 """Elastic runs on ranks that stay: a small float64 training, stopped and gone on."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

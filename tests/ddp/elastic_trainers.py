@@ -1,7 +1,5 @@
 """Elastic runs inside trainers, stopped and gone on: each gives its weights, and the samples and rate of each step."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import warnings

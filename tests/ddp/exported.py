@@ -1,7 +1,5 @@
 """Trainings by the files that a plan was exported to, in the tools themselves: what they report, step by step."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that stay: one start for many tests."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

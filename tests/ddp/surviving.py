@@ -10,8 +10,6 @@ that an error interrupts when half of it is applied), fails (a step in which its
 ends), netns (the network namespace to be in).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

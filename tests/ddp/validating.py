@@ -1,7 +1,5 @@
 """A validation inside of ranks that are there already."""
 
-from __future__ import annotations
-
 import itertools
 import resource
 import sys

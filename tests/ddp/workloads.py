@@ -1,7 +1,5 @@
 """Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make in one."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import gc

@@ -1,7 +1,5 @@
 """A fleet that has no memory for its columns says so, and nothing else."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

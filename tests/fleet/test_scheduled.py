@@ -1,7 +1,5 @@
 """A fleet's table as what `schedule_matrix` is made of: the learning rate at every step is that of the plan."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """`select` where a job's rows cannot be compared: a row that can be planned, and the caution that says so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The table of faults: a kind of fault in a kind of script, and the cause that the guard must name."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from isobatch.guard import Cause

@@ -1,7 +1,5 @@
 """Scripts as people write them, each by the plan, and what the guard may say of them: the table of docs/guard.md."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 NO_IDS = "the samples: no loader over a dataset with ids was given"

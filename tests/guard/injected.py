@@ -1,8 +1,6 @@
 """Faults that people make, put into a script from outside: it trains by another plan than the guard's, or torch does what a
 wrong line in it would make torch do. The scripts stay as they are."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import sys

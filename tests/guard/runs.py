@@ -1,7 +1,5 @@
 """Runs a script of `scripts/` on each rank, whole: by the plan, or with a fault injected; and the plans that they train by."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -4,8 +4,6 @@ A round that ends with an exception is a finding; one that does not end is kille
 time, since a busy machine makes each round long; only one that waits for ever is ended by the clock. Exit 0: none of either.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import resource

@@ -1,8 +1,6 @@
 """Divisions of random pools: no node has more than its GPUs, limits hold, the value is not above the bound, each row is its count's plan,
 and what is asked again with the answer held stays."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import isobatch as ib

@@ -1,7 +1,5 @@
 """Any argument of any public function: it answers or raises an InputError, and soon."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """Schedules: random access is the sequence, the matrix is the schedule, in any order and on any number of threads."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from typing import Any

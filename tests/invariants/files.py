@@ -1,7 +1,5 @@
 """Files: whatever is in one, it loads checked or is an InputError, soon; what loads obeys arithmetic and survives its file."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,8 +1,6 @@
 """Figures of time: no split of a grid beats the best, an elastic answer divides and none beats it, a sweep's rows are plans, fits find
 what made their data."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

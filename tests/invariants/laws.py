@@ -1,7 +1,5 @@
 """Every check, and which of them hold each public name to its laws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Moves of a run under way: what was done stays done, samples are neither lost nor doubled, and the learning rate follows the samples."""
 
-from __future__ import annotations
-
 import random
 from fractions import Fraction
 from math import ceil, floor, ulp

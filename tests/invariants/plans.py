@@ -1,7 +1,5 @@
 """Plans: against the oracle in exact fractions, and one plan against the same row of a fleet, bit for bit, over every field."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bulk rows: identities that need no oracle, over whole columns in NumPy, hostile values among them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

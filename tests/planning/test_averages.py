@@ -1,7 +1,5 @@
 """What moves beside the learning rate, and by the run's length: against decimals of fifty digits."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction

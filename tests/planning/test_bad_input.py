@@ -1,7 +1,5 @@
 """Bad input: an error that names the field for one plan, a reason on the row in a fleet, never a wrong number."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 

@@ -1,7 +1,5 @@
 """Every caution and infeasibility at its edge: one step before it is silent."""
 
-from __future__ import annotations
-
 import pytest
 
 import isobatch as ib

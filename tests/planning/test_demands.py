@@ -1,7 +1,5 @@
 """Demands of other worlds on a batch: pipelines' passes, groups of generations; and intervals that follow the samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

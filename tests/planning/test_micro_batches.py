@@ -1,7 +1,5 @@
 """A fixed and a least micro-batch, a batch that is lowered, a batch above the dataset, AdamScale."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import pytest

@@ -1,7 +1,5 @@
 """What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line that make it."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """Random fleets, row by row against the oracle: counts exact, reals within 4 ulp."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

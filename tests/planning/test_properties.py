@@ -1,7 +1,5 @@
 """Laws that hold for every recipe on every cluster."""
 
-from __future__ import annotations
-
 from math import isclose
 
 import numpy as np

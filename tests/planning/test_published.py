@@ -1,7 +1,5 @@
 """Published runs: what their papers and configurations give, and what comes out, to the last step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any

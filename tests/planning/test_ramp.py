@@ -1,7 +1,5 @@
 """Batches that grow, against a walk step by step."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The oracles against one another, so that what the core is measured by is itself beyond doubt."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plans in files: those of every schema that was released, those of a newer one, and those that were changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a schedule fits into a run: the plan says so exactly where the schedule itself can be had."""
 
-from __future__ import annotations
-
 import random
 import re
 

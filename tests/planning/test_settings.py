@@ -1,7 +1,5 @@
 """The settings: one list, and every place that derives from it."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from typing import Literal, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """The stages of a ramp: shown, asked for step by step, named where they do not divide, and left behind by a run under way."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Steps, padding and drops against the real samplers, loaders and trainers, over thousands of random cases."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import warnings

@@ -1,7 +1,5 @@
 """What the words decide: a case for each line of that part of the design, so that no two parts disagree."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Workloads for probes: a convex problem whose best learning rate is known, and the mistakes that people make in one."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

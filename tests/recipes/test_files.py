@@ -1,7 +1,5 @@
 """Recipes in files: what is written is read again, YAML is read as people expect it, and no file can grow."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -4,8 +4,6 @@ It plans the common case: policy keep, grow or a number; rule linear or sqrt by 
 count an epoch. Memory is reused where that is natural, nothing is computed twice, and no row is looped over in Python.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

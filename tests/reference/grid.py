@@ -1,7 +1,5 @@
 """Which batches can be laid out evenly, and how, by trying every micro-batch in every stage."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import lcm
 from typing import Any

@@ -1,7 +1,5 @@
 """One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns out."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any

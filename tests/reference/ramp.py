@@ -1,7 +1,5 @@
 """Runs whose batch grows, walked step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 _SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

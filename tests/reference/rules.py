@@ -3,8 +3,6 @@
 k = new effective batch / tuned effective batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from math import sqrt

@@ -1,7 +1,5 @@
 """For each setting a case in which it changes the plan. The tests of settings take their values from here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

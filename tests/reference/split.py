@@ -1,7 +1,5 @@
 """The batch split by trying everything."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 

@@ -1,7 +1,5 @@
 """Steps, samples and warmup, in whole numbers and fractions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A real Slurm on this machine: munged, slurmctld and two slurmd in a folder of their own, two nodes of four GPUs that are empty files."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

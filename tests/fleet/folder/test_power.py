@@ -1,7 +1,5 @@
 """Power cuts: after one at any moment each output is whole or absent, and the same command finishes the work."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
