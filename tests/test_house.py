@@ -35,11 +35,12 @@ def module_name(path):
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+NODES = {path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for path in MODULES.values()}
 
 
 def imported_names(path):
     """Every module that a file imports, anywhere in it, by a statement or by its name in a text."""
-    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    nodes = NODES[path]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -78,10 +79,8 @@ def room(module):
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else None
 
 
-GRAPH = {
-    module: {name for name in imported_names(path) if name in MODULES and name != module}
-    for module, path in MODULES.items()
-}
+IMPORTED = {module: {*imported_names(path)} for module, path in MODULES.items()}
+GRAPH = {module: names & MODULES.keys() - {module} for module, names in IMPORTED.items()}
 
 
 def test_every_folder_is_a_room():
@@ -115,8 +114,8 @@ def test_only_the_proof_and_the_trainings_import_torch():
     heavy = {"torch", "lightning", "accelerate", "transformers"}
     found = {
         module: room(module)
-        for module, path in MODULES.items()
-        if heavy & {name.split(".")[0] for name in imported_names(path)}
+        for module, names in IMPORTED.items()
+        if heavy & {name.split(".")[0] for name in names}
     }
     assert found
     assert {module for module, where in found.items() if where not in TORCH} == set()
@@ -125,7 +124,7 @@ def test_only_the_proof_and_the_trainings_import_torch():
 def test_no_class_name_has_two_meanings():
     homes = {}
     for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in NODES[path]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}

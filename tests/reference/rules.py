@@ -68,6 +68,8 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         if power is None:
             raise NotPossible("needs_power")
         return k**power
+    if rule not in ("saturating", "muon", "surge"):
+        raise ValueError(f"tests/reference/rules.py knows no rule {rule}")
     if noise.scale is None:
         raise NotPossible("needs_noise")
     if rule == "saturating":
@@ -76,9 +78,7 @@ def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None)
         return sqrt((1 + noise.scale / tuned) / (1 + noise.scale / new))
     if rule == "surge" and noise.scale == 0:
         return sqrt(tuned / new)
-    if rule == "surge":
-        return surge_curve(noise.scale, new) / surge_curve(noise.scale, tuned)
-    raise ValueError(f"tests/reference/rules.py knows no rule {rule}")
+    return surge_curve(noise.scale, new) / surge_curve(noise.scale, tuned)
 
 
 def surge_curve(scale: float, batch: float) -> float:
