@@ -83,11 +83,7 @@ def run_of(root: Path, code: str) -> list[str]:
         "NO_COLOR": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", ENTERED, home, code],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", ENTERED, home, code], cwd=root, env=environment, capture_output=True, text=True
     )
     return list(json.loads(done.stderr.strip().splitlines()[-1]))
 

@@ -157,8 +157,7 @@ def elastic_splits(
 def integers(values: Iterable[Any]) -> NDArray[np.int64]: ...
 def integer_groups(groups: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 def goodput_rows(
-    rows: int,
-    cases: dict[str, NDArray[Any]],
+    rows: int, cases: dict[str, NDArray[Any]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
 def forecast_rows(
     constants: dict[str, tuple[float, float]],

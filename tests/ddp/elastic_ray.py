@@ -121,9 +121,7 @@ def main(folder):
 
     # With `shutdown_at_exit` a node sets handlers of signals, which only the main thread may, and one is added in another.
     cluster = Cluster(
-        shutdown_at_exit=False,
-        initialize_head=True,
-        head_node_args={"num_cpus": 4, "resources": {"slot": 1}},
+        shutdown_at_exit=False, initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"slot": 1}}
     )
     second = cluster.add_node(num_cpus=1, resources={"slot": 1})
     ended = threading.Event()

@@ -75,12 +75,6 @@ def test_a_scheduler_of_both_kinds_is_named_with_both():
 )
 def test_an_epoch_names_its_fault(served, unique, cause):
     found = faults.epoch(
-        served=served,
-        planned=100,
-        unique=unique,
-        dataset=100,
-        per_rank_all=False,
-        drop_last=False,
-        ranks=2,
+        served=served, planned=100, unique=unique, dataset=100, per_rank_all=False, drop_last=False, ranks=2
     )
     assert found.cause is cause

@@ -80,10 +80,7 @@ def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
     ("change", "said"),
     [
         ({"noise_scale": -1}, "noise_scale must be 0 or more samples, got -1.0"),
-        (
-            {"noise_scale": [1, float("nan")]},
-            "row 2: noise_scale must be 0 or more samples, got nan",
-        ),
+        ({"noise_scale": [1, float("nan")]}, "row 2: noise_scale must be 0 or more samples, got nan"),
         ({"compute_constant": -1}, "compute_constant must be "),
         ({"compute_per_sample": 0}, "compute_per_sample must be "),
         ({"sync_seconds": float("inf")}, "sync_seconds must be "),

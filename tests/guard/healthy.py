@@ -85,16 +85,12 @@ SCRIPTS = [
     Healthy(*NANO, {"loader": True, **VALUE}, unchecked=(NO_IDS,), notes=(*RATHER, ONE_MORE)),
     Healthy(*NANO, {"loader": True, "compiled": "aot_eager"}, unchecked=(NO_IDS,), notes=(ONE_MORE,)),
     Healthy(
-        *NANO,
-        {"loader": True, "compiled": "eager", **VALUE},
-        unchecked=(NO_IDS,),
-        notes=(*RATHER, ONE_MORE),
+        *NANO, {"loader": True, "compiled": "eager", **VALUE}, unchecked=(NO_IDS,), notes=(*RATHER, ONE_MORE)
     ),
     Healthy(*LLAMA),
     Healthy(*LLAMA, {"padded": True, **VALUE}, notes=RATHER),
     Healthy(
-        *LLAMA,
-        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        *LLAMA, {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
     ),
     Healthy(
         *LLAMA,
@@ -118,10 +114,7 @@ SCRIPTS = [
     Healthy(*ACCELERATE, {"split_batches": True, "schedule": "prepared"}),
     Healthy(*ACCELERATE, {"dispatch_batches": True}, unchecked=DEALT),
     Healthy(
-        *ACCELERATE,
-        {"dispatch_batches": True, "split_batches": True, **VALUE},
-        unchecked=DEALT,
-        notes=RATHER,
+        *ACCELERATE, {"dispatch_batches": True, "split_batches": True, **VALUE}, unchecked=DEALT, notes=RATHER
     ),
     Healthy(*ACCELERATE, {"even_batches": False}, {"dataset_size": 96}),
     Healthy(*LIGHTNING),

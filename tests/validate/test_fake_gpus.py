@@ -128,10 +128,7 @@ def test_two_nodes_of_two_gpus(validate):
     assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 4)
     assert sorted(
         (pair["node"], pair["peer"], pair["local_rank"]) for pair in report["machine"]["links"]
-    ) == [
-        (0, 1, 0),
-        (0, 1, 1),
-    ]
+    ) == [(0, 1, 0), (0, 1, 1)]
     # NCCL's buffers for the peers of that group are gone before memory is measured: all but the driver's is here.
     planned = report["step"]["micro_batches"][-1]["peak_memory_reserved_bytes"]
     assert found["memory"]["values"]["left_bytes"] + planned == 400 << 20

@@ -140,11 +140,7 @@ def _fair(it: _Known) -> _Worth:
 
 def _throughput(it: _Known) -> _Worth:
     least = _smallest(it.jobs.rows, it.choices, it.choices.rate)
-    return (
-        lambda after: it.weight[after.job] * after.rate / least[after.job],
-        np.zeros(it.jobs.rows),
-        float,
-    )
+    return (lambda after: it.weight[after.job] * after.rate / least[after.job], np.zeros(it.jobs.rows), float)
 
 
 def _finish(it: _Known) -> _Worth:

@@ -31,9 +31,7 @@ TOOLS = {
         "per_device_train_batch_size num_train_epochs lr_scheduler_type adam_beta1",
         common="gradient_accumulation_steps learning_rate output_dir warmup_ratio max_grad_norm optim",
     ),
-    "checkpoint": Keys(
-        "global_step log_history trial_params is_world_process_zero",
-    ),
+    "checkpoint": Keys("global_step log_history trial_params is_world_process_zero"),
     "axolotl": Keys(
         "base_model sample_packing",
         common="micro_batch_size num_epochs sequence_len lr_scheduler gradient_accumulation_steps "
@@ -92,10 +90,7 @@ TOOLS = {
         "scheduler.alpha_f algorithms.gradient_clipping device_eval_batch_size",
         common="train_loader optimizer.name",
     ),
-    "ultralytics": Keys(
-        "nbs lr0 lrf imgsz close_mosaic cos_lr warmup_bias_lr",
-        common="warmup_epochs",
-    ),
+    "ultralytics": Keys("nbs lr0 lrf imgsz close_mosaic cos_lr warmup_bias_lr", common="warmup_epochs"),
     "detectron2": Keys(
         "SOLVER.IMS_PER_BATCH SOLVER.BASE_LR SOLVER.MAX_ITER SOLVER.STEPS "
         "SOLVER.REFERENCE_WORLD_SIZE MODEL.META_ARCHITECTURE DATASETS.TRAIN",

@@ -62,10 +62,7 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
 def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
     """Reads a row over the recipe's own arguments, as the launcher merges them (launcher/nemo/recipe_stages.py)."""
     own, common = (value_at(it, _ARGUMENTS) for it in (row, settings))
-    merged = {
-        **(common if isinstance(common, Mapping) else {}),
-        **(own if isinstance(own, Mapping) else {}),
-    }
+    merged = {**(common if isinstance(common, Mapping) else {}), **(own if isinstance(own, Mapping) else {})}
     place = f"{at}.{_ARGUMENTS}"
     uneven, groups = merged.get("uneven_batch"), None
     if isinstance(uneven, Mapping) and uneven.get("use_uneven_batch", True):

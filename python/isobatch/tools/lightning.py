@@ -10,10 +10,7 @@ from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_argu
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.tools.trainer import read_torch_schedule
 
-_NAMES = {
-    "accumulation": "trainer.accumulate_grad_batches",
-    "duration": "trainer.max_steps",
-}
+_NAMES = {"accumulation": "trainer.accumulate_grad_batches", "duration": "trainer.max_steps"}
 _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
 )

@@ -104,10 +104,7 @@ def _hyperpod(asked: _Request) -> str:
             )
             continue
         arguments["learning_rate"] = plan.lr
-        rows[nodes] = {
-            "trainer": {"num_nodes": nodes},
-            "training_config": {"training_args": arguments},
-        }
+        rows[nodes] = {"trainer": {"num_nodes": nodes}, "training_config": {"training_args": arguments}}
     if not rows:
         raise InputError("no count that HyperPod can hold has a plan", field="gpus")
     policy = {"is_elastic": True, "min_nodes": min(rows), "max_nodes": max(rows)}

@@ -125,11 +125,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def recipe_fields(
-    paths: Sequence[Any],
-    given: Mapping[str, Any],
-    *,
-    tool: str | None = None,
-    ends: bool = False,
+    paths: Sequence[Any], given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[dict[str, Any], list[Reading]]:
     """Reads the fields of a recipe from one or several files of the same run, and from values given beside them.
 

@@ -9,12 +9,7 @@ from isobatch.tools.page import SettingsPage
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, remark_lines, shell
 from isobatch.tools.tool import Reader, Tool, Writer
 
-_OPTIMIZERS = {
-    "adam": "adamw_torch",
-    "sgd": "sgd",
-    "adafactor": "adafactor",
-    "rmsprop": "rmsprop",
-}
+_OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor", "rmsprop": "rmsprop"}
 _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 
 
@@ -131,9 +126,7 @@ def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     if kwargs:
         sheet.settings["lr_scheduler_kwargs"] = kwargs
     sheet.compare(
-        plan,
-        lambda: theirs(line, kind, kwargs),
-        lambda miss: [f"lr_scheduler_type {kind} {miss}", own],
+        plan, lambda: theirs(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
     )
 
 

@@ -6,12 +6,7 @@ from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
 from isobatch.words import real
 
-_NAMES = {
-    "duration": "epochs",
-    "effective_batch": "batch",
-    "lr": "lr0",
-    "warmup": "warmup_epochs",
-}
+_NAMES = {"duration": "epochs", "effective_batch": "batch", "lr": "lr0", "warmup": "warmup_epochs"}
 
 
 _HARMLESS = """

@@ -150,11 +150,7 @@ def affordable(training: Training, one: float) -> tuple[Training, str | None]:
 
 
 def prove_step(
-    training: Training,
-    measured: str,
-    amp: torch.dtype | None = None,
-    *,
-    smaller: str | None = None,
+    training: Training, measured: str, amp: torch.dtype | None = None, *, smaller: str | None = None
 ) -> list[Proof]:
     """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
     are as before in the end.
