@@ -1,8 +1,10 @@
 """Replicas of two or three shards: a lost rank takes its replica out, and the run is the one that nobody disturbed."""
 
+import gc
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +158,22 @@ def test_the_silent_half_of_the_only_replica_is_waited_for(tmp_path, alone, wake
     )
 
 
+@pytest.mark.slow
+def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
+    seen = []
+    with Ranks(tmp_path, {**OPTIONS, "steps": 4000, "pause": 0.05}) as ranks:
+        stays, *_, two, three = [ranks.start(f"r{rank}") for rank in range(4)]
+        ranks.wait_for(lambda line: line.get("done") == 2)
+        for turn in range(7):
+            two.kill()
+            three.kill()
+            two, three = (ranks.start(f"j{turn}-{half}") for half in range(2))
+            ranks.wait_for(lambda line, turn=turn: f"log-j{turn}-1" in line["rank_of"] and "done" in line)
+            time.sleep(0.3)
+            seen.append([len([*Path(f"/proc/{stays.pid}", what).iterdir()]) for what in ("task", "fd")])
+    assert seen[-1] == seen[1], seen
+
+
 # ---- the list ----
 
 
@@ -298,6 +316,33 @@ def test_buffers_that_are_not_in_a_state_stay(state):
     assert held.checksum() == checksum
     assert held.net[0].seen == 5
     assert held.net[0].again is held.net[0].seen
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_crew_leaves_no_thread_and_no_file_when_it_is_folded(store, cut):
+    """Also where a pass was cut off in it. The garbage collector frees what is left, but some day."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    held = sharding.ShardedState(net, torch.optim.AdamW(net.parameters()), {}, surviving.shard, 1)
+    group, seen = CrewGroup(), []
+    gc.disable()
+    try:
+        for number in range(6):
+            group.begin()
+            group.form(Store(store, 5.0), number, 0, 1, cuda=False, lease=5.0, timeout=5.0)
+            held.unfold(5.0, 5.0)
+            for _ in range(2):
+                loss = net(torch.ones(1, 4)).sum()
+                if not cut:
+                    loss.backward()
+                    held.optimizer.step()
+            held.optimizer.zero_grad()
+            held.fold()
+            group.free()
+            time.sleep(0.2)
+            seen.append([len([*Path("/proc/self", what).iterdir()]) for what in ("task", "fd")])
+    finally:
+        gc.enable()
+    assert all(now <= before for now, before in zip(seen[-1], seen[2], strict=True)), seen
 
 
 @pytest.mark.parametrize("fails", ["_mesh", "_shard"])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, debug, distribute_tensor
 from torch.optim import Optimizer
@@ -132,6 +133,7 @@ class ShardedState(TrainingState):
         getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call] # It has meshes of crews before, which are equal to later ones.
+        FakeTensorMode.cache_clear()  # It grows by what each crew's sharding tries.
 
     def pack(self, tree: Any) -> Any:
         """Puts parts in the place of DTensors."""
@@ -267,10 +269,23 @@ def _without_values(net: nn.Module) -> nn.Module:
 
 def _become(net: nn.Module, other: nn.Module) -> None:
     """Makes a network another, in place: who holds it holds the one of the present crew."""
-    # torch notes which modules are sharded, by the object; only imported here, as it is torch's own.
-    from torch.distributed._composable_state import _module_state_mapping
-
-    _module_state_mapping.pop(net, None)
+    _empty(net)
     net.__class__ = other.__class__
     net.__dict__.clear()
     net.__dict__.update(other.__dict__)
+
+
+def _empty(net: nn.Module) -> None:
+    """Empties the modules that are sharded: they and what fully_shard hung on them hold each other, and the crew's groups."""
+    # torch notes which modules are sharded, by the object; only imported here, as it is torch's own.
+    from torch.distributed._composable_state import _get_module_state, _module_state_mapping
+
+    for module in [*net.modules()]:
+        if (state := _get_module_state(module)) is not None:
+            for one in (
+                getattr(state, "_comm_ctx", state),
+                state,
+                module,
+            ):  # A pass that was cut off left layers in the first.
+                vars(one).clear()
+            del _module_state_mapping[module]
