@@ -6,7 +6,8 @@
 
 A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past its lease and woken
 (SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One replica that holds the state is always left.
-With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
+A run that --limit ends while it still makes progress is cut off: neither equal nor wrong, and compared up to there. One that makes none,
+and does not end, hangs. With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
 --disk checkpoints are written to a disk that is full now and then, which ends the rank that writes.
 """
 
@@ -24,6 +25,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from statistics import median_low
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -54,6 +56,7 @@ class Chaos:
         self.woken: dict[str, int] = {}
         self.dead: set[str] = set()
         self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
+        self.held: dict[tuple[str, int], dict[int, list[tuple[int, int]]]] = {}
         self.link: tuple[int, float] | None = None
         self.shards = ranks.options["shards"]
 
@@ -114,6 +117,51 @@ class Chaos:
             self.start(f"j{self.counts['joins'] + 1}")
             self.counts["joins"] += 1
 
+    def weigh(self) -> None:
+        """Counts the threads and file descriptors of who trains."""
+        last = {line["rank_of"].split("-")[1]: line for line in lines(self.ranks.folder) if "crew" in line}
+        for name in self.alive():
+            line = last.get(name, {})
+            if "done" in line and name not in self.paused:
+                process = Path(f"/proc/{self.ranks.processes[name].pid}")
+                with suppress(OSError):
+                    count = tuple(len([*(process / what).iterdir()]) for what in ("task", "fd"))
+                    self.held.setdefault((name, line["of"]), {}).setdefault(line["crew"], []).append(count)
+
+    def growth(self) -> str:
+        """The medians in the first and the last crew of the rank that was counted longest in crews of one size."""
+        longest = max(self.held.values(), key=lambda crews: max(crews) - min(crews), default=None)
+        if longest is None:
+            return "no threads counted"
+        first, last = min(longest), max(longest)
+        threads, files = zip(
+            *([median_low(one) for one in zip(*longest[crew], strict=True)] for crew in (first, last)),
+            strict=True,
+        )
+        return f"threads {threads[0]}–{threads[1]}, descriptors {files[0]}–{files[1]} over {last - first + 1} crews"
+
+    def finish(self) -> bool:
+        """Waits until all have ended, or hang; True where the run was cut off, since it still made progress after a minute."""
+        options, begun = self.ranks.options, time.time()
+        longest = (
+            2 * options["timeout"] + options["lease"] + 10
+        )  # Ranks wait so long for those who are silent.
+        while self.alive():
+            log = lines(self.ranks.folder)
+            moved = max((line["t"] for line in log if "done" in line), default=0.0)
+            idle = time.time() - max(begun, moved)
+            if idle > longest:
+                return False
+            if (
+                time.time() > begun + 60
+                and idle < 5
+                and moved > begun
+                and not any("ended" in line for line in log)
+            ):
+                return True
+            time.sleep(1)
+        return False
+
     def fill(self) -> None:
         """Fills the disk until a rank could not write: it dies of it, and the next to write has room again."""
         there, until = self.alive(), time.monotonic() + 2.0
@@ -164,8 +212,8 @@ FULL = "No space left", "file write failed", "unexpected pos"
 
 def one(
     folder: Path, seed: int, limit: float, alone: tuple[dict, dict], *, shards: int, hosts: bool, disk: bool
-) -> tuple[list[str], str, Chaos]:
-    """Runs one training with its chaos; gives what was wrong, and a line."""
+) -> tuple[str, str, Chaos]:
+    """Runs one training with its chaos; gives "equal", "cut off" or what was wrong, and a line."""
     draw = random.Random(seed)
     options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4), "shards": shards}
     if shards > 1:
@@ -187,11 +235,14 @@ def one(
             if any("ended" in line for line in log) or not chaos.alive():
                 break
             if any("at" in line for line in log):
+                chaos.weigh()
                 chaos.event()
         chaos.relent(now=True)
-        codes = ranks.wait(60)
-        wrong = [f"{name} hangs" for name, code in codes.items() if code is None]
-        for name in (name for name, code in codes.items() if code is None):
+        cut_off = chaos.finish()
+        codes = {name: process.exitcode for name, process in ranks.processes.items()}
+        hang = [name for name, code in codes.items() if code is None and not cut_off]
+        wrong = [f"{name} hangs" for name in hang]
+        for name in hang:
             ranks.signal(name, signal.SIGUSR2)  # Where it hangs is in its output.
         time.sleep(2 if wrong else 0)
         wrong += [
@@ -200,11 +251,12 @@ def one(
             if code not in (0, 4, -9, None)
             and not (code == 1 and any(why in ranks.said(name) for why in FULL))
         ]
-    found, apart = faults(folder, alone)
+    found, apart = faults(folder, alone, cut_off=cut_off)
     crews = max((line["crew"] for line in lines(folder) if "at" in line), default=-1) + 1
     seconds = time.monotonic() - begun
-    line = f"{seed}: {_counted(chaos.counts)}, {crews} crews, weights {apart:.1e} apart, {seconds:.0f} s"
-    return wrong + found, line, chaos
+    weights = "" if cut_off else f"weights {apart:.1e} apart, "
+    line = f"{seed}: {_counted(chaos.counts)}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
+    return "; ".join(wrong + found) or ("cut off" if cut_off else "equal"), line, chaos
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -224,25 +276,24 @@ def main() -> int:
     args = parser.parse_args()
     OPTIONS["steps"] = args.steps
     alone = surviving.undisturbed(OPTIONS)
-    counts, bad = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0), 0
+    counts, ended = dict.fromkeys(("kills", "joins", "pauses", "cuts", "full"), 0), Counter()
     waits: list[float] = []
     for seed in range(args.first, args.first + args.runs):
         folder = args.folder / f"run-{seed}"
         shutil.rmtree(folder, ignore_errors=True)
-        wrong, line, chaos = one(
+        verdict, line, chaos = one(
             folder, seed, args.limit, alone, shards=args.shards, hosts=args.hosts, disk=args.disk
         )
         counts = {kind: count + chaos.counts[kind] for kind, count in counts.items()}
-        bad += bool(wrong)
+        ended[verdict if verdict in ("equal", "cut off") else "wrong"] += 1
         waits += gaps(folder)
         load = os.getloadavg()[0]
-        print(f"{line}, load {load:.0f}; {'; '.join(wrong) or 'equal'}", flush=True)
+        print(f"{line}, load {load:.0f}; {verdict}", flush=True)
     waits.sort()
     middle = f"{waits[len(waits) // 2]:.2f} s, longest {waits[-1]:.1f} s" if waits else "-"
-    print(
-        f"{args.runs - bad} of {args.runs} equal; {_counted(counts)}; next step after a kill: median {middle}"
-    )
-    return 1 if bad else 0
+    verdicts = ", ".join(f"{ended[verdict]} {verdict}" for verdict in ("equal", "cut off", "wrong"))
+    print(f"{verdicts}; {_counted(counts)}; next step after a kill: median {middle}")
+    return 1 if ended["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -47,6 +47,15 @@ def through(folder, alone, kills, expected, **options):
 DEAD = -signal.SIGKILL
 
 
+@pytest.mark.parametrize(("steps", "missing"), [((0, 1, 2), None), ((0, 2), "1 steps were not done")])
+def test_a_run_that_was_cut_off_is_compared_up_to_there(tmp_path, alone, steps, missing):
+    log = [{"take": step, "crew": 0, "ids": alone[0][step][0], "lr": alone[0][step][1]} for step in steps]
+    log += [{"done": step, "crew": 0} for step in steps]
+    (tmp_path / "log-r0-1.jsonl").write_text("".join(json.dumps({"t": 0.0, **line}) + "\n" for line in log))
+    assert faults(tmp_path, alone, cut_off=True)[0] == ([missing] if missing else [])
+    assert faults(tmp_path, alone)[0][0] == f"{40 - len(steps)} steps were not done"
+
+
 def test_two_losses_cost_a_step_each(tmp_path, alone):
     crews = through(
         tmp_path, alone, {1: [[10, "between"]], 0: [[20, "reduced"]]}, {"r0": DEAD, "r1": DEAD, "r2": 0}
