@@ -99,6 +99,12 @@ def together(errors: Sequence[InputError]) -> InputError:
     return InputError(message, file=shared, field=errors[0].field, causes=errors)
 
 
+def raise_all(errors: Iterable[InputError]) -> None:
+    """Raises errors as one; nothing where there is none."""
+    if found := [*errors]:
+        raise together(found)
+
+
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:

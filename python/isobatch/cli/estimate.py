@@ -9,7 +9,7 @@ from isobatch.cli.options import add_options, count, option, size
 from isobatch.cli.parser import Parser
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
-from isobatch.errors import missing, together
+from isobatch.errors import missing, raise_all
 from isobatch.words import figure, shown
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     faults = [missing("--gpu", "a data sheet (--gpu list shows all)")] if args.gpu is None else []
     faults += [missing("--seq-len", "tokens in a sample, such as 4096")] if args.seq_len is None else []
-    if faults:
-        raise together(faults)
+    raise_all(faults)
     asked: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
     found = estimated(args.model, gpu=args.gpu, seq_len=args.seq_len, **asked)
     if args.output:

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from isobatch import _core
 from isobatch.cli import options
 from isobatch.cli.parser import Parser
 from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
-from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
-from isobatch.planning.settings import Settings, settings_of
+from isobatch.planning.settings import Settings, checked_settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
@@ -246,8 +245,7 @@ def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
     for name in asked:
         if name not in known:
             raise unknown("key", name, known, field=name)
-    if faults := [missing(name, "allocate needs it") for name in known[:2] if name not in asked]:
-        raise together(faults)
+    raise_all(missing(name, "allocate needs it") for name in known[:2] if name not in asked)
     for name in ("jobs", "nodes", "held"):
         rows = asked.get(name, [])
         is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
@@ -267,8 +265,7 @@ def _each(*parts: Callable[[], Any]) -> list[Any]:
             values.append(part())
         except InputError as error:
             faults += error.causes or [error]
-    if faults:
-        raise together(faults)
+    raise_all(faults)
     return values
 
 
@@ -292,10 +289,7 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
             f"{twice[0]} is in the request and in its settings: give one or the other", field=twice[0]
         )
     given = {**how, **inner, **own}
-    values = settings_of({name: value for name, value in given.items() if name != "profile"})._asdict()
-    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(values)]
-    if faults:
-        raise together(faults)
+    checked_settings({name: value for name, value in given.items() if name != "profile"})
     return given
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError, must_be, together
+from isobatch.errors import InputError, must_be, raise_all
 from isobatch.fleet.columns import naming_column
 from isobatch.words import shown
 
@@ -88,8 +88,7 @@ def refuse_duplicates(
             faults.append(duplicate_id(kind, name, file, here, f"row {before:,}"))
         if len(faults) == _MAX_NAMED:
             break
-    if faults:
-        raise together(faults)
+    raise_all(faults)
 
 
 def present_ids(ids: Any, missing: NDArray[np.bool_] | None) -> Any:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet import results
 from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.rows import Fleet, Pairs, read_pairs
 from isobatch.fleet.table import InputTable, field_names, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
-from isobatch.planning.settings import settings_of
+from isobatch.planning.settings import checked_settings
 from isobatch.words import few, nearest, printable
 
 SELECT = ("all", "fastest", "cheapest", "goodput")
@@ -156,11 +156,7 @@ def query(
     **settings: Any,
 ) -> Query:
     """Reads and checks a question; the arguments are those of `plan_fleet`, and the sign before fractions in texts."""
-    shared = settings_of(settings)._asdict()
-    # Refused here, once, rather than in every row.
-    faults = [must_be(legal, got, field=name) for name, got, legal in _core.check_settings(shared)]
-    if faults:
-        raise together(faults)
+    shared = checked_settings(settings)  # refused here, once, rather than in every row
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
     table = None if clusters is None else input_table("cluster", clusters, decimal=decimal)

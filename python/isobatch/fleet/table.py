@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.errors import InputError, missing, must_be, needs_extra, together
+from isobatch.errors import InputError, missing, must_be, needs_extra, raise_all
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -320,9 +320,7 @@ def _of_columns(
 def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
     needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
     absent = (name for name in needed if name not in names)
-    faults = [missing(name, _hint(kind, name, names, needed, file), file=file) for name in absent]
-    if faults:
-        raise together(faults)
+    raise_all(missing(name, _hint(kind, name, names, needed, file), file=file) for name in absent)
 
 
 def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, together, unknown
+from isobatch.errors import InputError, must_be, raise_all, unknown
 from isobatch.limits import MAX_BATCH
 from isobatch.planning.course import Course, Legs, handover_at, whole_run
 from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
@@ -109,14 +109,10 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
 def _settings(given: Any, file: str | None) -> list[Any]:
     if not isinstance(given, dict):
         raise must_be("a table", given, field="settings", file=file)
-    if wrong := [name for name in given if name not in Settings._fields]:
-        raise together(
-            [unknown("setting", name, Settings._fields, field="settings", file=file) for name in wrong]
-        )
-    if faults := _core.check_settings(given):
-        raise together(
-            [must_be(legal, value, field=f"settings.{name}", file=file) for name, value, legal in faults]
-        )
+    strange = (name for name in given if name not in Settings._fields)
+    raise_all(unknown("setting", name, Settings._fields, field="settings", file=file) for name in strange)
+    faults = _core.check_settings(given)
+    raise_all(must_be(legal, got, field=f"settings.{name}", file=file) for name, got, legal in faults)
     return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 

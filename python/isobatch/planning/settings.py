@@ -18,7 +18,7 @@ from typing import (
     get_type_hints,
 )
 
-from isobatch.errors import InputError, together, unknown
+from isobatch.errors import InputError, must_be, raise_all, together, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -210,6 +210,19 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         return Settings(**given)
     except TypeError:
         raise together([_no_setting(name) for name in given if name not in Settings._fields]) from None
+
+
+def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all settings by name.
+
+    Raises:
+        InputError: naming each that does not exist, or has an illegal value.
+    """
+    from isobatch import _core
+
+    values = settings_of(given)._asdict()
+    raise_all(must_be(legal, got, field=name) for name, got, legal in _core.check_settings(values))
+    return values
 
 
 def _no_setting(name: str) -> InputError:

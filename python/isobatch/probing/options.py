@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from isobatch.errors import must_be, together
+from isobatch.errors import must_be, raise_all
 
 Measure: TypeAlias = Literal["lr", "same", "critical"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -60,8 +60,7 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ):
             if not ok:
                 faults.append(must_be(legal, getattr(self, name), field=name))
-        if faults:
-            raise together(faults)
+        raise_all(faults)
 
 
 class Expired(Exception):

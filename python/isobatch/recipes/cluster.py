@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, together, unknown
+from isobatch.errors import InputError, missing, raise_all, together, unknown
 from isobatch.recipes.names import product_of
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def refuse_names(cls: "type[Record]", given: Collection[str]) -> None:
         if field.required and field.name not in given:
             todo = _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it"
             errors.append(missing(field.name, todo))
-    if errors:
-        raise together(errors)
+    raise_all(errors)
 
 
 def no_field(name: Any, known: Collection[str]) -> InputError:

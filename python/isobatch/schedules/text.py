@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, must_be, together, unknown
+from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.schedules.form import Inner, Segment, Shape, level, line
 from isobatch.schedules.schedule import Schedule, choice, factor, lone, number, rate
 
@@ -191,8 +191,7 @@ def _read(text: str) -> Spec:
         except InputError as error:
             faults.append(InputError(error.message, field="schedule"))
     faults += _missing(kind, values) if not faults else []
-    if faults:
-        raise together(faults)
+    raise_all(faults)
     return Spec(
         kind.name, {name: tuple(value) if type(value) is list else value for name, value in values.items()}
     )

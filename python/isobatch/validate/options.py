@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from isobatch.errors import InputError, must_be, together
+from isobatch.errors import InputError, must_be, raise_all
 
 Extent = Literal["quick", "usual", "full"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -55,8 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     phase_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        if faults := [*self._faults()]:
-            raise together(faults)
+        raise_all(self._faults())
 
     def _faults(self) -> Iterator[InputError]:
         for name, kind in (("extent", Extent), ("device", Device), ("hook", Hook)):
