@@ -189,7 +189,8 @@ def test_every_file_of_a_tool_is_in_the_list():
             called = node.value.func if isinstance(getattr(node, "value", None), ast.Call) else None
             if isinstance(node, ast.Assign) and getattr(called, "id", "") in ("Tool", "record"):
                 records.add((path.stem, node.targets[0].id.lower()))
-    assert records == {(keys.module or name, name) for name, keys in TOOLS.items()}
+    listed = {(keys.module or name, name) for name, keys in TOOLS.items()}
+    assert records == listed, f"TOOLS in tools/detect.py and the records differ in {records ^ listed}"
 
 
 def test_the_documents_have_a_row_for_each():
@@ -198,7 +199,9 @@ def test_the_documents_have_a_row_for_each():
     rows = {
         name.replace("-", "_"): row for name, row in re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
     }
-    assert sorted(rows) == sorted(TOOLS), "docs/tools.md, Tools"
+    assert rows.keys() == TOOLS.keys(), (
+        f"the rows of docs/tools.md and TOOLS differ in {rows.keys() ^ TOOLS.keys()}"
+    )
     for name, row in rows.items():
         tool = tool_of(name)
         first = (tool.reader or tool.writer).versions.split(" to ")[0]
