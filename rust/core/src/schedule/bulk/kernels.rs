@@ -1,6 +1,5 @@
 //! The loops that write a block, once for each set of vector instructions.
 
-use std::mem::replace;
 use std::ops::{Add, Div, Mul};
 
 use multiversion::multiversion;
@@ -138,47 +137,77 @@ pub(super) fn head<T>(out: &[T]) -> usize {
     out.as_ptr().align_offset(64).min(out.len())
 }
 
-/// Writes blocks, of each index what it says, from one block's terms: each whole vector at 64 bytes, so that no store takes two
-/// lines of memory.
+/// A block's values by their index, from its terms. No closure, which is not inlined where there are other vector instructions:
+/// float64 took ten times as long.
+pub(super) trait Block<T, const LENGTH: usize, const TERMS: usize> {
+    fn value(&self, index: usize, terms: [T; TERMS]) -> T;
+}
+
+/// hi + c₀ + c₁x + c₂x² + …, for the way x from the block's centre.
+pub(super) struct Series<T, const LENGTH: usize> {
+    pub(super) ways: [T; LENGTH],
+    pub(super) limits: [T; 2],
+    pub(super) fused: bool,
+}
+
+#[allow(clippy::inline_always)]
+impl<T: Real, const LENGTH: usize, const TERMS: usize> Block<T, LENGTH, TERMS> for Series<T, LENGTH> {
+    #[inline(always)]
+    fn value(&self, index: usize, terms: [T; TERMS]) -> T {
+        within(terms[0] + polynomial(self.ways[index], &terms[1..], self.fused), self.limits)
+    }
+}
+
+/// Writes a block, in the last lanes with the next one's terms.
 #[allow(clippy::inline_always, clippy::needless_range_loop)] // An index is what the compiler turns into vectors.
+#[inline(always)]
+fn block<T: Real, const LENGTH: usize, const TERMS: usize>(
+    out: &mut [T; LENGTH],
+    later: &[T; LENGTH],
+    values: &impl Block<T, LENGTH, TERMS>,
+    now: [T; TERMS],
+    next: [T; TERMS],
+) {
+    for i in 0..LENGTH - T::LANES {
+        out[i] = values.value(i, now);
+    }
+    for i in LENGTH - T::LANES..LENGTH {
+        let (now, next) = (values.value(i, now), values.value(i, next));
+        out[i] = if later[i] > T::ZERO { next } else { now };
+    }
+}
+
+/// Writes blocks, of which the first `head` values go before the vectors: with that of [`head`] no store takes two lines of memory.
+/// Where terms are many, 0 takes less time, since a block's last vector is else worked out twice.
+#[allow(clippy::inline_always)]
 #[inline(always)]
 pub(super) fn in_blocks<T: Real, const LENGTH: usize, const TERMS: usize>(
     out: &mut [T],
     head: usize,
-    mut terms: impl FnMut() -> [T; TERMS],
-    value: impl Fn(usize, [T; TERMS]) -> T,
+    mut terms: impl FnMut(usize) -> [T; TERMS],
+    values: &impl Block<T, LENGTH, TERMS>,
 ) {
     let mut later = [T::ZERO; LENGTH];
     for (i, later) in later.iter_mut().enumerate() {
         *later = T::of(f64::from(u8::from(i + head >= LENGTH)));
     }
-    let write = |out: &mut [T; LENGTH], now: [T; TERMS], next: [T; TERMS]| {
-        for i in 0..LENGTH - T::LANES {
-            out[i] = value(i, now);
-        }
-        for i in LENGTH - T::LANES..LENGTH {
-            let mut terms = now;
-            for k in 0..TERMS {
-                terms[k] = if later[i] > T::ZERO { next[k] } else { now[k] };
-            }
-            out[i] = value(i, terms);
-        }
-    };
     // A block's terms are found while the one before it is written: nobody waits for a root or a division.
-    let mut ahead = terms();
+    let mut now = terms(0);
     let mut edge = [T::ZERO; LENGTH];
     let (first, out) = out.split_at_mut(head.min(out.len()));
     if !first.is_empty() {
-        write(&mut edge, ahead, ahead);
+        block(&mut edge, &later, values, now, now);
         first.copy_from_slice(&edge[LENGTH - head..][..first.len()]);
     }
     let (whole, rest) = out.as_chunks_mut::<LENGTH>();
-    for out in whole {
-        let now = replace(&mut ahead, terms());
-        write(out, now, ahead);
+    let count = whole.len();
+    for (index, out) in whole.iter_mut().enumerate() {
+        let next = terms(index + 1);
+        block(out, &later, values, now, next);
+        now = next;
     }
     if !rest.is_empty() {
-        write(&mut edge, ahead, terms());
+        block(&mut edge, &later, values, now, terms(count + 1));
         rest.copy_from_slice(&edge[..rest.len()]);
     }
 }

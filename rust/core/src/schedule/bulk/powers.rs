@@ -14,12 +14,10 @@
 // An index is what the compiler turns into vectors, here where nothing else is inlined.
 #![allow(clippy::needless_range_loop)]
 
-use std::mem::replace;
-
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, split, ways, within};
+use super::kernels::{Real, Series, in_blocks, split, ways};
 
 /// base + rise·t^exponent, within `low` and `high`, for t = start + direction·(first + i·step)/length.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +98,7 @@ impl Powers {
     }
 }
 
-/// Writes blocks, each as its first `TERMS` terms.
+/// Writes blocks, each as its first terms, of which the first is in two numbers.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], powers: &Powers) {
     let fused = target_cfg_f!(target_feature = "fma");
@@ -124,25 +122,15 @@ fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], power
             centre.sqrt()
         };
         let (hi, lo) = split(powers.base + binomials[0] * power);
-        let mut c = [lo; TERMS];
-        for k in 1..TERMS {
+        let mut terms = [hi; TERMS];
+        terms[1] = lo;
+        for k in 2..TERMS {
             power *= inverse;
-            c[k] = T::of(binomials[k] * power);
+            terms[k] = T::of(binomials[k - 1] * power);
         }
-        (hi, c)
+        terms
     };
-    // A block's terms are found while the one before it is written: its root and division are waited for by nobody.
-    let mut ahead = terms(0);
-    let (whole, rest) = out.as_chunks_mut::<LENGTH>();
-    for (index, out) in whole.iter_mut().enumerate() {
-        let now = replace(&mut ahead, terms(index + 1));
-        block(out, ways, now, limits, fused);
-    }
-    if !rest.is_empty() {
-        let mut last = [T::ZERO; LENGTH];
-        block(&mut last, ways, ahead, limits, fused);
-        rest.copy_from_slice(&last[..rest.len()]);
-    }
+    in_blocks(out, 0, terms, &Series { ways, limits, fused });
 }
 
 /// Writes the roots themselves, computed in float64; the root of 0 where rounding took t below.
@@ -155,24 +143,5 @@ fn roots<T: Real>(out: &mut [T], powers: &Powers) {
         // What is left of 1 next to a root's end shows its own rounding in float64.
         let t = if T::FULL { powers.t(i) } else { t + i * growth };
         *out = T::of(powers.base + powers.rise * if t > 0.0 { t } else { 0.0 }.sqrt());
-    }
-}
-
-/// hi + c₀ + c₁x + c₂x² + ….
-#[allow(clippy::inline_always)]
-#[inline(always)]
-fn block<T: Real, const LENGTH: usize, const TERMS: usize>(
-    out: &mut [T; LENGTH],
-    ways: [T; LENGTH],
-    (hi, c): (T, [T; TERMS]),
-    limits: [T; 2],
-    fused: bool,
-) {
-    for i in 0..LENGTH {
-        let mut p = c[TERMS - 1];
-        for k in (0..TERMS - 1).rev() {
-            p = p.times(ways[i], c[k], fused);
-        }
-        out[i] = within(hi + p, limits);
     }
 }

@@ -56,11 +56,11 @@ impl sealed::Kernels for f32 {
     }
 
     fn wave(out: &mut [Self], wave: &Wave) -> bool {
-        wave.fill::<Self, 64, 32>(out)
+        wave.fill::<Self, 128, 32>(out)
     }
 
     fn powers(out: &mut [Self], powers: &Powers) -> usize {
-        powers.fill::<Self, 128, 32, 6>(out)
+        powers.fill::<Self, 128, 32, 7>(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {
@@ -97,7 +97,7 @@ impl sealed::Kernels for f64 {
     }
 
     fn powers(out: &mut [Self], powers: &Powers) -> usize {
-        powers.fill::<Self, 64, 16, 10>(out)
+        powers.fill::<Self, 64, 16, 11>(out)
     }
 
     fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64) {

@@ -25,7 +25,7 @@
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, head, in_blocks, polynomial, split, ways, within};
+use super::kernels::{Block, Real, Series, head, in_blocks, polynomial, split, ways, within};
 
 /// Powers of w in a block of tanh: what is left out is below 5·10⁻⁹ of the curve's height.
 const TERMS: usize = 6;
@@ -122,20 +122,34 @@ fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
         }
     }
     let (turn_sin, turn_cos) = if cosine { span.sin_cos() } else { (0.0, span.exp()) };
-    for (part, out) in out.chunks_mut(T::TURNS * LENGTH).enumerate() {
-        let centre = wave.place((part * T::TURNS * LENGTH + LENGTH / 2) as f64);
-        let (sin, cos) = if cosine { centre.sin_cos() } else { (0.0, centre.exp()) };
-        let (mut sin, mut cos) = (wave.amplitude * sin, wave.amplitude * cos);
-        let terms = || {
-            let (hi, lo) = split(wave.mean + cos);
-            let terms = [hi, lo, T::of(cos), T::of(-sin)];
-            (sin, cos) = (sin * turn_cos + cos * turn_sin, cos * turn_cos - sin * turn_sin);
-            terms
-        };
-        in_blocks::<T, LENGTH, 4>(out, head, terms, |i, [hi, lo, falling, rising]| {
-            let small = falls[i].times(falling, sines[i].times(rising, lo, fused), fused);
-            within(hi + small, limits)
-        });
+    let (mut sin, mut cos) = (0.0, 0.0);
+    let terms = |block: usize| {
+        if block.is_multiple_of(T::TURNS) {
+            let centre = wave.place((block * LENGTH + LENGTH / 2) as f64);
+            (sin, cos) = if cosine { centre.sin_cos() } else { (0.0, centre.exp()) };
+            (sin, cos) = (wave.amplitude * sin, wave.amplitude * cos);
+        }
+        let (hi, lo) = split(wave.mean + cos);
+        let terms = [hi, lo, T::of(cos), T::of(-sin)];
+        (sin, cos) = (sin * turn_cos + cos * turn_sin, cos * turn_cos - sin * turn_sin);
+        terms
+    };
+    in_blocks(out, head, terms, &Rotation { falls, sines, limits, fused });
+}
+
+struct Rotation<T, const LENGTH: usize> {
+    falls: [T; LENGTH],
+    sines: [T; LENGTH],
+    limits: [T; 2],
+    fused: bool,
+}
+
+#[allow(clippy::inline_always)]
+impl<T: Real, const LENGTH: usize> Block<T, LENGTH, 4> for Rotation<T, LENGTH> {
+    #[inline(always)]
+    fn value(&self, i: usize, [hi, lo, falling, rising]: [T; 4]) -> T {
+        let small = self.falls[i].times(falling, self.sines[i].times(rising, lo, self.fused), self.fused);
+        within(hi + small, self.limits)
     }
 }
 
@@ -145,14 +159,13 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let fused = target_cfg_f!(target_feature = "fma");
     let span = LENGTH as f64 * wave.turn();
     let limits = wave.limits();
-    let head = head(out);
-    let mut tangents = ways::<T, LENGTH>(wave.turn(), head);
+    let mut tangents = ways::<T, LENGTH>(wave.turn(), 0);
     for i in 0..LENGTH {
         let (x, square) = (tangents[i], tangents[i] * tangents[i]);
         tangents[i] = x * square * polynomial(square, T::TANGENT, fused) + x;
     }
     let (turn, mut t) = (span.tanh(), wave.place((LENGTH / 2) as f64).tanh());
-    let terms = || {
+    let terms = |_| {
         let (hi, lo) = split(wave.mean + wave.amplitude * t);
         let mut terms = [hi; 2 + TERMS];
         terms[1] = lo;
@@ -164,9 +177,7 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
         t = (t + turn) / (1.0 + t * turn);
         terms
     };
-    in_blocks::<T, LENGTH, { 2 + TERMS }>(out, head, terms, |i, [hi, small @ ..]| {
-        within(hi + polynomial(tangents[i], &small, fused), limits)
-    });
+    in_blocks(out, 0, terms, &Series { ways: tangents, limits, fused });
 }
 
 /// Hyperbolic tangents as logistic curves: mean + amplitude·tanh z = low end + height/(1 + exp −2z).
@@ -182,15 +193,30 @@ fn logistic<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
         growths[i] = x * x * polynomial(x, T::EXPONENTIAL, fused) + x + T::of(1.0);
     }
     let turn = (2.0 * LENGTH as f64 * wave.turn()).exp();
-    for (part, out) in out.chunks_mut(T::TURNS * LENGTH).enumerate() {
-        let mut centre = (2.0 * wave.place((part * T::TURNS * LENGTH + LENGTH / 2) as f64)).exp();
-        let terms = || {
-            let grown = T::of(centre);
-            centre *= turn;
-            [grown]
-        };
-        in_blocks::<T, LENGTH, 1>(out, head, terms, |i, [grown]| {
-            within(base + height / growths[i].times(grown, T::of(1.0), fused), limits)
-        });
+    let mut centre = 0.0;
+    let terms = |block: usize| {
+        if block.is_multiple_of(T::TURNS) {
+            centre = (2.0 * wave.place((block * LENGTH + LENGTH / 2) as f64)).exp();
+        }
+        let grown = T::of(centre);
+        centre *= turn;
+        [grown]
+    };
+    in_blocks(out, head, terms, &Logistic { growths, base, height, limits, fused });
+}
+
+struct Logistic<T, const LENGTH: usize> {
+    growths: [T; LENGTH],
+    base: T,
+    height: T,
+    limits: [T; 2],
+    fused: bool,
+}
+
+#[allow(clippy::inline_always)]
+impl<T: Real, const LENGTH: usize> Block<T, LENGTH, 1> for Logistic<T, LENGTH> {
+    #[inline(always)]
+    fn value(&self, i: usize, [grown]: [T; 1]) -> T {
+        within(self.base + self.height / self.growths[i].times(grown, T::of(1.0), self.fused), self.limits)
     }
 }
