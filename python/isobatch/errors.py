@@ -160,13 +160,7 @@ def missing(field: str, todo: str, *, file: str | None = None, row: int | None =
 
 
 def unknown(
-    kind: str,
-    name: Any,
-    known: Iterable[str],
-    *,
-    field: str | None = None,
-    file: str | None = None,
-    row: int | None = None,
+    kind: str, name: Any, known: Iterable[str], *, field: str | None = None, file: str | None = None
 ) -> InputError:
     """Describes an unknown name, with the nearest known one.
 
@@ -192,9 +186,9 @@ def unknown(
         and {"effective_batch", "batch_per_gpu"} <= set(every)
     ):
         hint = "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus (samples in a step of one GPU)"
-        return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
+        return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
     hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"
-    return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, row=row, field=field)
+    return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
 
 
 def not_utf8(file: str) -> InputError:
@@ -218,15 +212,13 @@ def unwritable(error: Exception, file: str) -> InputError:
     return InputError(f"cannot be written: {printable(_said(error))}", file=file)
 
 
-def needs_extra(what: str, extra: str, *, file: str | None = None, field: str | None = None) -> InputError:
+def needs_extra(what: str, extra: str, *, file: str | None = None) -> InputError:
     """Names the extra of isobatch to install.
 
     >>> str(needs_extra("tables in files", "fleet"))
     "tables in files need more than the core: pip install 'isobatch[fleet]'"
     """
-    return InputError(
-        f"{what} need more than the core: pip install 'isobatch[{extra}]'", file=file, field=field
-    )
+    return InputError(f"{what} need more than the core: pip install 'isobatch[{extra}]'", file=file)
 
 
 def _says(message: str, field: str) -> bool:

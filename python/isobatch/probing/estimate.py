@@ -48,7 +48,7 @@ def best_log_lr(logs: Floats, losses: Floats) -> float:
     return float(x1 if bottom == 0 else x1 - top / (2 * bottom))
 
 
-def resampled_means(losses: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
     """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds, parts).
 
     >>> means = resampled_means(np.array([[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]]))
@@ -56,7 +56,7 @@ def resampled_means(losses: Floats, seed: int = 0, resamples: int = RESAMPLES) -
     >>> low < 2 - 4.30 / 3**0.5 + 0.3 and high > 2 + 4.30 / 3**0.5 - 0.3  # Student's interval of 1, 3 and 2
     True
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)  # all learning rates are resampled alike
     _, seeds, parts = losses.shape
     centre = losses.mean(axis=1)
     sound = np.asarray(np.isfinite(losses).all(axis=(1, 2)))
@@ -95,9 +95,9 @@ class Rates:
         """Whether the lowest loss is at the first or the last learning rate: the best one may lie beyond."""
         return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
 
-    def resampled(self, seed: int = 0, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
+    def resampled(self, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
         """Returns (the best learning rates' logarithms, shape (resamples,); mean losses, shape (resamples, learning rates))."""
-        means = resampled_means(self.losses, seed, resamples)
+        means = resampled_means(self.losses, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
     def summary(self, batch: int, rule_lr: float, drawn: tuple[Floats, Floats]) -> "BatchRates":

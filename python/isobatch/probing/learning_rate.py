@@ -131,7 +131,7 @@ class _Search:
             best = places[int(np.argmin(rates.means))]
             needed = {best - 1, best + 1}
             if wide:
-                ends = estimate.interval(rates.resampled(resamples=500)[0])
+                ends = estimate.interval(rates.resampled(500)[0])
                 needed |= {places[0] - 1} if ends[0] <= rates.logs[0] else set()
                 needed |= {places[-1] + 1} if ends[1] >= rates.logs[-1] else set()
             more = sorted(needed - set(places))

@@ -35,7 +35,7 @@ ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 SECONDS = {"quick": 0.5, "usual": 1.25, "full": 2.5}
 ROUNDS = {"quick": 7, "usual": 31, "full": 31}
 """Of pairs of nodes that send to each other."""
-PAIR_BYTES, GPU_PAIR_BYTES = 4 << 20, 256 << 20
+PAIR_BYTES, GPU_PAIR_BYTES, PAIR_REPEATS = 4 << 20, 256 << 20, 3
 
 OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 """Of the environment, what each rank may have for itself."""
@@ -244,7 +244,7 @@ class Product:
 # ---- links between nodes ----
 
 
-def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
+def pair_speeds(group: Group, rounds: int) -> list[PairSpeed]:
     """Measures the speed between nodes, pair by pair, all pairs of a round at once: no two share a node."""
     found: list[PairSpeed] = []
     if group.nodes < 2:
@@ -277,7 +277,7 @@ def pair_speeds(group: Group, rounds: int, repeats: int = 3) -> list[PairSpeed]:
 
         group.sync()
         with group.uncounted():  # a node may be left over in a round
-            samples = [clock(both_ways, cuda=rails) for _ in range(repeats + 1)]
+            samples = [clock(both_ways, cuda=rails) for _ in range(1 + PAIR_REPEATS)]
         if group.node == mine[0]:
             bw = size / statistics.median(samples[1:]) / 1e9
             found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
