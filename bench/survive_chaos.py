@@ -178,7 +178,8 @@ class Chaos:
         at = float("inf") if now else time.monotonic()
         for name, until in [*self.paused.items()]:
             if at > until:
-                self.ranks.signal(name, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # It had just ended when it was paused.
+                    self.ranks.signal(name, signal.SIGCONT)
                 self.woken[name] = self.last()[0]
                 del self.paused[name]
         if self.hosts is not None and self.link is not None and at > self.link[1]:
