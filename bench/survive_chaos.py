@@ -22,10 +22,10 @@ import signal
 import subprocess
 import sys
 import time
+from bisect import bisect
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from statistics import median_low
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -56,7 +56,7 @@ class Chaos:
         self.woken: dict[str, int] = {}
         self.dead: set[str] = set()
         self.counts = dict.fromkeys(("kills", "pauses", "cuts", "full", "joins"), 0)
-        self.held: dict[tuple[str, int], dict[int, list[tuple[int, int]]]] = {}
+        self.held: list[tuple[str, float, list[int]]] = []
         self.link: tuple[int, float] | None = None
         self.shards = ranks.options["shards"]
 
@@ -118,26 +118,33 @@ class Chaos:
             self.counts["joins"] += 1
 
     def weigh(self) -> None:
-        """Counts the threads and file descriptors of who trains."""
-        last = {line["rank_of"].split("-")[1]: line for line in lines(self.ranks.folder) if "crew" in line}
+        """Counts the threads and file descriptors of each rank."""
         for name in self.alive():
-            line = last.get(name, {})
-            if "done" in line and name not in self.paused:
-                process = Path(f"/proc/{self.ranks.processes[name].pid}")
-                with suppress(OSError):
-                    count = tuple(len([*(process / what).iterdir()]) for what in ("task", "fd"))
-                    self.held.setdefault((name, line["of"]), {}).setdefault(line["crew"], []).append(count)
+            process = Path(f"/proc/{self.ranks.processes[name].pid}")
+            with suppress(OSError):
+                count = [len([*(process / what).iterdir()]) for what in ("task", "fd")]
+                self.held.append((name, time.time(), count))
 
     def growth(self) -> str:
-        """The medians in the first and the last crew of the rank that was counted longest in crews of one size."""
-        longest = max(self.held.values(), key=lambda crews: max(crews) - min(crews), default=None)
+        """The least in the first and the last crew of the rank that was counted longest in crews of one size, between two steps."""
+        log = [line for line in lines(self.ranks.folder) if "crew" in line]
+        sizes = {line["crew"]: line["of"] for line in log if "at" in line}
+        least: dict[tuple[str, int], dict[int, list[int]]] = {}
+        for name, when, count in self.held:
+            own = [line for line in log if line["rank_of"].split("-")[1] == name]
+            at = bisect(own, when, key=lambda line: line["t"])
+            if (
+                0 < at < len(own)
+                and own[at - 1]["crew"] == (crew := own[at]["crew"])
+                and "at" not in own[at - 1]
+            ):
+                of_size = least.setdefault((name, sizes[crew]), {})
+                of_size[crew] = [*map(min, count, of_size.get(crew, count))]
+        longest = max(least.values(), key=lambda crews: max(crews) - min(crews), default=None)
         if longest is None:
             return "no threads counted"
         first, last = min(longest), max(longest)
-        threads, files = zip(
-            *([median_low(one) for one in zip(*longest[crew], strict=True)] for crew in (first, last)),
-            strict=True,
-        )
+        threads, files = zip(longest[first], longest[last], strict=True)
         return f"threads {threads[0]}–{threads[1]}, descriptors {files[0]}–{files[1]} over {last - first + 1} crews"
 
     def finish(self) -> bool:

@@ -39,21 +39,14 @@ SETTINGS = {"max_micro_batch": 3, "split": "uneven"}
 
 
 class ByHalves(torch.optim.AdamW):
-    """Applies a step to the first half of the parameters, then to the other."""
+    """Of two groups; something may happen between them in a step."""
 
     between = staticmethod(lambda: None)
 
-    def step(self, closure=None):
-        (group,) = whole = self.param_groups
-        half = len(group["params"]) // 2
-        try:
-            self.param_groups = [{**group, "params": group["params"][:half]}]
-            super().step()
+    def _init_group(self, group, *args):
+        if group is self.param_groups[1]:
             self.between()
-            self.param_groups = [{**group, "params": group["params"][half:]}]
-            super().step()
-        finally:
-            self.param_groups = whole
+        return super()._init_group(group, *args)
 
 
 class Averages:
@@ -85,7 +78,9 @@ def made(seed: int = 0, device: torch.device | str = "cpu"):
     net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).to(
         device
     )
-    optimizer = ByHalves(net.parameters(), lr=0.01, foreach=False)
+    parameters = [*net.parameters()]
+    halves = [{"params": parameters[:3]}, {"params": parameters[3:]}]
+    optimizer = ByHalves(halves, lr=0.01, foreach=False)
     return data, net, optimizer, Averages(net)
 
 
