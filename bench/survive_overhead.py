@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import statistics
 import threading
 import time
 from collections.abc import Iterator
 from itertools import cycle, islice, pairwise, permutations
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -30,7 +30,7 @@ import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, survivors
 
 MICRO, SAMPLES, TURN, WARM = 64, 50_000, 10, 5
-STEP = 6e-3
+STEP = 6000.0
 
 
 def shard(net: nn.Module, mesh: DeviceMesh) -> None:
@@ -43,9 +43,9 @@ def shard(net: nn.Module, mesh: DeviceMesh) -> None:
 def crews(kind: str, recipe: ib.Recipe, net: nn.Module, optimizer: Any, args: Any) -> Iterator[Any]:
     """Yields (run, scheduler, model)."""
     if kind == "survivors":
-        sharded = {"shard": shard, "shards": args.shards} if args.shards > 1 else {}
-        settings = {"store": args.store, "ranks": args.ranks, "name": f"r{args.rank}", **sharded}
-        for crew in survivors(recipe, net, optimizer, **settings):
+        settings = {"shard": shard, "shards": args.shards} if args.shards > 1 else {}
+        names = {"store": args.store, "ranks": args.ranks, "name": f"r{args.rank}"}
+        for crew in survivors(recipe, net, optimizer, **names, **settings):
             with crew:
                 yield crew.run, crew.scheduler, crew.wrap(net)
         return
@@ -65,23 +65,11 @@ def crews(kind: str, recipe: ib.Recipe, net: nn.Module, optimizer: Any, args: An
     yield run, run.scheduler(optimizer), net
 
 
-def spin(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
-
-
 def training(kind: str, args: Any) -> Iterator[None]:
     """Takes a step each time that it is asked."""
     torch.manual_seed(1)
-    steps = TURN * (args.turns + WARM)
-    recipe = ib.Recipe(
-        effective_batch=args.ranks * MICRO,
-        lr=0.01,
-        optimizer="adamw",
-        dataset_size=SAMPLES,
-        duration=f"{steps}st",
-    )
+    sizes = {"effective_batch": args.ranks * MICRO, "dataset_size": SAMPLES}
+    recipe = ib.Recipe(lr=0.01, optimizer="adamw", duration=f"{TURN * (args.turns + WARM) + 1}st", **sizes)
     widths = (64, args.width, args.width, 10)
     layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
     net = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
@@ -96,49 +84,47 @@ def training(kind: str, args: Any) -> Iterator[None]:
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            if kind == "busy":
-                spin(1e-6 * args.busy)
+            until = time.thread_time() + 1e-6 * args.busy * (kind == "busy")
+            while kind == "busy" and time.thread_time() < until:
+                pass
             yield
 
 
 def take_turns(rank: int, args: Any, pipe: Any) -> None:
-    """Sends each turn's µs a step, by kind: of the main thread, of the others but the pulse, and by the wall; then the pulse's share."""
+    """Sends µs a step, by turn and kind: of the main thread, of all others but the pulse, of both, by the wall, and of the pulse."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})  # Else a busy loop of 50 µs is seen as 30 to 85.
     args.rank = rank
-    order = ["survivors", "elastic", *["busy"] * (args.busy > 0)]
-    trainings = {}
-    for kind in order:  # The first forms the world.
-        trainings[kind] = training(kind, args)
-        next(trainings[kind])
+    trainings = []
+    for kind in args.kinds:  # The first forms the world.
+        trainings.append(training(kind, args))
+        next(trainings[-1])
     pulse = next(thread for thread in threading.enumerate() if thread.name == "isobatch pulse")
-    clock = time.pthread_getcpuclockid(pulse.ident)
+    clock = time.pthread_getcpuclockid(pulse.ident or 0)
 
-    def now() -> tuple[float, ...]:
+    def turn(at: int) -> Any:
+        before = now()
+        for _ in range(TURN):
+            next(trainings[at])
+        return 1e6 / TURN * (now() - before)
+
+    def now() -> Any:
         main, beats = time.thread_time(), time.clock_gettime(clock)
-        return main, time.process_time() - main - beats, time.perf_counter(), beats
+        both = time.process_time() - beats
+        return np.array([main, both - main, both, time.perf_counter(), beats])
 
-    for kind in order:
-        for _ in range(TURN * WARM - 1):
-            next(trainings[kind])
-    turns, begun = [], now()
-    for kinds in islice(cycle(permutations(order)), args.turns):
-        found = {}
-        for kind in kinds:
-            before = now()
-            for _ in range(TURN):
-                next(trainings[kind])
-            found[kind] = [1e6 * (b - a) / TURN for a, b in zip(before, now(), strict=True)][:3]
-        turns.append(found)
-    ended = now()
-    pipe.send((turns, (ended[3] - begun[3]) / (ended[2] - begun[2])))
-    for kind in order[::-1]:
-        for _ in trainings[kind]:
-            raise RuntimeError(f"{kind} has steps left")
+    places = range(len(trainings))
+    for at in [*places] * WARM:
+        turn(at)
+    turns = islice(cycle(permutations(places)), args.turns)
+    pipe.send([[found for _, found in sorted((at, turn(at)) for at in order)] for order in turns])
+    for training_ in trainings[::-1]:  # To its end, which is that of the world with the first.
+        for _ in training_:
+            pass
 
 
-def measured(args: Any) -> tuple[dict[str, list[list[float]]], float]:
-    """Returns each kind's turns, and the pulse's share of the time: means of the ranks."""
+def measured(args: Any) -> Any:
+    """Returns the turns, as the mean of the ranks."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "isobatch.integrations.torch"])
     host = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -151,25 +137,18 @@ def measured(args: Any) -> tuple[dict[str, list[list[float]]], float]:
         process.start()
     for _, pipe in pipes:
         pipe.close()
-    every = [ours.recv() for ours, _ in pipes]
+    found = np.mean([ours.recv() for ours, _ in pipes], axis=0)
     for process in processes:  # The store outlives them.
         process.join()
-    turns = [
-        {
-            kind: [statistics.mean(one) for one in zip(*(rank[kind] for rank in ranks), strict=True)]
-            for kind in ranks[0]
-        }
-        for ranks in zip(*(turns for turns, _ in every), strict=True)
-    ]
-    share = statistics.mean(share for _, share in every)
-    return {kind: [turn[kind] for turn in turns] for kind in turns[0]}, share
+    return found
 
 
-def interval(values: list[float]) -> str:
-    """Says the median and its 95 % confidence interval, by order statistics: of no distribution."""
-    ordered, count = sorted(values), len(values)
+def interval(values: Any) -> list[str]:
+    """Says each column's median and its 95 % confidence interval, by order statistics: of no distribution."""
+    ordered, count = np.sort(values, axis=0), len(values)
     below = max(0, int(count / 2 - 0.98 * count**0.5))
-    return f"{statistics.median(ordered):+.1f} ({ordered[below]:+.1f} to {ordered[count - 1 - below]:+.1f})"
+    ends = zip(np.median(values, axis=0), ordered[below], ordered[count - 1 - below], strict=True)
+    return ["{:+.1f} ({:+.1f} to {:+.1f})".format(*one) for one in ends]
 
 
 def main() -> None:
@@ -179,23 +158,18 @@ def main() -> None:
     parser.add_argument("--shards", action="store_const", const=2, default=1, help="HSDP: 2 replicas of 2")
     parser.add_argument("--busy", type=float, default=0.0, help="µs that a third kind adds, to be found")
     args = parser.parse_args()
-    args.ranks = 2 * args.shards
+    args.ranks, args.kinds = 2 * args.shards, ["survivors", "elastic", *["busy"] * (args.busy > 0)]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    kinds, share = measured(args)
+    found = measured(args)
+    pulse = STEP * found[..., 4].sum() / found[..., 3].sum()
+    found[:, 0, 2] += pulse
     print("| µs a step | main thread | gloo's threads | all, with the pulse | wall |\n|---|---|---|---|---|")
-    beside, pulse = kinds["elastic"], 1e6 * STEP * share
-    for kind, turns in kinds.items():
-        beats = pulse if kind == "survivors" else 0.0
-        rows = [(main, others, main + others + beats, wall) for main, others, wall in turns]
-        cells = [f"{statistics.median(column):.0f}" for column in zip(*rows, strict=True)]
-        print(f"| {kind} | {' | '.join(cells)} |")
+    for kind, turns in zip(args.kinds, np.moveaxis(found[..., :4], 1, 0), strict=True):
+        print(f"| {kind} | {' | '.join(f'{one:.0f}' for one in np.median(turns, axis=0))} |")
         if kind != "elastic":
-            plain = [(main, others, main + others, wall) for main, others, wall in beside]
-            added = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(rows, plain, strict=True)]
-            cells = [interval([*column]) for column in zip(*added, strict=True)]
-            print(f"| added, median of {args.turns} turns, 95 % interval | {' | '.join(cells)} |")
+            print(f"| added, 95 % interval | {' | '.join(interval(turns - found[:, 1, :4]))} |")
     load = os.getloadavg()[0]
-    print(f"the pulse: {pulse:.1f} µs in {1e3 * STEP:.0f} ms; load {load:.1f}, torch {torch.__version__}")
+    print(f"the pulse: {pulse:.1f} µs in {STEP / 1e3:.0f} ms; load {load:.1f}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

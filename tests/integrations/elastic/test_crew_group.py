@@ -2,7 +2,9 @@
 
 import threading
 import time
+import weakref
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,15 +16,12 @@ from torch import nn  # noqa: E402
 from ddp import surviving  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
-from isobatch.integrations.torch.elastic.collectives import BACKEND, CuttableGroup  # noqa: E402
+from isobatch.integrations.torch.elastic.collectives import BACKEND, FREQUENT, Cord, CuttableGroup, Mean  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
 
 
 class Endless:
     """A collective that never ends, as gloo's where it forgot a send."""
-
-    def get_future(self):
-        return torch.futures.Future()
 
     def is_completed(self):
         return False
@@ -40,41 +39,101 @@ class Forgetful:
 
 
 WAITS = {
-    "backward": lambda model: model(torch.ones(2, 3)).sum().backward(),
-    "all_reduce": lambda _: dist.all_reduce(torch.ones(1)),
-    "objects": lambda _: dist.all_gather_object([None], {}),
-    "barrier": lambda _: dist.barrier(),
-    "send": lambda _: dist.isend(torch.ones(1), 0).wait(),
-    "group": lambda _: dist.all_reduce(torch.ones(1), group=forgetful(dist.new_group())),
-    "connecting": lambda _: CuttableGroup.cord.apart(lambda: time.sleep(60)),
+    "backward": lambda _, model: model(torch.ones(2, 3)).sum().backward(),
+    "meet": lambda made, _: made.meet(),
+    "all_reduce": lambda *_: dist.all_reduce(torch.ones(1)),
+    "async": lambda *_: dist.all_reduce(torch.ones(1), async_op=True).wait(),
+    "all_gather": lambda *_: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
+    "reduce_scatter": lambda *_: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1)),
+    "broadcast": lambda *_: dist.broadcast(torch.ones(1), 0),
+    "objects": lambda *_: dist.all_gather_object([None], {}),
+    "barrier": lambda *_: dist.barrier(),
+    "send": lambda *_: dist.isend(torch.ones(1), 0).wait(),
+    "group": lambda *_: dist.all_reduce(torch.ones(1), group=forgetful(dist.new_group())),
+    "connecting": lambda *_: CuttableGroup.cord.apart(lambda: time.sleep(60)),
 }
 
 
 def forgetful(group):
-    group.inner = Forgetful()
+    group.inner = group.gloo = Forgetful()
     return group
 
 
-@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
-def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(waits):
+@pytest.fixture
+def alone():
     made = CrewGroup()
     made.begin()
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+    yield made
+    made.free()
+
+
+def wrapped(made):
+    """Wraps a network as if there were another rank."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda: 2)
-        model = made.wrap(nn.Linear(3, 1))
+        return made.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
+
+
+@pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
+def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(alone, waits):
     forgetful(dist.group.WORLD)
-    cut = threading.Timer(0.2, made.cut)
+    model, cut = wrapped(alone), threading.Timer(0.2, alone.cut)
     cut.start()
     begun = time.monotonic()
-    try:
-        with pytest.raises(RuntimeError, match="was cut") as caught:
-            waits(model)
-    finally:
-        cut.join()
-        made.free()
+    with pytest.raises(RuntimeError, match="was cut") as caught:
+        waits(alone, model)
+    cut.join()
+    alone.free()
     assert is_loss(caught.value)
     assert time.monotonic() - begun < 2.0
+
+
+def test_each_bucket_has_its_gradients_in_each_step(alone):
+    model = wrapped(alone)
+    for step in range(4):
+        model.zero_grad()
+        model(torch.full((2, 3), 1.0 + step)).sum().backward()
+        alike = model.module(torch.full((2, 3), 1.0 + step)).sum()
+        expected = torch.autograd.grad(alike, [*model.parameters()])
+        assert all(torch.equal(a.grad, b) for a, b in zip(model.parameters(), expected, strict=True))
+    assert len(alone._means[0]._buckets) > 1
+
+
+def test_gradients_are_divided_by_the_ranks_and_a_bucket_keeps_its_future():
+    gradients = torch.tensor([3.0])
+    bucket = SimpleNamespace(buffer=lambda: gradients, index=lambda: 0, is_last=lambda: True)
+    mean = Mean(SimpleNamespace(allreduce=lambda tensors, _: tensors[0].add_(1.0)), Cord(), 3)
+    mean._wait = lambda _: True
+    assert mean.of(bucket).wait().item() == pytest.approx(2.0)
+    assert mean.of(bucket) is mean.of(bucket)
+
+
+def test_a_model_that_the_training_holds_does_not_hold_the_group(alone):
+    model, gloo = wrapped(alone), weakref.ref(dist.group.WORLD.gloo)
+    model(torch.ones(2, 3)).sum().backward()
+    alone.free()
+    assert gloo() is None
+
+
+def test_torch_looks_for_nothing_in_the_group_that_it_does_not_have(alone, monkeypatch):
+    """Its C++ asks a class of Python for each method by its own name, in each step anew where there is none."""
+    model, missed = wrapped(alone), []
+
+    def miss(_, name):
+        missed.append(name)
+        raise AttributeError(name)
+
+    monkeypatch.setattr(CuttableGroup, "__getattr__", miss, raising=False)
+    model(torch.ones(2, 3)).sum().backward()
+    assert missed == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_gloo_has_the_frequent_collectives_under_the_names_of_a_group():
+    group = dist.group.WORLD
+    assert all(hasattr(kind, name) for kind in (group.gloo, group.inner, group) for name in FREQUENT)
+    assert "__reduce_ex__" not in vars(CuttableGroup)
 
 
 def test_an_error_of_its_own_gpu_is_no_loss_of_another_rank():
@@ -82,15 +141,11 @@ def test_an_error_of_its_own_gpu_is_no_loss_of_another_rank():
     assert not is_loss(RuntimeError("ProcessGroupNCCL's watchdog: CUDA error: an illegal memory access"))
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_wait_ends_at_its_own_limit():
-    CrewGroup().begin()
-    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
     forgetful(dist.group.WORLD)
-    try:
-        with pytest.raises(RuntimeError, match="longer than 0.3 s"):
-            dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=0.3))
-    finally:
-        dist.destroy_process_group()
+    with pytest.raises(RuntimeError, match="longer than 0.3 s"):
+        dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=0.3))
 
 
 @pytest.mark.slow

@@ -419,7 +419,9 @@ def test_an_extra_of_shards_is_refused_in_its_second_step(state):
     held = state(shadow=shadow)
     seats = tuple(Seat(f"r{rank}|here|{rank}", NEW) for rank in range(4))
     members = type("", (), {"number": 0, "id": seats[0].id, "table": Roster(0, seats)})
-    crew = Crew(members, held, CrewGroup(), None, lambda: "")
+    group = CrewGroup()
+    group.meet = lambda: None
+    crew = Crew(members, held, group, None, lambda: "")
     crew.commit(1)
     shadow.of = {name: one.detach().clone() for name, one in held.net.named_parameters()}
     why = "extra's shadow has a DTensor in its state, .* parameter.to_local"

@@ -1,7 +1,5 @@
 """A process group whose collectives end when it is cut, also where gloo would wait on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as Answer
@@ -10,16 +8,24 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.futures import Future
 
 _C10D: Any = dist.distributed_c10d
+
+FREQUENT = "allreduce", "_allgather_base", "_reduce_scatter_base", "barrier"
+"""The collectives of a step, DDP's and FSDP's, which go to gloo without torch's dispatcher."""
+
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
 """torch's names of the crew's backend, so that groups that a training makes for itself are cut too, and of its part for the CPU."""
 
 _PATIENCE = timedelta(seconds=0.1)
+_SUM = dist.AllreduceOptions()
+_DONE = SimpleNamespace(wait=lambda *_: True)
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 
 
@@ -46,16 +52,17 @@ class Cord:
             RuntimeError: it failed, was cut, or took longer.
         """
         until = monotonic() + limit if limit else float("inf")
-        while not work.is_completed():
+        while True:
+            try:  # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+                return bool(work.wait(_PATIENCE))
+            except RuntimeError as error:
+                if work.is_completed():
+                    return bool(work.wait())
+                if "Operation timed out" not in str(error):
+                    raise
             self.check()
             if monotonic() > until:
                 raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
-            try:  # A reduce_scatter never says that it is complete.
-                return bool(work.wait(_PATIENCE))
-            except RuntimeError as error:
-                if "Operation timed out" not in str(error):
-                    raise
-        return bool(work.wait())
 
     def apart(self, waiting: Callable[[], Any]) -> Any:
         """Calls what waits in gloo in a thread, which is left behind when the cord is cut."""
@@ -72,6 +79,37 @@ class Cord:
             with suppress(Late):
                 return answer.result(_PATIENCE.total_seconds())
             self.check()
+
+
+class Mean:
+    """The mean of a model's gradients over the ranks, as DDP takes it, bucket by bucket.
+
+    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on gloo's thread takes as long as
+    all the rest of a small reduction. DDP looks at the futures after that, so they are done from the start, and kept with their buckets.
+    """
+
+    def __init__(self, gloo: Any, cord: Cord, size: int) -> None:
+        self._gloo, self._wait, self._share = gloo, cord.wait, 1 / size
+        self._works: list[Any] = []
+        self._buckets: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []
+
+    def of(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:  # type: ignore[name-defined]
+        """Begins the mean of a bucket.
+
+        Raises:
+            RuntimeError: it was the last, and one failed or was cut.
+        """
+        at, buffer = bucket.index(), bucket.buffer().mul_(self._share)
+        self._works.append(self._gloo.allreduce([buffer], _SUM))
+        if at == len(self._buckets) or self._buckets[at][0] is not buffer:
+            future = Future[torch.Tensor]()
+            future.set_result(buffer)
+            self._buckets[at : at + 1] = [(buffer, future)]
+        if bucket.is_last():
+            for work in self._works:
+                self._wait(work)
+            self._works.clear()
+        return self._buckets[at][1]  # type: ignore[no-any-return]
 
 
 class CuttableWork(_C10D.Work):  # type: ignore[misc]
@@ -104,10 +142,13 @@ class CuttableGroup(dist.ProcessGroup):
         cord: of the crew that forms, and of each group then.
         devices: of the crew that forms.
         inner: the same group, whose collectives do not end.
+        gloo: its backend for the CPU.
     """
 
     cord = Cord()
     devices: tuple[str, ...] = ("cpu",)
+    # torch's C++ asks for it in each step, and would look for it in vain each time.
+    getSize = dist.ProcessGroup.size
 
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, devices: tuple[str, ...] = ()
@@ -129,17 +170,22 @@ class CuttableGroup(dist.ProcessGroup):
             for group in (self, self.inner):
                 group._set_default_backend(kind)
                 group._register_backend(torch.device(device), kind, backend)
+        self.gloo: Any = self._get_backend(torch.device("cpu"))
 
 
 def _cuttable(name: str) -> Callable[..., Any]:
-    paired = name in ("send", "recv", "recv_anysource")
+    paired, frequent = name in ("send", "recv", "recv_anysource"), name in FREQUENT
 
     def collective(self: CuttableGroup, *args: Any, **options: Any) -> Any:
         self.cord.check()
-        work = getattr(self.inner, name)(*args, **options)
-        tensor = _first(args)
-        on_cpu = self._cpu_only if tensor is None else tensor.device.type == "cpu"
-        return CuttableWork(work, self.cord, paired=paired) if work is not None and on_cpu else work
+        on_cpu = self._cpu_only or ((first := _first(args)) is not None and first.device.type == "cpu")
+        work = getattr(self.gloo if frequent and on_cpu else self.inner, name)(*args, **options)
+        if work is None or not on_cpu:
+            return work
+        if args and getattr(args[-1], "asyncOp", True) is False:  # Who asks waits for it next.
+            self.cord.wait(work)
+            return _DONE
+        return CuttableWork(work, self.cord, paired=paired)
 
     collective.__name__ = name
     return collective
@@ -158,7 +204,7 @@ def _install() -> None:
     """Overrides the collectives that this torch has, and makes the backend known to it."""
     words = ("reduce", "gather", "scatter", "alltoall", "all_to_all", "broadcast", "barrier", "send", "recv")
     for name in dir(dist.ProcessGroup):
-        if any(word in name for word in words) and name != "monitored_barrier":
+        if any(word in name for word in words) and name[:2] != "__" and name != "monitored_barrier":
             setattr(CuttableGroup, name, _cuttable(name))
     for name in ("is_completed", "is_success", "exception", "result", "get_future", "_source_rank"):
         setattr(CuttableWork, name, lambda self, *args, name=name: getattr(self._work, name)(*args))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from isobatch.errors import InputError
@@ -53,6 +52,7 @@ class Crew(Watch):
         self.rank = members.table.ids.index(members.id)
         self.lost, self.void, self.applied = False, False, 0
         self._entered = False
+        self._passes = _Guard(self, self._make_void)  # One for all.
         self._extras: dict[str, Any] | None = None
         self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
         self.run: CrewRun
@@ -87,29 +87,21 @@ class Crew(Watch):
         """Whether somebody waits to join."""
         return self._pulse.wanted
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> AbstractContextManager[Any]:
         """Takes the errors of a loss, so that the loop ends; where the loop is in `with crew:` they end it themselves."""
-        try:
-            yield
-        except Exception as error:
-            if not self._is_loss(error) or self._entered:
-                raise
+        return _Guard(self, lambda: None)
 
-    @contextmanager
-    def pass_guard(self) -> Iterator[None]:
+    def pass_guard(self) -> AbstractContextManager[Any]:
         """Takes the errors of a loss in a pass: what is left of the step then changes nothing."""
-        try:
-            yield
-        except Exception as error:
-            if not self._is_loss(error) or self._entered:
-                raise
-            self.void = True
-            self._extras = deepcopy(self._training.extras())
-            for group in self._training.optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.requires_grad:  # For what looks at gradients before the optimizer.
-                        parameter.grad = torch.zeros_like(parameter)
+        return self._passes
+
+    def _make_void(self) -> None:
+        self.void = True
+        self._extras = deepcopy(self._training.extras())
+        for group in self._training.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:  # For what looks at gradients before the optimizer.
+                    parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
         """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it and another does not, see `settle`.
@@ -126,7 +118,7 @@ class Crew(Watch):
             torch.cuda.synchronize(self._training.device)
         with self.pass_guard():
             try:
-                dist.all_reduce(torch.zeros(1))
+                self._group.meet()
             except RuntimeError:
                 self._training.prepare(step)
                 raise
@@ -169,6 +161,19 @@ class Crew(Watch):
             self._training.read_extras(self._extras)
         self._training.optimizer.zero_grad()
         self._pulse.exit()
+
+
+class _Guard(AbstractContextManager[Any]):
+    """Takes the errors of a loss of a crew, and then does something."""
+
+    def __init__(self, crew: Crew, then: Callable[[], None]) -> None:
+        self._crew, self._then = crew, then
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception) or not self._crew._is_loss(error) or self._crew._entered:
+            return False
+        self._then()
+        return True
 
 
 class CrewRun(ElasticRun):

@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
-from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup
+from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
@@ -53,14 +52,13 @@ class CrewGroup:
         self._before: set[str] | None = None
         self._own: set[str] | None = None
         self._wrapped: list[Any] = []
-        self._reducing: list[tuple[Any, torch.Tensor, Future[torch.Tensor]]] = []
+        self._means: list[Mean] = []
         self._cord = Cord()
 
     def begin(self) -> None:
         """Notes what is there before the group."""
         self._before, self._own = {*sockets().values()}, None
         self._cord = CuttableGroup.cord = Cord()
-        self._reducing = []
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""
@@ -100,22 +98,20 @@ class CrewGroup:
             return net
         model = DistributedDataParallel(net, init_sync=False, **options)
         if next(net.parameters()).device.type == "cpu":
-            model.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+            group: Any = dist.group.WORLD
+            self._means.append(Mean(group.gloo, self._cord, group.size()))
+            model.register_comm_hook(self._means[-1], Mean.of)
         self._wrapped.append(model)
         return model
 
-    def _reduce(self, bucket: Any) -> Future[torch.Tensor]:
-        """Takes the mean of a bucket's gradients, as DDP does. With the last all are waited for, as the backward then has nothing else to
-        do: a future's callback of Python on gloo's thread takes as long as all the rest of a small reduction."""
+    def meet(self) -> None:
+        """Waits until all ranks are here. An all_reduce of one number sends three times as much among four ranks.
+
+        Raises:
+            RuntimeError: a rank was lost.
+        """
         group: Any = dist.group.WORLD
-        buffer, future = bucket.buffer().div_(dist.get_world_size()), Future[torch.Tensor]()
-        self._reducing.append((group.inner.allreduce([buffer]), buffer, future))
-        if bucket.is_last():
-            reducing, self._reducing = self._reducing, []
-            for work, reduced, its in reducing:
-                self._cord.wait(work)
-                its.set_result(reduced)
-        return future
+        self._cord.wait(group.gloo.barrier())
 
     def cut(self) -> None:
         """Ends what this rank waits for in the group, from another thread."""
@@ -151,7 +147,9 @@ class CrewGroup:
             model._remove_autograd_hooks()
             for name in ("reducer", "logger", "process_group"):
                 model.__dict__.pop(name, None)
-        self._wrapped = []
+        for mean in self._means:  # DDP holds it.
+            vars(mean).clear()
+        self._wrapped, self._means = [], []
         if dist.is_initialized():
             groups = _groups()
             with warnings.catch_warnings(), suppress(RuntimeError):
