@@ -16,8 +16,9 @@ from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
+from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.loop import Loop
-from isobatch.integrations.torch.elastic.membership import Heartbeat, Membership
+from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.elastic.store import StoreGone

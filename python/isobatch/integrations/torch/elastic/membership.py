@@ -1,13 +1,12 @@
-"""Who trains together: crews, each on one list in the store, closed once; the pulse by which a rank is known to live."""
+"""Who trains together: crews, each on one list in the store, closed once."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -24,6 +23,12 @@ class Seat(NamedTuple):
 
     id: str
     vote: int
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        """Reads a line of the store, of who has come in."""
+        member, _, vote = line.rpartition(" ")
+        return cls(member, int(vote))
 
     @property
     def name(self) -> str:
@@ -229,7 +234,7 @@ class _Closing:
 
     def look(self) -> Roster | None:
         """Returns the list where it can be closed, or why it never will be; None: it is not time."""
-        come = {seat.id: seat for seat in map(_seat, self._all.store.lines(f"{self._number}/in"))}
+        come = {seat.id: seat for seat in map(Seat.read, self._all.store.lines(f"{self._number}/in"))}
         missing = [member for member in self._old if member not in come]
         if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
             self._since = monotonic()  # Until then the crew before trains, and who waits to join has time.
@@ -321,68 +326,6 @@ class _Closing:
         return Roster(self._number, (), why)
 
 
-class Heartbeat(threading.Thread):
-    """Beats, answers and looks: at the crew's end, at the next rank in the ring, and at who waits to join.
-
-    Attributes:
-        wanted: whether somebody waits to join, or the store is gone: the crew ends after a step.
-    """
-
-    def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
-        super().__init__(name="isobatch pulse", daemon=True)
-        self._membership, self._cut = membership, cut
-        self._store = membership.store.another()
-        self._inside: Roster | None = None
-        self._lock, self._ended = threading.Lock(), threading.Event()
-        self.wanted = False
-
-    def enter(self, table: Roster) -> None:
-        """Watches over a crew from here on."""
-        with self._lock:
-            self._inside, self.wanted = table, False
-            self._next = table.ids[(table.ids.index(self._membership.id) + 1) % len(table.ids)]
-            self._beats = Beats(self._store, self._membership.lease)
-
-    def exit(self) -> None:
-        """Watches over no crew: what it had may be torn down."""
-        with self._lock:
-            self._inside = None
-
-    def end(self) -> None:
-        """Ends the thread."""
-        self._ended.set()
-
-    def run(self) -> None:
-        count, period = 0, min(1.0, self._membership.lease / 10)
-        due = 0.0
-        try:
-            while not self._ended.wait(0.1):
-                full = monotonic() >= due
-                if full:
-                    self._membership.lifeline.answer()
-                    due, count = monotonic() + period, count + 1
-                    self._store.set(f"beat/{self._membership.id}", str(count))
-                with self._lock:
-                    if self._inside is not None:
-                        self._look(self._inside.number, full)
-        except (InputError, OSError):
-            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in vain.
-            self.wanted = True
-            self._ended.wait(self._membership.lease)
-            with self._lock:
-                if self._inside is not None:
-                    self._cut()
-
-    def _look(self, number: int, full: bool) -> None:
-        if full and self._next != self._membership.id and self._beats.gone(self._next):
-            self._store.once(f"{number}/over", f"{self._next.split('|')[0]} is gone")
-        if self._store.has(f"{number}/over"):
-            self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
-        elif full and self._store.has(f"{number + 1}/in"):
-            waiting = {_seat(line).id for line in self._store.lines(f"{number + 1}/in")}
-            self.wanted = sum(not self._beats.gone(one) for one in waiting) >= self._membership.shards
-
-
 def _full(seats: list[Seat], shards: int) -> list[Seat]:
     """Returns as many seats as are whole replicas."""
     return seats[: len(seats) // shards * shards]
@@ -415,8 +358,3 @@ def natural(name: str) -> list[tuple[int, int | str]]:
     ['node9/1', 'node10/0']
     """
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _seat(line: str) -> Seat:
-    member, _, vote = line.rpartition(" ")
-    return Seat(member, int(vote))

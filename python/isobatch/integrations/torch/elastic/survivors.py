@@ -23,7 +23,8 @@ from isobatch.integrations.torch.elastic.agreement import Signals
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import Held, NoReplica, TrainingState, check_whole, heal
-from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Heartbeat, Membership, Roster
+from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
+from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
 from isobatch.integrations.torch.elastic.store import Store, StoreGone
 from isobatch.planning.plan import Plan

@@ -1,0 +1,71 @@
+"""The pulse by which a rank is known to live, and by which it sees that its crew is over."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.membership import Membership, Roster, Seat
+from isobatch.integrations.torch.elastic.store import Beats
+
+
+class Heartbeat(threading.Thread):
+    """Beats, answers and looks: at the crew's end, at the next rank in the ring, and at who waits to join.
+
+    Attributes:
+        wanted: whether somebody waits to join, or the store is gone: the crew ends after a step.
+    """
+
+    def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
+        super().__init__(name="isobatch pulse", daemon=True)
+        self._membership, self._cut = membership, cut
+        self._store = membership.store.another()
+        self._inside: Roster | None = None
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self.wanted = False
+
+    def enter(self, table: Roster) -> None:
+        """Watches over a crew from here on."""
+        with self._lock:
+            self._inside, self.wanted = table, False
+            self._next = table.ids[(table.ids.index(self._membership.id) + 1) % len(table.ids)]
+            self._beats = Beats(self._store, self._membership.lease)
+
+    def exit(self) -> None:
+        """Watches over no crew: what it had may be torn down."""
+        with self._lock:
+            self._inside = None
+
+    def end(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+
+    def run(self) -> None:
+        count, period = 0, min(1.0, self._membership.lease / 10)
+        due = 0.0
+        try:
+            while not self._ended.wait(0.1):
+                full = monotonic() >= due
+                if full:
+                    self._membership.lifeline.answer()
+                    due, count = monotonic() + period, count + 1
+                    self._store.set(f"beat/{self._membership.id}", str(count))
+                with self._lock:
+                    if self._inside is not None:
+                        self._look(self._inside.number, full)
+        except (InputError, OSError):
+            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in vain.
+            self.wanted = True
+            self._ended.wait(self._membership.lease)
+            with self._lock:
+                if self._inside is not None:
+                    self._cut()
+
+    def _look(self, number: int, full: bool) -> None:
+        if full and self._next != self._membership.id and self._beats.gone(self._next):
+            self._store.once(f"{number}/over", f"{self._next.split('|')[0]} is gone")
+        if self._store.has(f"{number}/over"):
+            self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
+        elif full and self._store.has(f"{number + 1}/in"):
+            waiting = {Seat.read(line).id for line in self._store.lines(f"{number + 1}/in")}
+            self.wanted = sum(not self._beats.gone(one) for one in waiting) >= self._membership.shards
