@@ -1,8 +1,10 @@
 """Probes of a convex problem whose best learning rate is known, and what they say of bad input."""
 
+import gc
 import json
 import pickle
 import signal
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -335,6 +337,19 @@ def test_a_workload_that_cannot_be_probed_is_said_plainly(workload, said, grown)
     with pytest.raises(ib.InputError) as error:
         ib.probe(grown, workload, **SMALL)
     assert said in str(error.value)
+
+
+def test_a_trials_memory_is_free_when_it_ends(grown):
+    lab = Lab(grown, ProbeOptions(), device_of("cpu"), Budget(3600), tiny.bowl)
+    training = lab.training(16, 0)
+    training.step(lab.split(16), 0.1)
+    model = weakref.ref(training.model)
+    gc.disable()  # it looks at objects, and knows nothing of the bytes on a GPU
+    try:
+        del training
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed(grown, clock):

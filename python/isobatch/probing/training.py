@@ -79,9 +79,15 @@ class Stream:
     """
 
     def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
-        self._workload, self._seed, self._block, self._device = workload, seed, block, device
-        # A rank's micro-batches follow each other: the last block is often asked for again.
-        self._drawn = lru_cache(1)(self._draw)
+        self._block = block
+
+        @lru_cache(1)  # a rank's micro-batches follow each other: the last block is often asked for again
+        def drawn(index: int) -> Any:
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+            with user_code("the workload's batch"):
+                return workload.batch(block, generator, device)
+
+        self._drawn = drawn  # it knows nothing of self: in a cycle a trial's weights would stay after it
 
     def samples(self, start: int, stop: int) -> Any:
         """Returns the samples from start to stop."""
@@ -93,11 +99,6 @@ class Stream:
             low, high = max(start - begin, 0), min(stop - begin, self._block)
             pieces.append(whole if high - low == self._block else part(whole, low, high))
         return joined(pieces)
-
-    def _draw(self, index: int) -> Any:
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
-        with user_code("the workload's batch"):
-            return self._workload.batch(self._block, generator, self._device)
 
 
 def joined(pieces: list[Any]) -> Any:
