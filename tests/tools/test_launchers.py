@@ -186,3 +186,19 @@ def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
     words = next(note for note in made.notes if "isobatch doctor" in note).partition("isobatch ")[2]
     command = words.replace("FILE", str(tmp_path / made.file)).replace('"$WORLD_SIZE"', str(gpus))
     assert main(command.partition(" ends ")[0].split()) == (0 if gpus == 8 else 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("job,effective_batch,lr\na,256,0.1\n", "has no column 'status': it is no fleet's plans"),
+        ("job,status,lr\na,ok,0.1\n", "has no column 'effective_batch'"),
+        ("job,status,effective_batch,lr\na,ok,256,0.1\n", "world_size is missing"),
+    ],
+)
+def test_a_table_without_what_a_launch_needs_is_named(columns, said, tmp_path, capsys):
+    table = tmp_path / "plans.csv"
+    table.write_text(columns)
+    assert main(["report", str(table), "--to", "torchrun", "-o", str(tmp_path / "jobs")]) == 2
+    error = capsys.readouterr().err
+    assert str(table) in error and said in error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unwritable
+from isobatch.errors import InputError, missing, must_be, unwritable
 from isobatch.schedules import resolve
 from isobatch.tools.detect import writer
 from isobatch.tools.export import export
@@ -117,12 +117,17 @@ def export_rows(
     """
     how = writer(tool).writer
     assert how is not None
+    for name in ("status", "effective_batch"):
+        if rows and name not in rows[0]:
+            raise InputError(
+                f"has no column {name!r}: it is no fleet's plans, or one with few --columns", file=source
+            )
     without = ("infeasible", "invalid")
     feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
     made: dict[Path, str] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
-        plan = Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
         try:
+            plan = Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
             text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
         except InputError as error:
             raise error.at(file=source, row=at) from None
@@ -166,7 +171,8 @@ def _fill_row(
     for name in ("drop_last", "even_batches"):
         values[name] = _FLAGS.get(str(values.get(name)).lower(), values.get(name))
     if values.get("nodes") is None:
-        world = values["world_size"]
+        if (world := values.get("world_size")) is None:
+            raise missing("world_size", "the plans have it, unless --columns left it out")
         each = gpus_per_node or min(GPUS_PER_NODE, world)
         if world % each:
             raise InputError(
