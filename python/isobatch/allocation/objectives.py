@@ -50,7 +50,7 @@ class Values:
         return self._value(at, *self._after(at, np.ones(len(at), bool)))
 
     def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> tuple[Reals, Reals, Reals]:
-        """Rate, speed-up and hours left of these choices, of which some begin with a restart."""
+        """Rate, speed-up and hours left of these choices, some after a restart."""
         job, rate, hours = self.choices.job[at], self.choices.rate[at], self.choices.hours[at]
         restart, left = self.jobs.number["restart_seconds"][job], hours * 3600
         # As in eq. 16, what this one leaves of the time to the end.

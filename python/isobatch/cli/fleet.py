@@ -191,7 +191,8 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
     from isobatch.fleet.rows import Summary
 
-    is_given = {"--engine": args.engine != "local", "--address": args.address, "--no-resume": not args.resume}
+    is_given = {"--engine": args.engine != "local", "--address": args.address is not None}
+    is_given["--no-resume"] = not args.resume
     for name, given in is_given.items():
         if given:
             raise InputError(f"{name} needs a folder as the output: -o FOLDER")

@@ -23,7 +23,7 @@ _CHANGES = (
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """Expressions with parts that may not run, or run often."""
 _PLAIN = (bool, int, float, str, type(None))
-"""Kinds of values of which Python says which are true."""
+"""Kinds of values that are true or false as Python has it."""
 _MOST_STATEMENTS, _DEEPEST = 2_000, 20
 
 

@@ -307,6 +307,8 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
     capsys.readouterr()
     assert main([*words, "-o", str(tmp_path / "one.parquet"), "--engine", "ray"]) == 2
     assert "--engine needs a folder as the output" in capsys.readouterr().err
+    assert main([*words, "-o", str(tmp_path / "one.parquet"), "--address", ""]) == 2
+    assert "--address needs a folder as the output" in capsys.readouterr().err
 
 
 def test_reading_planning_and_writing_overlap():
