@@ -1,5 +1,6 @@
 """The DataLoader's workers of an elastic run: they outlive a SIGTERM that the run outlives, and never the run."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -21,9 +22,9 @@ def begun(index):
     torch.utils.data.get_worker_info().dataset[index] = -1
 
 
-def loader_of(**options):
+def loader_of(dataset=None, **options):
     run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
-    return run.loader([*range(70)], num_workers=1, **options)
+    return run.loader([*range(70)] if dataset is None else dataset, num_workers=1, **options)
 
 
 def test_a_worker_goes_on_after_a_sigterm():
@@ -44,6 +45,34 @@ def test_a_second_sigterm_ends_it():
         for _ in range(40):
             os.kill(worker.pid, signal.SIGTERM)
             time.sleep(0.1)
+
+
+class Group:
+    """It is freed by the process that made it, or by none."""
+
+    def __init__(self):
+        self.itself, self.process = self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.process:
+            os._exit(7)
+
+
+class Collected(list):
+    def __getitem__(self, index):
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_a_worker_leaves_its_rank_s_garbage_alone():
+    gc.collect()
+    gc.disable()
+    try:
+        Group()
+        (first, *_) = loader_of(Collected(range(70)))
+    finally:
+        gc.enable()
+    assert len(first) == 2
 
 
 def test_the_user_s_own_beginning_is_kept():

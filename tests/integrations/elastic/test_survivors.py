@@ -214,6 +214,17 @@ def ended(folder, options, names, each=None, seconds=90):
 
 
 @pytest.mark.slow
+def test_a_rank_whose_worker_hangs_ends_and_the_others_go_on(tmp_path, alone):
+    with Ranks(tmp_path, {**OPTIONS, "workers": 1, "timeout": 8.0}) as ranks:
+        for rank in range(3):
+            ranks.start(f"r{rank}", stuck=rank == 1)
+        codes = ranks.wait(90)
+    assert codes == {"r0": 0, "r1": 1, "r2": 0}, [ranks.said(name) for name in codes]
+    assert "DataLoader timed out after 8.0 seconds" in ranks.said("r1")
+    assert faults(tmp_path, alone)[0] == []
+
+
+@pytest.mark.slow
 def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
     said = ended(tmp_path, {"ranks": 2}, ["r0", "r1"], {"r1": {"recipe": {"warmup": "6st"}}})
     assert sorted(

@@ -22,6 +22,7 @@ from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.elastic.store import StoreGone
+from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
@@ -234,6 +235,12 @@ class CrewRun(ElasticRun):
     def ask(self) -> None:
         """Asks the steps to stop, from their beginning."""
         self._asked = True
+
+    def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
+        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the others go on without this one."""
+        if options.get("num_workers"):
+            options = {"timeout": self._timeout.total_seconds(), **options}
+        return super().loader(dataset, equal_passes=equal_passes, **options)
 
     def steps(self, loader: Any, tokens: Any = None) -> Iterator[Any]:
         """Yields the steps, as ElasticRun does, until a rank is lost or joins."""

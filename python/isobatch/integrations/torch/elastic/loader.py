@@ -1,6 +1,7 @@
 """The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -189,6 +190,7 @@ class _Worker:
         self._own = own
 
     def __call__(self, worker: int) -> None:
+        gc.freeze()  # The garbage of its rank may have groups of crews that are over: freeing one waits for threads that a fork lacks.
         signal.signal(signal.SIGTERM, _outlive)
         rank = multiprocessing.parent_process()
         # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
