@@ -239,7 +239,7 @@ class CrewRun(ElasticRun):
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
         """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the others go on without this one."""
         if options.get("num_workers"):
-            options = {"timeout": self._timeout.total_seconds(), **options}
+            options = {"timeout": self._members.timeout, **options}
         return super().loader(dataset, equal_passes=equal_passes, **options)
 
     def steps(self, loader: Any, tokens: Any = None) -> Iterator[Any]:
