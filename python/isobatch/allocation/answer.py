@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress, repeat
-from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -43,9 +41,8 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
     first: list[Change] = []
     then: list[Change] = []
     none: Held = {}
-    rows = range(len(ids))
-    before_and_after = (map(of_row.get, rows, repeat(none)) for of_row in (held, nodes))
-    for row in compress(rows, map(is_not, *before_and_after)):
+    moved = [row for row in range(len(ids)) if held.get(row, none) is not nodes.get(row, none)]
+    for row in moved:
         name, before, after = ids[row], held.get(row, none), nodes.get(row, none)
         if before == after:
             continue

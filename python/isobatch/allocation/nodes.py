@@ -84,10 +84,10 @@ class Pool:
         """Kind and GPUs of what each job holds; −1 where it is not in one node or in whole nodes of one kind."""
         if not held:
             return np.empty((2, 0), np.int64)
-        several = np.fromiter(map(len, held), np.int64, len(held))
+        several = np.array([*map(len, held)])
         starts = np.cumsum(several) - several
-        kind = np.fromiter(map(self.kind_of.__getitem__, chain(*held)), np.int64)
-        gpus = np.fromiter(chain(*map(dict.values, held)), np.int64)
+        kind = np.array([*map(self.kind_of.__getitem__, chain(*held))])
+        gpus = np.array([*chain(*map(dict.values, held))])
         size = np.array([it.gpus for it in self.kinds])[kind]
         alike = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
         alike &= (several == 1) | np.logical_and.reduceat(gpus == size, starts)

@@ -187,9 +187,9 @@ def _is_hashable(cell: Any) -> bool:
 
 
 def _coded(cells: list[Any], *, typed: bool = False) -> Codes:
-    keys = [(type(cell), cell) for cell in cells] if typed else cells
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    codes = np.fromiter(map(numbers.__getitem__, keys), np.uint32, len(cells))
+    numbers: dict[Any, int] = {}
+    keys = ((type(cell), cell) for cell in cells) if typed else cells
+    codes = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.uint32, len(cells))
     return codes, [_text(key[1] if typed else key) for key in numbers]
 
 
