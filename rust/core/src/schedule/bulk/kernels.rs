@@ -177,7 +177,7 @@ fn block<T: Real, const LENGTH: usize, const TERMS: usize>(
     }
 }
 
-/// Writes blocks, of which the first `head` values go before the vectors: with that of [`head`] no store takes two lines of memory.
+/// Writes blocks; the first `head` values go before the vectors: with that of [`head`] no store takes two lines of memory.
 /// Where terms are many, 0 takes less time, since a block's last vector is else worked out twice.
 #[allow(clippy::inline_always)]
 #[inline(always)]

@@ -98,7 +98,7 @@ impl Powers {
     }
 }
 
-/// Writes blocks, each as its first terms, of which the first is in two numbers.
+/// Writes blocks, each as its first terms; the first is in two numbers.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], powers: &Powers) {
     let fused = target_cfg_f!(target_feature = "fma");
