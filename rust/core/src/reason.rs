@@ -100,7 +100,7 @@ reasons! {
     AboveBudget "above_budget" Infeasible
         "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
-        "batch size changed to one that divides evenly, within batch_tolerance or lowered by split=\"smaller\"; with policy=\"keep\" the learning rate is not rescaled" ""
+        "batch size changed so that it divides evenly, within batch_tolerance or lowered by split=\"smaller\"; with policy=\"keep\" the learning rate is not rescaled" ""
     Ragged "ragged" Caution
         "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)" ""
     UnequalDevices "unequal_devices" Caution
