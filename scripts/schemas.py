@@ -48,7 +48,7 @@ def plan() -> Schema:
     _of_recipe(records["Recipe"])
     _described(records["Cluster"], "cluster")
     records["Settings"] = _settings(records["Settings"])
-    columns = {name: text for name, _, text, _ in _core.results()}
+    columns = {name: text for name, _, text, *_ in _core.results()}
     for record in (records[name] for name in PLANS if name in records):
         for name, field in record["properties"].items():
             if name in columns and "$ref" not in field:

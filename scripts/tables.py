@@ -31,7 +31,7 @@ def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
 def results() -> str:
     """The result columns."""
     kinds = {"status": "text", "reasons": "list of text; uint64 in NumPy"}
-    rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, _ in _core.results()]
+    rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, *_ in _core.results()]
     alike = groupby(rows, key=lambda row: row[1:])  # neighbours with one text have one row
     return table(
         "| column | type | |", [(", ".join(name for name, *_ in those), *rest) for rest, those in alike]

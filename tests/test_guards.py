@@ -102,13 +102,15 @@ def test_the_defaults_of_the_settings_are_those_of_the_core():
 
 @pytest.mark.parametrize(("legs", "table"), [("sum", EACH_STEP), ("course", OF_COURSE)])
 def test_a_moved_run_knows_how_each_column_adds_up(legs, table):
-    wanted = [name for name, over in _core.results_over_legs().items() if over == legs]
+    columns = {name: over for name, *_, over, _ in _core.results()}
+    wanted = [name for name, over in columns.items() if over == legs]
     agree(f"python/isobatch/planning/course.py ({legs})", table, wanted, ordered=False)
-    assert set(_core.results_over_legs().values()) == {"last", "sum", "course"}
+    assert set(columns.values()) == {"last", "sum", "course"}
 
 
-def test_every_result_column_has_a_text():
-    assert [name for name, _, text, _ in _core.results() if not text] == [], "rust/core/src/plan/results.rs"
+def test_every_result_column_has_a_text_and_a_role():
+    assert {role for *_, role in _core.results()} == {"decision", "figure"}
+    assert [name for name, _, text, *_ in _core.results() if not text] == [], "rust/core/src/plan/results.rs"
 
 
 @pytest.mark.parametrize("script", ["tables", "picture", "schemas"])

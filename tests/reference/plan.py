@@ -7,7 +7,7 @@ from typing import Any
 from isobatch import _core
 from reference import grid, ramp, rules, split, steps
 
-COLUMNS = [name for name, _, _, of_profile in _core.results() if not (of_profile or name == "reasons")]
+COLUMNS = [name for name, _, _, of_profile, *_ in _core.results() if not (of_profile or name == "reasons")]
 """Result columns of the planner that need no profile; `reasons` beside them is a set of names."""
 
 

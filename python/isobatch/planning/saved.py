@@ -27,7 +27,7 @@ VERSION = 2
 SCHEMA = f"isobatch.plan/{VERSION}"
 
 _RULES = tuple(name for name, *_ in _core.rules())
-_OF_PROFILE = frozenset(name for name, _, _, of_profile in _core.results() if of_profile)
+_OF_PROFILE = frozenset(name for name, _, _, of_profile, *_ in _core.results() if of_profile)
 _REASONS_OF_PROFILE = frozenset(
     (
         Reason.ABOVE_MEMORY,

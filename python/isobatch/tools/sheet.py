@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from isobatch import _core
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text
 from isobatch.schedules import Units, check_spec
@@ -88,16 +89,14 @@ class SettingsSheet:
         return [text for it in self.comments for text in ([it] if isinstance(it, str) else it())]
 
 
-_PARTS = (
-    "micro_batch accumulation effective_batch lr min_lr warmup_lr schedule warmup_steps total_steps eval_steps save_steps log_steps "
-    "optimizer beta1 beta2 eps momentum weight_decay ema_decay clip_norm precision ramp"
-)
+_DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decision")
 _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 
 
 def parts(plan: Plan) -> dict[str, Any]:
     """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
-    found = {name: getattr(plan.recipe if name in _OF_RECIPE else plan, name) for name in _PARTS.split()}
+    found = {name: getattr(plan, name) for name in _DECISIONS}
+    found |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
     return {**found, "schedule": found["schedule"] if isinstance(found["schedule"], str) else None}
 
 

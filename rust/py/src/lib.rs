@@ -45,8 +45,7 @@ mod _core {
     use crate::settings::check_settings;
     #[pymodule_export]
     use crate::tables::{
-        canonical, fields, number, optimizers, precisions, reasons, results, results_over_legs, right_form,
-        rules,
+        canonical, fields, number, optimizers, precisions, reasons, results, right_form, rules,
     };
 
     #[pymodule_init]

@@ -76,9 +76,10 @@ pub fn number<'py>(py: Python<'py>, name: &str, text: &str) -> PyResult<Option<B
     }
 }
 
-/// (name, `NumPy` type, text, whether only a profile says it) of every result column.
+/// (name, `NumPy` type, text, whether only a profile says it, how it adds up over the legs of a moved run, role) of every result
+/// column.
 #[pyfunction]
-pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool)> {
+pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool, &'static str, &'static str)> {
     let element = |c: &ResultColumn| match c.element() {
         ElementType::U8 => "uint8",
         ElementType::U64 => "uint64",
@@ -86,13 +87,9 @@ pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool)> {
         ElementType::I64 => "int64",
         ElementType::F64 => "float64",
     };
-    ResultColumn::ALL.iter().map(|c| (c.name(), element(c), c.text(), c.needs_profile())).collect()
-}
-
-/// How every result column adds up over the legs of a run that was moved: as the last has it, as a sum, or by the course.
-#[pyfunction]
-pub fn results_over_legs(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    ResultColumn::ALL.iter().map(|c| (c.name(), c.over_legs())).into_py_dict(py)
+    let entry =
+        |c: &ResultColumn| (c.name(), element(c), c.text(), c.needs_profile(), c.over_legs(), c.role());
+    ResultColumn::ALL.iter().map(entry).collect()
 }
 
 /// Every optimizer, with the bytes of state that it keeps for each parameter.

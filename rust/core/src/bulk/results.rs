@@ -6,7 +6,7 @@ use crate::plan::results::results;
 
 macro_rules! columns {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident $role:ident = $of_row:expr, $of_lane:expr;)*) => {
         /// A column of the result.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ResultColumn {
@@ -39,6 +39,12 @@ macro_rules! columns {
             #[must_use]
             pub fn over_legs(self) -> &'static str {
                 match self { $(ResultColumn::$variant => stringify!($legs),)* }
+            }
+
+            /// What it is for a training script: a `decision` that it follows, or a `figure` about the plan.
+            #[must_use]
+            pub fn role(self) -> &'static str {
+                match self { $(ResultColumn::$variant => stringify!($role),)* }
             }
 
             /// Its type.

@@ -25,7 +25,7 @@ impl Unknown for f64 {
 
 macro_rules! row {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident $role:ident = $of_row:expr, $of_lane:expr;)*) => {
         /// The values of one row; [`UNKNOWN`] or NaN where one is not known or there is no plan.
         #[derive(Clone, Copy, Debug)]
         #[allow(missing_docs, reason = "named as what they hold")]
