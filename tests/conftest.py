@@ -1,4 +1,4 @@
-"""Ranks for all tests that need some."""
+"""Ranks for all tests that need some, and commands that are run in the process of the test."""
 
 import pytest
 
@@ -12,3 +12,15 @@ def two():
     pool = Pool(2)
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def ran(capsys):
+    """Runs a command, which must end with a code, and gives what it wrote."""
+    from isobatch.cli import main
+
+    def run(words, code=0):
+        assert main(words) == code
+        return capsys.readouterr()
+
+    return run

@@ -24,10 +24,9 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_a_pool_from_files(files, capsys):
+def test_a_pool_from_files(files, ran):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
-    assert main(["allocate", *names, "--held", str(files / "held.csv"), "--json"]) == 0
-    said, noted = capsys.readouterr()
+    said, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
     answer = json.loads(said)
     assert [(row["job"], row["status"], row["nodes"]) for row in answer["jobs"]] == [
         ("a", "moves", {"n1": 2}),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import isobatch.cli.explain
-from isobatch.cli import main
 
 
 class Ended(Exception):
@@ -18,18 +17,16 @@ class Ended(Exception):
     sigval = signal.SIGTERM
 
 
-def test_a_signal_is_no_fault_of_ours(monkeypatch, capsys):
+def test_a_signal_is_no_fault_of_ours(monkeypatch, ran):
     def run(args):
         raise Ended("Process 1 got signal: 15")
 
     monkeypatch.setattr(isobatch.cli.explain, "run", run)
-    assert main(["explain", "--rules"]) == 128 + 15
-    assert "fault" not in capsys.readouterr().err
+    assert "fault" not in ran(["explain", "--rules"], 128 + 15).err
 
 
-def test_a_long_text_is_cut(capsys):
-    assert main(["plan", "--gpus", "8", "--max-batch", "9" * 5000]) == 2
-    said = capsys.readouterr().err
+def test_a_long_text_is_cut(ran):
+    said = ran(["plan", "--gpus", "8", "--max-batch", "9" * 5000], 2).err
     assert "--max-batch must be a whole number, got '999" in said and len(said) < 300
 
 

@@ -60,16 +60,14 @@ def recipe(tmp_path):
         (["--completion", "fish"], "isobatch: unknown --completion 'fish': there are bash, zsh, tcsh"),
     ],
 )  # fmt: skip
-def test_wrong_use_is_one_line(words, message, capsys):
-    assert main(words) == 2
-    captured = capsys.readouterr()
+def test_wrong_use_is_one_line(words, message, ran):
+    captured = ran(words, 2)
     assert captured.out == "" and captured.err.startswith("isobatch") and message in captured.err
     assert "usage:" not in captured.err and captured.err.count("\n") == 1
 
 
-def test_an_abbreviation_is_no_option(recipe, capsys):
-    assert main(["plan", recipe, "--gpus", "8", "--max-micro", "4"]) == 2
-    assert "unknown option '--max-micro'" in capsys.readouterr().err
+def test_an_abbreviation_is_no_option(recipe, ran):
+    assert "unknown option '--max-micro'" in ran(["plan", recipe, "--gpus", "8", "--max-micro", "4"], 2).err
 
 
 def broken(error):
@@ -79,25 +77,22 @@ def broken(error):
     return run
 
 
-def test_a_fault_of_our_own_is_exit_3_in_one_line(recipe, capsys, monkeypatch):
+def test_a_fault_of_our_own_is_exit_3_in_one_line(recipe, ran, monkeypatch):
     monkeypatch.setattr("isobatch.cli.plan.run", broken(ZeroDivisionError("division\nby zero\x1b[2J")))
-    assert main(["plan", recipe, "--gpus", "8"]) == 3
-    said = capsys.readouterr().err
+    said = ran(["plan", recipe, "--gpus", "8"], 3).err
     assert "a fault of isobatch itself (ZeroDivisionError: division\\nby zero\\x1b[2J)" in said
     assert "CONTRIBUTING.md" in said and said.count("\n") == 1 and "Traceback" not in said
     monkeypatch.setenv("ISOBATCH_TRACEBACK", "1")
-    assert main(["plan", recipe, "--gpus", "8"]) == 3
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in ran(["plan", recipe, "--gpus", "8"], 3).err
 
 
 @pytest.mark.parametrize(
     ("package", "extra"), [("pyarrow.fs", "fleet"), ("torch", "validate"), ("ray", "ray"), ("yaml", "fleet")]
 )
-def test_a_missing_extra_says_what_to_install(recipe, capsys, monkeypatch, package, extra):
+def test_a_missing_extra_says_what_to_install(recipe, ran, monkeypatch, package, extra):
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     monkeypatch.setattr("isobatch.cli.plan.run", broken(error))
-    assert main(["plan", recipe, "--gpus", "8"]) == 2
-    assert f"pip install 'isobatch[{extra}]'" in capsys.readouterr().err
+    assert f"pip install 'isobatch[{extra}]'" in ran(["plan", recipe, "--gpus", "8"], 2).err
     monkeypatch.setattr("isobatch.cli.plan.run", broken(ModuleNotFoundError("no", name="isobatch.nothing")))
     assert main(["plan", recipe, "--gpus", "8"]) == 3
 
@@ -163,15 +158,14 @@ def test_a_terminal_shows_the_columns_that_were_asked_for(fleet):
     assert "showing 40 of 459 rows, 9 of " in on_a_terminal(*fleet, columns=200)
 
 
-def test_columns_that_are_no_fields_are_said_once(tmp_path, capsys):
+def test_columns_that_are_no_fields_are_said_once(tmp_path, ran):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     (tmp_path / "jobs.csv").write_text(
         "job,effective_batch,lr,weight_dcay,team\na,256,0.1,0.1,x\nb,256,0.1,0.1,x\n"
     )
     (tmp_path / "c.csv").write_text("nodes\n1\n")
     for output in ([], ["-o", str(tmp_path / "o.csv")], ["-o", str(tmp_path / "plans/")]):
-        assert main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "c.csv"), *output]) == 0
-        said = capsys.readouterr().err
+        said = ran(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "c.csv"), *output]).err
         assert said.count("not fields, carried along: weight_dcay (weight_decay?), team") == 1
 
 

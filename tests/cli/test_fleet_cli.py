@@ -137,12 +137,11 @@ def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, me
     assert len(list(files.iterdir())) == 2
 
 
-def test_a_truncated_parquet_file_is_named(files, capsys):
+def test_a_truncated_parquet_file_is_named(files, capsys, ran):
     whole = files / "jobs.parquet"
     pq.write_table(pa.table({"effective_batch": [256] * 1000, "lr": [0.1] * 1000}), whole)
     whole.write_bytes(whole.read_bytes()[:-200])
-    assert main(["fleet", str(whole), str(files / "clusters.csv")]) == 2
-    assert "jobs.parquet: cannot be read" in capsys.readouterr().err
+    assert "jobs.parquet: cannot be read" in ran(["fleet", str(whole), str(files / "clusters.csv")], 2).err
     assert main(["fleet", str(files / "none.csv"), str(files / "clusters.csv")]) == 2
     assert "none.csv: there is no such file" in capsys.readouterr().err
 
@@ -182,7 +181,7 @@ def test_plans_do_not_become_the_next_runs_jobs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "o.csv"], ["-o", "o.tsv"]])
-def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, words):
+def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, ran, words):
     monkeypatch.chdir(files)
     job = {"job": "a", "effective_batch": 256, "lr": 0.1}
     (files / "jobs.jsonl").write_text(json.dumps(job | {"team": {"x": 1}}))
@@ -190,17 +189,15 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, words):
     message = "cannot be written: column 'team' is no text, but Parquet and JSON lines can hold it"
     assert message in capsys.readouterr().err
     (files / "jobs.jsonl").write_text(json.dumps(job | {"tags": ["x", None]}) + "\n")
-    assert main(["fleet", "jobs.jsonl", "clusters.csv", *words]) == 2
-    assert "column 'tags' is no text" in capsys.readouterr().err
+    assert "column 'tags' is no text" in ran(["fleet", "jobs.jsonl", "clusters.csv", *words], 2).err
     assert not list(files.glob("o.*"))
     assert main(["fleet", "jobs.jsonl", "clusters.csv", "-o", "o.parquet"]) == 0
     assert pq.read_table("o.parquet")["tags"].to_pylist() == [["x", None]] * 2
 
 
-def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, capsys):
+def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
-    assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]) == 0
-    said = capsys.readouterr().err
+    said = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
     assert (
         "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
         in said
@@ -208,22 +205,19 @@ def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, capsys):
     assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in said
 
 
-def test_numbers_of_gpus_name_their_clusters(files, capsys):
+def test_numbers_of_gpus_name_their_clusters(files, ran):
     words = ["fleet", str(files / "jobs.csv"), "--columns", "cluster,world_size"]
     for more, rows in (
         (["--gpus", "8,7,8"], ["8,8", "7,7"]),
         (["--gpus", "16,8", "--gpus-per-node", "8"], ["16,16", "8,8"]),
     ):
-        assert main([*words, *more]) == 0
-        assert capsys.readouterr().out.splitlines()[1:3] == rows
+        assert ran([*words, *more]).out.splitlines()[1:3] == rows
     (files / "pairs.csv").write_text("job,cluster\nb,7\n")
-    assert main([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == ["7,7"]
+    assert ran([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]).out.splitlines()[1:] == ["7,7"]
 
 
-def test_jobs_and_clusters_in_the_wrong_order_are_told(files, capsys):
-    assert main(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")]) == 2
+def test_jobs_and_clusters_in_the_wrong_order_are_told(files, ran):
     assert (
         "nodes is missing: these are jobs: give them first, and the clusters behind them"
-        in capsys.readouterr().err
+        in ran(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")], 2).err
     )

@@ -125,12 +125,10 @@ def test_an_answer_comes_before_the_next_question():
         assert asked.wait(timeout=200) == 0
 
 
-def test_a_plan_to_stdout(capsys):
+def test_a_plan_to_stdout(ran):
     words = ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8"]
-    assert main([*words, "-o", "-"]) == 0
-    assert ib.Plan.from_json(capsys.readouterr().out) == ib.plan(ib.Recipe(**RECIPE), 8)
-    assert main(["plan", "-", "-o", "plan.json"]) == 2
-    assert "- reads requests from stdin" in capsys.readouterr().err
+    assert ib.Plan.from_json(ran([*words, "-o", "-"]).out) == ib.plan(ib.Recipe(**RECIPE), 8)
+    assert "- reads requests from stdin" in ran(["plan", "-", "-o", "plan.json"], 2).err
 
 
 def lines(jobs):
@@ -175,11 +173,10 @@ def test_a_fleet_from_stdin_on_gpu_counts(monkeypatch, capsysbinary):
         ('{"job": 1}\n3\n', 2, "isobatch fleet: stdin, row 2: is no JSON object"),
     ],
 )
-def test_messages_call_stdin_by_its_name(monkeypatch, capsys, text, code, says):
+def test_messages_call_stdin_by_its_name(monkeypatch, ran, text, code, says):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.setattr(sys, "stdin", Pipe(text))
-    assert main(["fleet", "-", "--gpus", "8"]) == code
-    said = capsys.readouterr().err
+    said = ran(["fleet", "-", "--gpus", "8"], code).err
     assert says in said and "isobatch-" not in said
 
 
@@ -205,9 +202,8 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
         (["counts", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
 )  # fmt: skip
-def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
+def test_wrong_use(tmp_path, monkeypatch, ran, words, message):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n256,0.1\n")
-    assert main(words) == 2
-    assert message in capsys.readouterr().err
+    assert message in ran(words, 2).err

@@ -36,11 +36,10 @@ def test_whole_numbers_stay_exact():
 
 @pytest.mark.parametrize("batch", ["64.0", "+64", "0064", "6.4e1", "64."])
 @pytest.mark.parametrize("lr", [".1", "+0.1", "1e-1", "0.10"])
-def test_the_command_line_takes_what_a_table_takes(capsys, tmp_path, batch, lr):
-    assert (
-        main(["plan", "--set", f"effective_batch={batch}", "--set", f"lr={lr}", "--gpus", "8", "--json"]) == 0
+def test_the_command_line_takes_what_a_table_takes(ran, tmp_path, batch, lr):
+    plan = json.loads(
+        ran(["plan", "--set", f"effective_batch={batch}", "--set", f"lr={lr}", "--gpus", "8", "--json"]).out
     )
-    plan = json.loads(capsys.readouterr().out)
     assert (plan["effective_batch"], plan["lr"]) == (64, 0.1)
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps({"effective_batch": batch, "lr": lr}))
@@ -87,14 +86,13 @@ def test_colons_elsewhere_are_no_second_key(line):
 
 
 @pytest.mark.parametrize("deep", [100, 990, 100_000])
-def test_a_request_however_deep_is_answered(capsys, monkeypatch, deep):
+def test_a_request_however_deep_is_answered(ran, monkeypatch, deep):
     line = '{"gpus": 8, "recipe": ' + '{"a": ' * deep + "1" + "}" * (deep + 1)
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(line.encode())))
-    assert main(["plan", "-"]) == 2
-    assert "a fault of isobatch" not in capsys.readouterr().out
+    assert "a fault of isobatch" not in ran(["plan", "-"], 2).out
 
 
-def test_a_key_twice_in_a_request_is_refused(capsys, monkeypatch):
+def test_a_key_twice_in_a_request_is_refused(ran, monkeypatch):
     requests = [
         '{"id": 1, "gpus": 8, "recipe": {"effective_batch": 256, "lr": 0.1}}',
         '{"id": 2, "gpus": 8, "gpus": 16, "recipe": {"effective_batch": 256, "lr": 0.1}}',
@@ -102,8 +100,7 @@ def test_a_key_twice_in_a_request_is_refused(capsys, monkeypatch):
     ]
     stream = io.BytesIO("\n".join(requests).encode())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream))
-    assert main(["plan", "-"]) == 2
-    first, *others = map(json.loads, capsys.readouterr().out.splitlines())
+    first, *others = map(json.loads, ran(["plan", "-"], 2).out.splitlines())
     assert first["status"] == "ok"
     assert [it["error"] for it in others] == ["'gpus' is listed twice", "'lr' is listed twice"]
 

@@ -16,38 +16,32 @@ def recipe(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["schedule"], ["explain"]])
-def test_a_recipe_is_planned_first(recipe, command, capsys):
-    assert main([command[0], recipe, *command[1:]]) == 2
-    said = capsys.readouterr().err
+def test_a_recipe_is_planned_first(recipe, command, ran):
+    said = ran([command[0], recipe, *command[1:]], 2).err
     assert f"is a recipe: plan it first, by isobatch plan {recipe} --gpus N -o plan.json" in said
     assert said.count("\n") == 1
 
 
-def test_a_saved_plan_in_words(recipe, tmp_path, capsys):
+def test_a_saved_plan_in_words(recipe, tmp_path, capsys, ran):
     made = tmp_path / "plan.json"
-    assert main(["plan", recipe, "--gpus", "8", "-o", str(made)]) == 0
-    text = capsys.readouterr().out
-    assert main(["explain", str(made)]) == 0
-    assert capsys.readouterr().out == text
+    text = ran(["plan", recipe, "--gpus", "8", "-o", str(made)]).out
+    assert ran(["explain", str(made)]).out == text
     assert main(["explain", str(made), "--job", "a"]) == 2
     assert "--job picks rows of a table, and this is one plan" in capsys.readouterr().err
     none = tmp_path / "none.json"
     ib.plan(ib.Recipe.load(recipe), 7).save(none)
-    assert main(["explain", str(none)]) == 1
-    assert capsys.readouterr().out.startswith("Cannot train on 7 GPUs")
+    assert ran(["explain", str(none)], 1).out.startswith("Cannot train on 7 GPUs")
 
 
-def test_other_json_is_left_to_its_reader(tmp_path, capsys):
+def test_other_json_is_left_to_its_reader(tmp_path, ran):
     other = tmp_path / "a.json"
     other.write_text(json.dumps({"a": 1}))
-    assert main(["explain", str(other)]) == 2
-    assert "cannot tell the format" in capsys.readouterr().err
+    assert "cannot tell the format" in ran(["explain", str(other)], 2).err
 
 
 @pytest.mark.parametrize("command", [["plan", "--to", "transformers"], ["schedule"]])
-def test_a_saved_plan_that_cannot_be_is_wrong_input(recipe, tmp_path, command, capsys):
+def test_a_saved_plan_that_cannot_be_is_wrong_input(recipe, tmp_path, command, ran):
     none = tmp_path / "none.json"
     ib.plan(ib.Recipe.load(recipe), 7).save(none)
-    assert main([command[0], str(none), *command[1:]]) == 2
-    said = capsys.readouterr()
+    said = ran([command[0], str(none), *command[1:]], 2)
     assert "Cannot train on 7 GPUs as asked" in said.err and "What would work:" in said.err and not said.out

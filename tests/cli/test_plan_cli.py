@@ -32,9 +32,8 @@ def job(tmp_path):
     return str(path)
 
 
-def test_keep_in_words(job, capsys):
-    assert main(["plan", job, "--gpus", "64"]) == 0
-    assert capsys.readouterr().out == (
+def test_keep_in_words(job, ran):
+    assert ran(["plan", job, "--gpus", "64"]).out == (
         "64 GPUs: micro-batch 4 × accumulation 1 × 64 replicas = 256 samples per step.\n"
         "The micro-batch is capped at 8 (the tuned micro-batch).\n"
         "Unchanged: batch size, learning rate 0.1 and all other hyperparameters.\n"
@@ -46,9 +45,8 @@ def test_keep_in_words(job, capsys):
     )
 
 
-def test_infeasible_in_words(job, capsys):
-    assert main(["plan", job, "--gpus", "7"]) == 1
-    out = capsys.readouterr().out
+def test_infeasible_in_words(job, ran):
+    out = ran(["plan", job, "--gpus", "7"], 1).out
     assert out.startswith(
         "Cannot train on 7 GPUs as asked:\n"
         "  - 256 samples cannot be split evenly over 7 replicas\n"
@@ -62,25 +60,22 @@ def test_infeasible_in_words(job, capsys):
 
 
 @pytest.mark.parametrize("name", ["no/such/plan.json", "."])
-def test_a_place_that_cannot_be_written_is_named(job, tmp_path, capsys, name):
+def test_a_place_that_cannot_be_written_is_named(job, tmp_path, ran, name):
     path = tmp_path / name
-    assert main(["plan", job, "--gpus", "64", "-o", str(path)]) == 2
-    shown = capsys.readouterr()
+    shown = ran(["plan", job, "--gpus", "64", "-o", str(path)], 2)
     assert shown.out == "" and f"isobatch plan: {path}: cannot be written" in shown.err
     assert sorted(it.name for it in tmp_path.iterdir()) == ["job.toml"]
 
 
-def test_grow_cites_its_rule(job, capsys):
-    assert main(["plan", job, "--gpus", "128", "--policy", "grow"]) == 0
-    out = capsys.readouterr().out
+def test_grow_cites_its_rule(job, ran):
+    out = ran(["plan", job, "--gpus", "128", "--policy", "grow"]).out
     assert "Batch size 256 → 1,024, k = 4." in out
     assert "Learning rate 0.1 → 0.4 by rule linear for sgd: η' = kη [Goyal et al. 2017" in out
 
 
-def test_json_and_output_are_the_plan(job, tmp_path, capsys):
+def test_json_and_output_are_the_plan(job, tmp_path, ran):
     saved = tmp_path / "plan.json"
-    assert main(["plan", job, "--nodes", "8", "--max-micro-batch", "2", "--json", "-o", str(saved)]) == 0
-    printed = capsys.readouterr().out
+    printed = ran(["plan", job, "--nodes", "8", "--max-micro-batch", "2", "--json", "-o", str(saved)]).out
     plan = ib.Plan.load(saved)
     assert json.loads(printed)["schema"] == "isobatch.plan/2"
     assert ib.Plan.from_json(printed) == plan
@@ -107,9 +102,8 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
 )  # fmt: skip
-def test_wrong_use_is_exit_2(job, capsys, words, message):
-    assert main(["plan", job, *words]) == 2
-    captured = capsys.readouterr()
+def test_wrong_use_is_exit_2(job, ran, words, message):
+    captured = ran(["plan", job, *words], 2)
     assert captured.out == ""
     assert message in captured.err
 
@@ -128,13 +122,12 @@ def test_wrong_use_is_exit_2(job, capsys, words, message):
         ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text 'fast'"),
     ],
 )  # fmt: skip
-def test_a_bad_file_is_named(tmp_path, capsys, name, text, message):
+def test_a_bad_file_is_named(tmp_path, ran, name, text, message):
     if name.endswith("yaml"):
         pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
     path = tmp_path / name
     path.write_text(text)
-    assert main(["plan", str(path), "--gpus", "8"]) == 2
-    error = capsys.readouterr().err
+    error = ran(["plan", str(path), "--gpus", "8"], 2).err
     assert name in error
     assert message in error
 
@@ -171,22 +164,18 @@ def test_what_is_no_saved_plan_says_how_to_make_one(tmp_path):
         ib.Plan.load(path)
 
 
-def test_rules_are_printed(capsys):
-    assert main(["explain", "--rules", "--json"]) == 0
-    rules = {rule["rule"]: rule for rule in json.loads(capsys.readouterr().out)}
+def test_rules_are_printed(ran):
+    rules = {rule["rule"]: rule for rule in json.loads(ran(["explain", "--rules", "--json"]).out)}
     assert set(rules) == {name for name, *_ in _core.rules()}
     assert "1706.02677" in rules["linear"]["source"]
-    assert main(["explain", "--rules"]) == 0
-    assert "η' = √k·η" in capsys.readouterr().out
+    assert "η' = √k·η" in ran(["explain", "--rules"]).out
 
 
-def test_no_command_is_wrong_use(capsys):
-    assert main([]) == 2
-    asked = capsys.readouterr().err
+def test_no_command_is_wrong_use(capsys, ran):
+    asked = ran([], 2).err
     assert asked.startswith("usage: isobatch COMMAND") and "exit codes: 0 done" in asked
     for word in ("--version", "-V", "version"):
-        assert main([word]) == 0
-        assert capsys.readouterr().out == f"isobatch {ib.__version__}\n"
+        assert ran([word]).out == f"isobatch {ib.__version__}\n"
     for words in (["help"], ["--help"], ["-h"]):
         with pytest.raises(SystemExit) as done:
             main(words)
@@ -201,9 +190,8 @@ def test_no_command_is_wrong_use(capsys):
         ("laws", "isobatch estimate --laws"),
     ],
 )  # fmt: skip
-def test_a_command_that_moved_says_where(capsys, old, now):
-    assert main([old, "x"]) == 2
-    assert capsys.readouterr().err == f"isobatch {old} is now {now}\n"
+def test_a_command_that_moved_says_where(ran, old, now):
+    assert ran([old, "x"], 2).err == f"isobatch {old} is now {now}\n"
 
 
 def test_a_command_imports_no_other():
@@ -229,10 +217,9 @@ def test_help_shows_the_everyday_options_and_all_on_request(capsys):
         assert set(parser.everyday or ()) <= known
 
 
-def test_the_shell_completes(job, tmp_path, capsys):
+def test_the_shell_completes(job, tmp_path, ran):
     pytest.importorskip("shtab", reason="comes with the extra 'fleet'")
-    assert main(["--completion", "bash"]) == 0
-    (tmp_path / "isobatch.sh").write_text(capsys.readouterr().out)
+    (tmp_path / "isobatch.sh").write_text(ran(["--completion", "bash"]).out)
 
     def completed(*words):
         line = f"source isobatch.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
@@ -247,36 +234,31 @@ def test_the_shell_completes(job, tmp_path, capsys):
     assert completed("isobatch", "calibrate", "--merge", "jo") == ["job.toml"]
 
 
-def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, capsys):
+def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
     file = tmp_path / "training_args.json"
     file.write_text(
         '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "max_steps": -1, "lr_scheduler_type": "cosine"}'
     )
-    assert main(["plan", str(file), "--gpus", "8"]) == 2
-    err = capsys.readouterr().err
+    err = ran(["plan", str(file), "--gpus", "8"], 2).err
     assert "is no recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
     with pytest.raises(ib.InputError, match=r"Recipe\.read"):
         ib.Recipe.load(file)
     # Nothing is guessed for what was tuned: the target's GPUs are not proposed.
-    assert main(["plan", "--from", str(file), "--gpus", "8"]) == 2
-    assert "--set gpus=N " in capsys.readouterr().err
+    assert "--set gpus=N " in ran(["plan", "--from", str(file), "--gpus", "8"], 2).err
 
 
-def test_a_batch_below_the_replicas_may_grow_to_them(capsys):
+def test_a_batch_below_the_replicas_may_grow_to_them(ran):
     asked = ["plan", "--set", "effective_batch=4", "--set", "lr=2e-4", "--gpus", "8"]
-    assert main(asked) == 1
-    menu = capsys.readouterr().out.splitlines()
+    menu = ran(asked, 1).out.splitlines()
     assert menu[-1].split() == ["8", "samples", "(+100", "%)", "1", "×", "1", "×", "8", "--policy", "8"]
-    assert main([*asked, "--policy", "8"]) == 0
-    assert "learning rate" in capsys.readouterr().out.lower()
+    assert "learning rate" in ran([*asked, "--policy", "8"]).out.lower()
 
 
-def test_a_sweep_says_how_to_find_what_would_work(capsys):
+def test_a_sweep_says_how_to_find_what_would_work(capsys, ran):
     fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
     assert main(["counts", *fields, "2,3,4"]) == 0
     assert "2 of 3 GPU counts have a plan; isobatch plan --gpus 3 says what" in capsys.readouterr().err
-    assert main(["counts", *fields, "2,4"]) == 0
-    assert capsys.readouterr().err.strip().endswith("2 of 2 GPU counts have a plan")
+    assert ran(["counts", *fields, "2,4"]).err.strip().endswith("2 of 2 GPU counts have a plan")
 
 
 def test_every_step_is_no_plural():
@@ -286,10 +268,8 @@ def test_every_step_is_no_plural():
     assert "evaluate every 30 steps, log every step." in text
 
 
-def test_a_menu_says_what_the_tool_cannot_run(capsys):
+def test_a_menu_says_what_the_tool_cannot_run(ran):
     fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st"]
-    assert main(["plan", *fields, "--gpus", "3", "--to", "transformers"]) == 1
-    out, err = capsys.readouterr()
+    out, err = ran(["plan", *fields, "--gpus", "3", "--to", "transformers"], 1)
     assert "weighted" in out and "the weighted ways cannot be written for transformers" in err
-    assert main(["plan", *fields, "--gpus", "3", "--to", "torchrun"]) == 1
-    assert capsys.readouterr().err == ""
+    assert ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).err == ""

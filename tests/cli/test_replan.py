@@ -26,9 +26,8 @@ def saved(tmp_path):
     return str(path)
 
 
-def test_a_move_in_words(saved, capsys):
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
-    out = capsys.readouterr().out
+def test_a_move_in_words(saved, ran):
+    out = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]).out
     assert (
         "The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run (steps counted as torch counts them).\n"
         "Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.\n"
@@ -38,11 +37,10 @@ def test_a_move_in_words(saved, capsys):
     ) in out
 
 
-def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, capsys):
+def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, ran):
     there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
     assert main(["replan", saved, "--at-step", "50", "--nodes", "2", "-o", there]) == 0
-    assert main(["replan", there, "--at-step", "70", "--gpus", "8", "--json", "-o", back]) == 0
-    printed = capsys.readouterr().out
+    printed = ran(["replan", there, "--at-step", "70", "--gpus", "8", "--json", "-o", back]).out
     plan = ib.Plan.load(back)
     assert json.loads(printed[printed.index("{") :]) == json.loads(plan.to_json())
     assert [move.step for move in plan.moves] == [50, 70]
@@ -67,9 +65,8 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),
     ],
 )
-def test_wrong_use(saved, asked, message, capsys):
-    assert main(["replan", saved, *asked]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_use(saved, asked, message, ran):
+    assert message in ran(["replan", saved, *asked], 2).err
 
 
 def test_what_is_no_plan(tmp_path, capsys):
@@ -79,23 +76,20 @@ def test_what_is_no_plan(tmp_path, capsys):
     assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2
 
 
-def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, capsys):
+def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
     path = str(tmp_path / "plan.json")
     ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
-    assert main(["replan", path, "--at-step", "12345", "--gpus", "4"]) == 0
-    err = capsys.readouterr().err
+    err = ran(["replan", path, "--at-step", "12345", "--gpus", "4"]).err
     assert (
         "saves every 1,000 steps: if it goes on from the checkpoint of step 12,000, that is --at-step 12000"
         in err
     )
-    assert main(["replan", path, "--at-step", "12000", "--gpus", "4"]) == 0
-    assert capsys.readouterr().err == ""
+    assert ran(["replan", path, "--at-step", "12000", "--gpus", "4"]).err == ""
 
 
-def test_a_menus_policy_is_taken_by_replan_too(saved, capsys):
+def test_a_menus_policy_is_taken_by_replan_too(saved, capsys, ran):
     """`--policy 512` is what menus print, and what `isobatch plan` takes."""
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]) == 0
-    by_policy = capsys.readouterr().out
+    by_policy = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]).out
     assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
     assert capsys.readouterr().out == by_policy
     both = ["--policy", "512", "--effective-batch", "512"]
@@ -112,8 +106,7 @@ def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, capsys):
     assert "is a plan, not a recipe: isobatch replan moves the run" in capsys.readouterr().err
 
 
-def test_a_saved_plans_profile_is_asked_for_again(tmp_path, capsys):
+def test_a_saved_plans_profile_is_asked_for_again(tmp_path, ran):
     path = tmp_path / "plan.json"
     ib.plan(RECIPE, 8, profile=pools.profile()).save(path)
-    assert main(["replan", str(path), "--at-step", "50", "--gpus", "16"]) == 0
-    assert "give --profile again" in capsys.readouterr().err
+    assert "give --profile again" in ran(["replan", str(path), "--at-step", "50", "--gpus", "16"]).err

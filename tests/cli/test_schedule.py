@@ -74,17 +74,15 @@ def test_a_plot_shows_the_whole_run_with_ticks_and_its_peak(capsys):
     assert out[-3].endswith("▁")
 
 
-def test_a_saved_plan_shows_its_schedule(tmp_path, capsys):
+def test_a_saved_plan_shows_its_schedule(tmp_path, ran):
     plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st", warmup="10st"), 8)
     plan.save(tmp_path / "plan.json")
-    assert main(["schedule", str(tmp_path / "plan.json"), "--steps", "100"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ran(["schedule", str(tmp_path / "plan.json"), "--steps", "100"]).out.splitlines()
     assert lines[0] == "step\tlr" and lines[3] == f"10\t{plan.lr_at(10):.9g}"
 
 
-def test_a_ramps_end_is_whole_steps_on_the_axis(tmp_path, capsys):
+def test_a_ramps_end_is_whole_steps_on_the_axis(tmp_path, ran):
     plan = ib.plan(ib.Recipe(effective_batch=1024, lr=0.1, ramp="128 128 50000", duration="500000sp"), 8)
     plan.save(tmp_path / "plan.json")
-    assert main(["schedule", str(tmp_path / "plan.json"), "--plot"]) == 0
-    end = capsys.readouterr().out.splitlines()[-1].split()[-2:]
+    end = ran(["schedule", str(tmp_path / "plan.json"), "--plot"]).out.splitlines()[-1].split()[-2:]
     assert end[1] == "steps" and end[0].replace(",", "").isdecimal()

@@ -51,7 +51,7 @@ def test_what_answers_stands_out_and_sources_stand_back():
     assert "\x1b[36m--gpus 8\x1b[0m" in menu
 
 
-def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys):
+def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys, ran):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert main(["plan", *RECIPE, "--gpu", "8"]) == 2
@@ -65,8 +65,7 @@ def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys):
         assert main(["fleet", "jobs.csv", "--gpus", "8"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("\x1b[1;31misobatch fleet:\x1b[0m") and "pip install 'isobatch[fleet]'" in error
-    assert main([]) == 2
-    assert "\x1b[1;32mplan a run:\x1b[0m\n  \x1b[36mplan\x1b[0m " in capsys.readouterr().err
+    assert "\x1b[1;32mplan a run:\x1b[0m\n  \x1b[36mplan\x1b[0m " in ran([], 2).err
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
     assert "\x1b[1;32moptions:\x1b[0m" in capsys.readouterr().out

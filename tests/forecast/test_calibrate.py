@@ -303,7 +303,7 @@ def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
     assert "gpu must be the same, got None in one report and 'A100' in another" in capsys.readouterr().err
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, ran):
     rng = np.random.default_rng(2)
     data = measure(random_truth(rng), rng, table=False, gpus=(1, 2, 4, 8))
     (tmp_path / "report.json").write_bytes(
@@ -312,12 +312,10 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "alone.json").write_bytes(msgspec.json.encode(data))
     assert load_measurements(tmp_path / "report.json") == load_measurements(tmp_path / "alone.json")
     words = ["calibrate", str(tmp_path / "report.json"), "-o", str(tmp_path / "profile.json")]
-    assert main(words) == 0
-    printed = capsys.readouterr()
+    printed = ran(words)
     assert "compute_per_sample" in printed.out
     assert "not identified: inter_latency_us, inter_gb_s" in printed.err.replace("intra_latency_us, ", "")
-    assert main([*words, "--json", "--merge", str(tmp_path / "profile.json")]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert json.loads(ran([*words, "--json", "--merge", str(tmp_path / "profile.json")]).out)["schema"] == 1
     assert main(["calibrate", str(tmp_path / "none.json"), "-o", str(tmp_path / "x.json")]) == 2
     assert "none.json" in capsys.readouterr().err
     (tmp_path / "plan.json").write_text('{"schema": 1, "lr": 0.1}')
@@ -329,8 +327,7 @@ def test_the_command(tmp_path, capsys):
     (tmp_path / "slow.json").write_bytes(msgspec.json.encode(slow_report))
     files = [str(tmp_path / "alone.json"), str(tmp_path / "slow.json")]
     shown = capsys.readouterr().err
-    assert main(["calibrate", *files, "-o", str(tmp_path / "x.json")]) == 2
-    said = capsys.readouterr().err
+    said = ran(["calibrate", *files, "-o", str(tmp_path / "x.json")], 2).err
     assert (
         "row 1, steps.step_seconds: micro-batch" in said
         and "report 2" not in said

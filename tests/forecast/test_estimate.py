@@ -6,7 +6,6 @@ import pytest
 
 import isobatch as ib
 from isobatch import Reason
-from isobatch.cli import main
 from isobatch.forecast.decoder import decoder_of
 from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, SHEETS, estimated
 
@@ -205,30 +204,23 @@ def test_wrong_arguments_are_named(given, says, tmp_path):
     assert says in str(caught.value)
 
 
-def test_the_command_prints_ranges_and_writes_a_profile(tmp_path, capsys):
+def test_the_command_prints_ranges_and_writes_a_profile(tmp_path, ran):
     out = str(tmp_path / "profile.json")
     model = str(written(tmp_path, LLAMA_3))
-    assert (
-        main(
-            ["estimate", model, "--gpu", "h100-80", "--seq-len", "8192", "--tensor-parallel", "8", "-o", out]
-        )
-        == 0
+    printed = ran(
+        ["estimate", model, "--gpu", "h100-80", "--seq-len", "8192", "--tensor-parallel", "8", "-o", out]
     )
-    printed = capsys.readouterr()
     for words in ("8.03e9", "0.3 to 0.5", "16 to 18 B a parameter", "arXiv 2205.05198"):
         assert words in printed.out
     assert "plan with --model-parallel 8 --gpu H100-80 --memory-gib 74.5" in printed.err
     assert "not in it: the network" in printed.err and "do not fit" not in printed.err
     assert ib.Profile.load(out).gpu == "H100-80"
-    assert main(["estimate", "--parameters", "7e9", "--seq-len", "2048", "--gpu", "L4-24", "--json"]) == 0
-    printed = capsys.readouterr()
+    printed = ran(["estimate", "--parameters", "7e9", "--seq-len", "2048", "--gpu", "L4-24", "--json"])
     assert json.loads(printed.out)["memory_per_sample_gib"] is None
     # 7e9 parameters x 16 B = 104 GiB, on a GPU of 24 GB = 22.4 GiB
     assert "104 to 117 GiB do not fit L4-24, which has 22.4 GiB: share them by --shards" in printed.err
-    assert main(["estimate", "--gpu", "list"]) == 0
-    assert all(name in capsys.readouterr().out for name in list(SHEETS)[-1:])
-    assert main(["estimate", "--parameters", "7e9"]) == 2
-    said = capsys.readouterr().err
+    assert all(name in ran(["estimate", "--gpu", "list"]).out for name in list(SHEETS)[-1:])
+    said = ran(["estimate", "--parameters", "7e9"], 2).err
     assert "--gpu is missing: a data sheet" in said and "--seq-len is missing: tokens" in said
 
 

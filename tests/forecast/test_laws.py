@@ -51,7 +51,7 @@ def test_another_length_has_both_signs():
     assert all(law.value == 1 for law in ib.laws(tokens=1e10, tuned_tokens=1e10).duration_laws)
 
 
-def test_the_batch_as_nanochat_is_an_assumption(capsys):
+def test_the_batch_as_nanochat_is_an_assumption(ran):
     """Its own comment: where D doubles, B grows by 2^0.383, about 1.3."""
     (law,) = ib.laws(tokens=2e10, tuned_tokens=1e10).batch_duration_laws
     assert (law.name, law.formula) == ("as nanochat", "(D/D0)^0.383") and law.value == pytest.approx(
@@ -59,14 +59,12 @@ def test_the_batch_as_nanochat_is_an_assumption(capsys):
     )
     assert "karpathy/nanochat" in law.source and law.caution.startswith("an assumption")
     assert ib.laws(tokens=2e10).batch_duration_laws == ()
-    assert main(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]) == 0
-    said = capsys.readouterr().out
+    said = ran(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]).out
     assert "as nanochat*" in said and "Muon (as nanochat)" in said
 
 
-def test_the_command_prints_what_each_says(capsys):
-    assert main(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]) == 0
-    said = capsys.readouterr().out
+def test_the_command_prints_what_each_says(capsys, ran):
+    said = ran(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]).out
     assert "Power Lines*" in said and "1.02 M" in said and "500" in said
     assert "within 1.1× of each other" in said
     assert "\n* constants from a secondary account" in said

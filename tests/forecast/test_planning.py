@@ -307,13 +307,11 @@ def test_a_moved_run_takes_what_its_legs_take():
     assert ib.replan(bare, at_step=1000, cluster=half).hours is None
 
 
-def test_on_the_command_line(tmp_path, capsys):
+def test_on_the_command_line(tmp_path, capsys, ran):
     profile().save(tmp_path / "profile.json")
     known = ["--profile", str(tmp_path / "profile.json")]
-    assert main(["plan", *LONG, *known, "--gpus", "8", "--price-per-gpu-hour", "2"]) == 0
-    assert "GPU-hours, cost" in capsys.readouterr().out
-    assert main(["counts", *LONG, *known, "--gpus", "1..16"]) == 0
-    shown = capsys.readouterr()
+    assert "GPU-hours, cost" in ran(["plan", *LONG, *known, "--gpus", "8", "--price-per-gpu-hour", "2"]).out
+    shown = ran(["counts", *LONG, *known, "--gpus", "1..16"])
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
     assert "fastest: 8 GPUs, 42.9 s\n" in shown.err
@@ -322,8 +320,7 @@ def test_on_the_command_line(tmp_path, capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]
     assert rows[1]["hours"] is None
-    assert main(["counts", *LONG, "--gpus", "1..16"]) == 0
-    shown = capsys.readouterr()
+    shown = ran(["counts", *LONG, "--gpus", "1..16"])
     assert "hours" not in shown.out and "fastest" not in shown.err
     assert shown.out.splitlines()[1].split() == ["1", "256", "1", "256", "0.1", "1,000"]
     hours = ib.counts(
@@ -331,8 +328,7 @@ def test_on_the_command_line(tmp_path, capsys):
     ).columns["hours"][0]
     dear = [*known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2", "--currency", "€"]
     dear += ["--deadline-hours", str(hours)]
-    assert main(["counts", *LONG, *dear]) == 0
-    shown = capsys.readouterr()
+    shown = ran(["counts", *LONG, *dear])
     assert [line.split()[-1] for line in shown.out.splitlines()[1:]][-2:] == ["met", "met"]
     assert "€" in shown.out and "met at 2 counts, from 4 GPUs" in shown.err
     assert "(an end of the range: more GPUs may be better)" in shown.err.split("fastest: 8 GPUs")[1]
@@ -340,53 +336,44 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(["plan", *LONG, *known, "--gpus", "8", "--deadline-hours", "1e-6"]) == 1
 
 
-def test_a_sweep_says_where_the_profile_is_mute(tmp_path, capsys):
+def test_a_sweep_says_where_the_profile_is_mute(tmp_path, ran):
     known = str(tmp_path / "one_node.json")
     profile(inter_gb_s=None, inter_latency_us=None).save(known)
     job = ["counts", *JOB, "--profile", known, "--gpus", "4,8,16,64"]
     late = ["--set", "duration=1000st", "--deadline-hours", "1e-9", "--price-per-gpu-hour", "2"]
-    assert main([*job, *late]) == 0
-    shown = capsys.readouterr()
+    shown = ran([*job, *late])
     # What is not known is not late, and ends no range.
     assert [line.split()[-1] == "missed" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
     assert "met at none of the counts with known hours" in shown.err
     assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err
-    assert main([*job, "--deadline-hours", "-1"]) == 2
-    assert "--deadline-hours must be above 0, got -1" in capsys.readouterr().err
-    assert main([*job, "--currency", "EUR"]) == 0
-    said = capsys.readouterr().err
+    assert "--deadline-hours must be above 0, got -1" in ran([*job, "--deadline-hours", "-1"], 2).err
+    said = ran([*job, "--currency", "EUR"]).err
     assert "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in said
 
 
-def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, capsys):
+def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
     known = str(tmp_path / "profile.json")
     profile().save(known)
     job = ["counts", *LONG, "--profile", known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
-    assert main([*job, "--json"]) == 0
-    costs = {row["gpus"]: row["cost"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    costs = {row["gpus"]: row["cost"] for row in map(json.loads, ran([*job, "--json"]).out.splitlines())}
     assert costs[4] < costs[8]
-    assert main([*job, "--budget", str((costs[4] + costs[8]) / 2)]) == 0
-    said = capsys.readouterr().err
+    said = ran([*job, "--budget", str((costs[4] + costs[8]) / 2)]).err
     assert "no plan on 8 GPUs: the run costs more than budget" in said
     assert "fastest: 4 GPUs" in said and "more GPUs may be better" not in said
-    assert main(job) == 0
-    assert "more GPUs may be better" in capsys.readouterr().err
+    assert "more GPUs may be better" in ran(job).err
 
 
-def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys):
+def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys, ran):
     known = str(tmp_path / "profile.json")
     profile().save(known)
     job = [*LONG, "--profile", known]
     node = ["--gpus", "16", "--gpus-per-node", "8", "--price-per-gpu-hour", "2"]
-    assert main(["plan", *job, *node, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = json.loads(ran(["plan", *job, *node, "--json"]).out)
     assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
-    assert main(["counts", *job, *node, "--json"]) == 0
-    swept = json.loads(capsys.readouterr().out)
+    swept = json.loads(ran(["counts", *job, *node, "--json"]).out)
     assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
-    assert main(["plan", *job, "--gpus", "16"]) == 0
-    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert "--gpus 16 is one node here" in ran(["plan", *job, "--gpus", "16"]).err
     assert main(["plan", *job, "--gpus", "12", "--gpus-per-node", "8"]) == 2
     assert "--gpus 12 fills no whole nodes of --gpus-per-node 8" in capsys.readouterr().err
 
@@ -394,12 +381,10 @@ def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, ca
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "1000st"}) + "\n")
     words = ["fleet", str(jobs), "--profile", known, "--json"]
-    assert main([*words, *node]) == 0
-    shown = capsys.readouterr()
+    shown = ran([*words, *node])
     row = json.loads(shown.out)
     assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"]) and "one node" not in shown.err
-    assert main([*words, "--gpus", "16"]) == 0
-    assert "--gpus 16 is one node here" in capsys.readouterr().err
+    assert "--gpus 16 is one node here" in ran([*words, "--gpus", "16"]).err
     assert main([*words, "--price-per-gpu-hour", "2"]) == 2
     assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 

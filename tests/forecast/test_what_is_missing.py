@@ -35,15 +35,14 @@ def test_what_is_there_is_checked():
     assert ib.plan(recipe, where, profile=profile_of(), deadline_hours=9, budget=9).status != "infeasible"
 
 
-def test_the_summary_names_the_first_row(tmp_path, capsys):
+def test_the_summary_names_the_first_row(tmp_path, ran):
     pytest.importorskip("pyarrow")
     jobs, clusters = tmp_path / "jobs.csv", tmp_path / "clusters.csv"
     jobs.write_text("job,effective_batch,lr,duration\na,256,0.1,9st\nb,256,0.1,\n")
     clusters.write_text("cluster,nodes,gpus_per_node,price_per_gpu_hour\npriced,1,8,2\nfree,1,8,\n")
     profile_of().save(tmp_path / "profile.json")
     words = ["fleet", str(jobs), str(clusters), "--profile", str(tmp_path / "profile.json"), "--budget", "9"]
-    assert main(words) == 0
-    said = capsys.readouterr().err
+    said = ran(words).err
     price = next(line for line in said.splitlines() if "needs_price" in line)
     length = next(line for line in said.splitlines() if "needs_duration" in line)
     assert price.endswith(f"first in job a ({jobs}, row 1), cluster free ({clusters}, row 2)")
@@ -86,10 +85,9 @@ def test_a_batch_by_another_name_is_renamed_not_multiplied():
         ib.plan_fleet(columns, [8])
 
 
-def test_a_recipe_in_trainers_words_says_what_to_multiply(capsys):
+def test_a_recipe_in_trainers_words_says_what_to_multiply(ran):
     fields = ["micro_batch=32", "accumulation=2", "gpus=8", "lr=0.1"]
-    assert main(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"]) == 2
-    said = capsys.readouterr().err
+    said = ran(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"], 2).err
     assert "give micro_batch × accumulation × gpus, or batch_per_gpu in the place of micro_batch" in said
     fields[0] = "batch_per_gpu=32"
     assert main(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"]) == 0

@@ -144,7 +144,7 @@ def test_a_moved_ramp_is_saved_and_checked(tmp_path):
         ib.Plan.from_json(json.dumps(fields))
 
 
-def test_an_infeasible_move_has_moves_as_options(tmp_path, capsys):
+def test_an_infeasible_move_has_moves_as_options(tmp_path, ran):
     plan = ib.plan(RAMPED, 8)
     stuck = ib.replan(plan, at_step=3000, cluster=7)
     assert stuck.status == "infeasible"
@@ -155,8 +155,7 @@ def test_an_infeasible_move_has_moves_as_options(tmp_path, capsys):
         assert option == ib.replan(plan, at_step=3000, cluster=option.cluster, **option.settings.changed())
     plan.save(tmp_path / "run.json")
     command = ["replan", str(tmp_path / "run.json"), "--at-step", "3000"]
-    assert main([*command, "--gpus", "7"]) == 1
-    menu = capsys.readouterr().out.partition("What would work:\n")[2].splitlines()
+    menu = ran([*command, "--gpus", "7"], 1).out.partition("What would work:\n")[2].splitlines()
     assert len(menu) == 5
     for line in menu:
         flags = line.split("   ")[-1].split()

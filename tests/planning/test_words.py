@@ -433,17 +433,15 @@ def test_in_arrow_reasons_are_lists_and_unknown_is_null():
     assert table["nearest_batch"].to_pylist() == [None, 248]
 
 
-def test_in_csv_reasons_are_joined(tmp_path, capsys):
+def test_in_csv_reasons_are_joined(tmp_path, ran):
     pytest.importorskip("pyarrow", reason="files come with the extra 'fleet'")
-    from isobatch.cli import main
 
     (tmp_path / "jobs.csv").write_text(
         "job,effective_batch,lr,gpus,duration,optimizer\na,256,0.1,8,100st,adam\n"
     )
     (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\nc,16,8\n")
     words = ["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "--columns", "reasons"]
-    assert main([*words, "--policy", "grow", "--rule", "linear"]) == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    row = next(csv.DictReader(io.StringIO(ran([*words, "--policy", "grow", "--rule", "linear"]).out)))
     assert set(row["reasons"].split(";")) >= {"rule_mismatch", "large_growth", "no_warmup"}
 
 

@@ -1,8 +1,30 @@
 """What it means that a schedule has its peer's values."""
 
+import warnings
+
 import numpy as np
 
 ULPS = 8
+
+
+def optimizer(lr):
+    """An optimizer with two groups, the second at half the learning rate."""
+    import torch
+
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (lr, lr / 2)]
+    return torch.optim.SGD(groups, lr=lr, momentum=0.9)
+
+
+def stepped(scheduler, steps, group=0):
+    """The learning rates of a group of a scheduler that is stepped as in training."""
+    seen = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(steps):
+            if seen:
+                scheduler.step()
+            seen.append(float(scheduler.get_last_lr()[group]))
+    return seen
 
 
 def assert_same(schedule, expected, steps=None, *, ulps=ULPS, single=True):

@@ -63,6 +63,17 @@ def test_bad_steps(bad):
     assert schedule.at(2.0**53 - 1) == 0
 
 
+def trainer(name, warmup=None, total=None, **more):
+    return S.transformers.get_scheduler(
+        name, lr=0.1, num_warmup_steps=warmup, num_training_steps=total, scheduler_specific_kwargs=more
+    )
+
+
+def megatron(**change):
+    given = {"max_lr": 0.1, "lr_decay_steps": 1600, "lr_decay_style": "cosine"} | change
+    return S.megatron.OptimizerParamScheduler(**given)
+
+
 @pytest.mark.parametrize(
     ("build", "field"),
     [
@@ -92,6 +103,36 @@ def test_bad_steps(bad):
         (lambda: S.Schedule.from_json("no"), "json"),
         (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')), "schema"),
         (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace("constant", "cubic")), "json"),
+        (lambda: S.torch.StepLR(0.1, step_size=0), "step_size"),
+        (lambda: S.torch.MultiStepLR(0.1, milestones=[-1]), "milestones"),
+        (lambda: S.torch.ConstantLR(0.1, factor=2.0), "factor"),
+        (lambda: S.torch.LinearLR(0.1, start_factor=0.0), "start_factor"),
+        (lambda: S.torch.LinearLR(0.1, total_iters=-1), "total_iters"),
+        (lambda: S.torch.CosineAnnealingLR(0.1, T_max=NAN), "T_max"),
+        (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1), "total_steps"),
+        (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1, total_steps=10, anneal_strategy="cubic"), "anneal_strategy"),
+        (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1, total_steps=0), "total_steps"),
+        (lambda: S.torch.CyclicLR(0.1, base_lr=0.1, max_lr=1, mode="square"), "mode"),
+        (lambda: S.timm.CosineLRScheduler(0.1, t_initial=0), "t_initial"),
+        (lambda: S.timm.CosineLRScheduler(0.1, t_initial=10, cycle_mul=0.5), "multiplier"),
+        (lambda: S.timm.TanhLRScheduler(0.1, t_initial=10, lb=3, ub=3), "lower"),
+        (lambda: S.timm.WSDLRScheduler(0.1, t_initial=10, decay_t=11), "decay_t"),
+        (lambda: S.timm.WSDLRScheduler(0.1, t_initial=10, decay_t=5, decay_fn="?"), "decay_fn"),
+        (lambda: S.timm.WSDLRScheduler(0.1, t_initial=10, decay_t=5, stable_fn="rsqrt"), "stable_timescale"),
+        (lambda: trainer("greedy"), "name"),
+        (lambda: trainer("linear", 3), "num_training_steps"),
+        (lambda: trainer("linear", None, 3), "num_warmup_steps"),
+        (lambda: trainer("linear", -1, 3), "num_warmup_steps"),
+        (lambda: trainer("linear", 1, 3, power=1), "scheduler_specific_kwargs"),
+        (lambda: trainer("polynomial", 3, 3), "num_training_steps"),
+        (lambda: trainer("cosine_with_min_lr", 1, 3), "min_lr"),
+        (lambda: megatron(lr_decay_style="cubic"), "lr_decay_style"),
+        (lambda: megatron(lr_warmup_steps=1600), "lr_warmup_steps"),
+        (lambda: megatron(min_lr=1.0), "max_lr"),
+        (lambda: megatron(lr_decay_style="WSD"), "wsd_decay_steps"),
+        (lambda: megatron(lr_decay_style="WSD", wsd_decay_steps=5, lr_wsd_decay_style="?"), "lr_wsd_decay_style"),
+        (lambda: megatron(increment=0), "increment"),
+        (lambda: S.optax.cosine_decay_schedule(0.1, 0), "decay_steps"),
     ],
 )  # fmt: skip
 def test_bad_arguments_name_their_field(build, field):

@@ -7,15 +7,11 @@ import pytest
 
 from isobatch import schedules as S
 from isobatch.errors import InputError
+from reference.parity import optimizer, stepped
 
 torch = pytest.importorskip("torch", reason="reads torch schedulers")
 peer = torch.optim.lr_scheduler
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
-
-
-def optimizer(lr=0.1):
-    group = {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr / 2}
-    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))]}, group], lr=lr, momentum=0.9)
 
 
 BUILDS = [
@@ -37,15 +33,13 @@ BUILDS = [
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_torch_schedulers(build):
-    scheduler = build(optimizer())
-    mine = [S.from_torch(scheduler, group=group) for group in (0, 1)]
-    seen = []
-    for _ in range(45):
-        seen.append(scheduler.get_last_lr())
-        scheduler.step()
-    for group in (0, 1):
-        assert np.abs(mine[group].values(range(45)) - np.array(seen)[:, group]).max() < 1e-15
-    assert S.from_torch(scheduler) == mine[0]
+    scheduler = build(optimizer(0.1))
+    mine = S.from_torch(scheduler)
+    assert np.abs(mine.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
+    assert S.from_torch(scheduler) == mine
+    scheduler = build(optimizer(0.1))
+    second = S.from_torch(scheduler, group=1)
+    assert np.abs(second.values(range(45)) - stepped(scheduler, 45, group=1)).max() < 1e-15
 
 
 @pytest.mark.parametrize(
@@ -65,27 +59,23 @@ def test_torch_schedulers(build):
 )
 def test_transformers_schedulers(name, kwargs):
     library = pytest.importorskip("transformers", reason="reads transformers schedulers")
-    scheduler = library.get_scheduler(name, optimizer(), 5, 40, scheduler_specific_kwargs=kwargs)
+    scheduler = library.get_scheduler(name, optimizer(0.1), 5, 40, scheduler_specific_kwargs=kwargs)
     mine = S.from_torch(scheduler)
-    seen = []
-    for _ in range(45):
-        seen.append(float(scheduler.get_last_lr()[0]))
-        scheduler.step()
-    assert np.abs(mine.values(range(45)) - seen).max() < 1e-15
+    assert np.abs(mine.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
 
 
 def test_what_is_no_schedule():
     for scheduler in (
-        peer.ReduceLROnPlateau(optimizer()),
-        peer.LambdaLR(optimizer(), lambda x: 1.0),
-        peer.MultiplicativeLR(optimizer(), lambda x: 1.0),
-        peer.CyclicLR(optimizer(), 0.01, 0.1, scale_fn=lambda x: 1.0),
+        peer.ReduceLROnPlateau(optimizer(0.1)),
+        peer.LambdaLR(optimizer(0.1), lambda x: 1.0),
+        peer.MultiplicativeLR(optimizer(0.1), lambda x: 1.0),
+        peer.CyclicLR(optimizer(0.1), 0.01, 0.1, scale_fn=lambda x: 1.0),
     ):
         with warnings.catch_warnings(), pytest.raises(InputError, match="table"):
             S.from_torch(scheduler)
-    opt = optimizer()
+    opt = optimizer(0.1)
     chain = peer.ChainedScheduler([peer.CosineAnnealingLR(opt, 9, eta_min=0.01), peer.StepLR(opt, 3)], opt)
     with pytest.raises(InputError, match="chain of factors"):
         S.from_torch(chain)
     with pytest.raises(InputError, match="groups"):
-        S.from_torch(peer.StepLR(optimizer(), 3), group=2)
+        S.from_torch(peer.StepLR(optimizer(0.1), 3), group=2)

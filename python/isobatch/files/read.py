@@ -8,8 +8,8 @@ import io
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow.fs import FileSystem
@@ -51,8 +51,8 @@ def blocks(
             yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
             return
         if how == "csv":
-            batches, schema = _csv_batches(fs, path)
-            yield from _cut(batches, schema, rows)
+            header = _csv_header(fs, path)
+            yield from _cut(_csv_batches(fs, path, header), header.schema, rows)
             return
         from isobatch.files.json_lines import lines_batches, lines_schema
 
@@ -99,11 +99,13 @@ def _parquet_blocks(
 
 def _few_texts(footer: Any, names: Collection[str]) -> list[str]:
     """Returns the columns of texts with small dictionaries in every row group."""
-    few = [n for n in range(footer.num_columns) if footer.schema.column(n).path in names]
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        few = [n for n in few if _has_small_dictionary(group.column(n))]
-    return [footer.schema.column(n).path for n in few]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    columns = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    return [
+        name
+        for name, n in columns.items()
+        if name in names and all(_has_small_dictionary(group.column(n)) for group in groups)
+    ]
 
 
 def _has_small_dictionary(chunk: Any) -> bool:
@@ -133,24 +135,12 @@ _SEPARATORS = ",\t;|"
 """What may separate cells: the first of these that the header has."""
 
 
-@dataclass(frozen=True)
-class _CsvHeader:
-    names: list[str]
+class _CsvHeader(NamedTuple):
+    schema: pa.Schema
+    """Every column is text, which the core reads exactly. A type guessed from the first rows would fail in later ones, and what is
+    carried along stays as it is ("007" stays "007")."""
     separator: str
-    has_no_rows: bool
-    """No row follows."""
-
-
-def _csv_batches(fs: FileSystem, path: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """Reads the rows of a CSV file, some MiB at a time, and their schema: every column as text, which the core reads exactly. A type guessed
-    from the first rows would fail in later ones, and what is carried along stays as it is ("007" stays "007").
-
-    Raises:
-        InputError: the file is empty, or a row has more or fewer cells than the header; the message names the row.
-    """
-    header = _csv_header(fs, path)
-    schema = pa.schema([(name, pa.string()) for name in header.names])
-    return (iter(()) if header.has_no_rows else _csv_rows(fs, path, header)), schema
+    has_rows: bool
 
 
 def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
@@ -165,10 +155,18 @@ def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
         names = next(csv.reader(itertools.chain(first, text), delimiter=separator), [])
         if not names:
             raise InputError("the file is empty", file=path)
-        return _CsvHeader(names, separator, has_no_rows=next(text, None) is None)
+        schema = pa.schema([(name, pa.string()) for name in names])
+        return _CsvHeader(schema, separator, has_rows=next(text, None) is not None)
 
 
-def _csv_rows(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
+def _csv_batches(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
+    """Reads the rows of a CSV file, some MiB at a time.
+
+    Raises:
+        InputError: a row has more or fewer cells than the header; the message names the row.
+    """
+    if not header.has_rows:
+        return
     try:
         with fs.open_input_stream(path) as stream:
             yield from _csv_reader(stream, header)
@@ -185,12 +183,9 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
         found.append(row)
         return "error"
 
-    try:
-        with fs.open_input_stream(path) as stream:
-            for _ in _csv_reader(stream, header, use_threads=False, invalid_row_handler=keep):
-                pass
-    except pa.ArrowInvalid:
-        pass
+    with suppress(pa.ArrowInvalid), fs.open_input_stream(path) as stream:
+        for _ in _csv_reader(stream, header, use_threads=False, invalid_row_handler=keep):
+            pass
     if not found:
         return None
     row = found[0]
@@ -217,7 +212,7 @@ def _csv_reader(
             delimiter=header.separator, invalid_row_handler=invalid_row_handler
         ),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(header.names, pa.string()),
+            column_types=header.schema,
             strings_can_be_null=True,
             # A job may be called null; what "null" is in a field is decided where fields are read.
             null_values=[""],

@@ -110,13 +110,7 @@ def _number(name: str, text: Any) -> float:
 
 def _reasons(value: Any) -> tuple[Reason, ...]:
     """A bit set in NumPy, a list in Arrow, a text in CSV."""
-    if isinstance(value, int):
-        return Reason.of(value)
-    names = reason_names(value) if isinstance(value, str) else value or []
-    try:
-        return tuple(Reason(name) for name in names)
-    except (TypeError, ValueError):
-        raise must_be("names of reasons, as a fleet's table has them", value, field="reasons") from None
+    return Reason.of([reason_names(value) if isinstance(value, str) else value or []])[0]
 
 
 def _lines(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:

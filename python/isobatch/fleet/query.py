@@ -11,9 +11,9 @@ import numpy as np
 from isobatch import _core
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet import results
-from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, SETTINGS_FIELDS
+from isobatch.fleet.columns import CLUSTER_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.rows import Fleet, Pairs, read_pairs
-from isobatch.fleet.table import InputTable, field_names, input_table
+from isobatch.fleet.table import FIELDS, InputTable, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import checked_settings
 from isobatch.words import few, nearest, printable
@@ -46,14 +46,14 @@ class Query:
     def fields(self) -> tuple[str, ...]:
         """Columns of the jobs for the planner; others are repeated as they are."""
         own = CLUSTER_FIELDS if self.clusters is None else ()
-        return (*JOB_FIELDS, *SETTINGS_FIELDS, *own)
+        return (*FIELDS["job"], *own)
 
     def tell_unknown_columns(
         self, names: Iterable[str], note: Callable[[str], None] | None = None, level: int = 3
     ) -> None:
         """Notes the columns of the jobs and the clusters other than fields; without `note`, warns of likely slips, the line `level` calls above."""
         # A field of the other side is no slip: it is repeated on purpose.
-        fields = {*field_names("job"), *field_names("cluster"), "job", "cluster"}
+        fields = {*FIELDS["job"], *FIELDS["cluster"], "job", "cluster"}
         every = (*names, *(() if self.clusters is None else self.clusters.extra))
         if note is None:
             every = tuple(name for name in every if name not in fields and _hint(name, fields))
@@ -121,7 +121,8 @@ class Query:
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it
-        if self.select == "goodput" and not (self._knows_noise or jobs.has("noise_scale")):
+        noisy = any(it.noise_scale is not None or it.noise_by_progress for it in self.profiles)
+        if self.select == "goodput" and not (noisy or jobs.has("noise_scale")):
             lacks = "noise_scale, of the jobs or the profile: without it no row can be compared"
             raise InputError(f"select='goodput' needs {lacks}", file=file, field="select")
         return fleet.chosen(self._workloads, self.select, self.top)
@@ -135,10 +136,6 @@ class Query:
         jobs, clusters = own_clusters(jobs, self.decimal)
         each = np.arange(jobs.rows, dtype=np.uint32)
         return jobs, clusters, (each, each)
-
-    @property
-    def _knows_noise(self) -> bool:
-        return any(it.noise_scale is not None or it.noise_by_progress for it in self.profiles)
 
     @cached_property
     def _workloads(self) -> _core.Workloads | None:

@@ -193,7 +193,7 @@ class Fleet:
         columns: dict[str, Any] = {}
         for name in self.columns:
             if name == "status":
-                columns[name] = self._texts(STATUS, arrays[name])
+                columns[name] = self._take(STATUS, arrays[name])
             elif name in RESULTS:
                 columns[name] = result_in_arrow(name, arrays[name]) if self.arrow else arrays[name]
             elif name in ECHOED and not {name} & (self.jobs.extra.keys() | self.clusters.extra.keys()):
@@ -216,17 +216,10 @@ class Fleet:
         jobs, clusters = (np.arange(table.rows, dtype=np.uint32) for table in (self.jobs, self.clusters))
         return np.repeat(jobs, self.clusters.rows), np.tile(clusters, self.jobs.rows)
 
-    def _texts(self, texts: NDArray[np.str_], codes: NDArray[np.uint8]) -> Any:
+    def _take(self, column: Any, rows: Any) -> Any:
         if not self.arrow:
-            # No code is out of range: not to look saves a quarter.
-            return np.take(texts, codes, mode="clip")
-        import pyarrow as pa
-
-        return pa.array(texts.tolist()).take(pa.array(codes))
-
-    def _take(self, column: Any, rows: NDArray[Any] | None) -> Any:
-        if not self.arrow:
-            return column[rows]
+            # No row is out of range: not to look saves a quarter.
+            return np.take(column, rows, mode="clip")
         import pyarrow as pa
 
         return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))

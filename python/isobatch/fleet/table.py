@@ -46,13 +46,15 @@ _RECORD = {
     "held": "a mapping",
 }
 
-_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "job": ((*JOB_FIELDS, *SETTINGS_FIELDS), ("effective_batch", "lr")),
-    "cluster": ((*CLUSTER_FIELDS, *SETTINGS_FIELDS), ("nodes",)),
-    "node": ((), ("gpus",)),
-    "held": ((), ("job", "node", "gpus")),
+FIELDS = {"job": (*JOB_FIELDS, *SETTINGS_FIELDS), "cluster": (*CLUSTER_FIELDS, *SETTINGS_FIELDS)}
+"""The fields of a table; other columns are repeated in the result."""
+REQUIRED = {
+    "job": ("effective_batch", "lr"),
+    "cluster": ("nodes",),
+    "node": ("gpus",),
+    "held": ("job", "node", "gpus"),
 }
-"""Of each kind of table, the columns that the core reads, and those without which it is none."""
+"""The required columns of a table."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,8 @@ class InputTable:
 
     def cell(self, field: str, row: int) -> Any:
         """Returns the value of a field in a row; None where it is not known, or there is no such column."""
-        data = dict(self.fields).get(field)
-        if data is None:
-            return None
-        value = data[1][data[0][row]] if isinstance(data, tuple) else data[row].item()
-        return None if value in (None, "") or value == MISSING or value != value else value
+        found: Any = self.row(row).cells(field)[0]
+        return found
 
     def cells(self, field: str) -> list[Any]:
         """Returns the values of a field in all rows; None where one is not known, or there is no such column."""
@@ -291,20 +290,10 @@ def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def field_names(kind: str) -> tuple[str, ...]:
-    """Returns the fields of a table; other columns are repeated in the result."""
-    return _COLUMNS[kind][0]
-
-
-def required_fields(kind: str) -> tuple[str, ...]:
-    """Returns the required columns of a table."""
-    return _COLUMNS[kind][1]
-
-
 def _of_columns(
     kind: str, columns: Mapping[str, Any], rows: int, file: str | None, *, arrow: bool
 ) -> InputTable:
-    known = field_names(kind)
+    known = FIELDS.get(kind, ())
     _refuse_names(kind, list(columns), file)
     read = of_arrow if arrow else of_numpy
     return InputTable(
@@ -318,14 +307,14 @@ def _of_columns(
 
 
 def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
-    needed = () if "gpus_per_node" in names and kind == "cluster" else required_fields(kind)
+    needed = () if "gpus_per_node" in names and kind == "cluster" else REQUIRED[kind]
     absent = (name for name in needed if name not in names)
     raise_all(missing(name, _hint(kind, name, names, needed, file), file=file) for name in absent)
 
 
 def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:
     """Returns a way out of a missing column: multiply others, rename one, or add it."""
-    others = (other for other in names if other not in field_names(kind))
+    others = (other for other in names if other not in FIELDS.get(kind, ()))
     close = next((other for other in others if nearest(other, needed) == name), None)
     if name == "effective_batch" and OURS.get(str(close).lower()) != name:
         product = how_to_multiply(names, in_python=file is None)
@@ -334,7 +323,7 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
     if close:
         return f"rename {close!r}?"
     has = f"the columns are {few(names, 40) or 'none'}"
-    if kind == "cluster" and set(required_fields("job")) <= set(names):
+    if kind == "cluster" and set(REQUIRED["job"]) <= set(names):
         return f"these are jobs: give them first, and the {kind}s behind them ({has})"
     return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
 

@@ -14,7 +14,7 @@ from pyarrow.fs import FileInfo, FileSystem
 from isobatch.errors import InputError
 from isobatch.files.find import Files, below, format_of, naming_file
 from isobatch.files.read import blocks
-from isobatch.fleet.table import required_fields
+from isobatch.fleet.table import REQUIRED
 
 MAX_PART_ROWS = 1 << 24
 """Rows of the result in one part, about: a file of more is planned in several, each at least a row group."""
@@ -120,7 +120,7 @@ class Listing:
 
 def list_parts(files: Files, rows_per_job: int) -> Listing:
     """Lists the parts, in the order of the files."""
-    needs = required_fields("job")
+    needs = REQUIRED["job"]
     limit = max(1, MAX_PART_ROWS // max(1, rows_per_job))
     found = in_threads(lambda info: _parts_of(files, info, limit), files.infos)
     parts: list[Part] = []
