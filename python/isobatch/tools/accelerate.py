@@ -211,7 +211,7 @@ def check(case: Case) -> Iterator[Issue]:
 ACCELERATE = Tool(
     "accelerate",
     "Accelerate",
-    Reader("0.20 to 1.15", read, check, harmless=_HARMLESS, matters=_MATTERS),
+    Reader("0.20 to 1.15", read, check, _HARMLESS, _MATTERS),
     Writer(
         "1.0 to 1.15",
         "accelerate.yaml",

@@ -11,13 +11,6 @@ from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import share
 
-_NAMES = {
-    "accumulation": "gradient_accumulation_steps",
-    "batch_per_gpu": "micro_batch_size",
-    "duration": "max_steps",
-    "lr": "learning_rate",
-    "warmup": "warmup_steps",
-}
 _OURS = {
     "per_device_train_batch_size": "micro_batch_size",
     "lr_scheduler_type": "lr_scheduler",
@@ -164,7 +157,7 @@ assert TRANSFORMERS.writer is not None
 AXOLOTL = Tool(
     "axolotl",
     "axolotl",
-    Reader("0.4 to 0.18", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("0.4 to 0.18", read, check, _HARMLESS, _MATTERS),
     dataclasses.replace(
         TRANSFORMERS.writer, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write
     ),

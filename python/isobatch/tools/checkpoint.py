@@ -17,7 +17,7 @@ from isobatch.files.whole import read_whole
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.parse import MAX_FILE_BYTES, parse
 from isobatch.tools.tool import Reader, Tool
-from isobatch.tools.trainer import HARMLESS, NAMES, check
+from isobatch.tools.trainer import HARMLESS, check
 from isobatch.tools.transformers import read as read_arguments
 from isobatch.words import counted
 
@@ -33,6 +33,7 @@ def read(page: SettingsPage) -> None:
     page.whole("train_batch_size", "batch_per_gpu")
     page.give("convention", "transformers", "")
     page.length("max_steps", "duration", "st")
+    page.name_absent(accumulation="gradient_accumulation_steps", lr="learning_rate", warmup="warmup_steps")
 
 
 def read_folder(folder: Path) -> Reading:
@@ -191,6 +192,6 @@ def _plain(value: Any) -> Any:
 CHECKPOINT = Tool(
     "checkpoint",
     "a checkpoint of transformers' Trainer",
-    Reader("4.30 to 5", read, check, NAMES, f"{HARMLESS} {_STATE}"),
+    Reader("4.30 to 5", read, check, f"{HARMLESS} {_STATE}"),
     written_as="transformers",
 )

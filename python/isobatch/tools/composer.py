@@ -8,16 +8,8 @@ from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
 from isobatch.words import count, share
 
-_NAMES = {
-    "batch_per_gpu": "device_train_microbatch_size",
-    "duration": "max_duration",
-    "effective_batch": "global_train_batch_size",
-    "lr": "optimizer.lr",
-    "warmup": "scheduler.t_warmup",
-}
 _TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
 _UNITS = {"ep": "ep", "ba": "st", "sp": "sp", "tok": "tok"}
-
 
 _HARMLESS = """
     accumulate_train_batch_on_tokens algorithm_passes algorithms.* callbacks precision_config ddp_sync_strategy auto_log_hparams autoresume callbacks.* cluster code_paths command console_* cuda_*
@@ -40,6 +32,9 @@ _MATTERS = {
 def read(page: SettingsPage) -> None:
     """`${name}` is looked up in the same file."""
     page = page.interpolated()
+    page.name_absent(
+        batch_per_gpu="device_train_microbatch_size", duration="max_duration", warmup="scheduler.t_warmup"
+    )
     page.whole(page.first("global_train_batch_size", "train_batch_size"), "effective_batch")
     if page.raw("device_train_microbatch_size") == "auto":
         page.note(
@@ -163,4 +158,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-COMPOSER = Tool("composer", "Composer", Reader("0.14 to 0.32", read, check, _NAMES, _HARMLESS, _MATTERS))
+COMPOSER = Tool("composer", "Composer", Reader("0.14 to 0.32", read, check, _HARMLESS, _MATTERS))

@@ -8,21 +8,12 @@ from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimiz
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
 
-_NAMES = {
-    "accumulation": "gradient_accumulation_steps",
-    "batch_per_gpu": "train_micro_batch_size_per_gpu",
-    "duration": "scheduler.params.total_num_steps",
-    "effective_batch": "train_batch_size",
-    "lr": "optimizer.params.lr",
-    "warmup": "scheduler.params.warmup_num_steps",
-}
 _BATCH = {
     "train_batch_size": "effective_batch",
     "train_micro_batch_size_per_gpu": "micro_batch",
     "gradient_accumulation_steps": "accumulation",
 }
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
-
 
 _HARMLESS = """
     aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.* curriculum_learning.* dataloader_drop_last
@@ -44,6 +35,8 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
+    page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
+    page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
     autos = [key for key in _BATCH if page.raw(key) == "auto"]
     for key, field in _BATCH.items():
@@ -270,7 +263,7 @@ def _schedules(case: Case) -> Iterator[Issue]:
 DEEPSPEED = Tool(
     "deepspeed",
     "DeepSpeed",
-    Reader("0.10 to 0.19", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("0.10 to 0.19", read, check, _HARMLESS, _MATTERS),
     Writer(
         "0.14 to 0.19",
         "ds_config.json",

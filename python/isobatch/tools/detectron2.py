@@ -9,14 +9,6 @@ from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
 from isobatch.words import count, real
 
-_NAMES = {
-    "duration": "SOLVER.MAX_ITER",
-    "effective_batch": "SOLVER.IMS_PER_BATCH",
-    "lr": "SOLVER.BASE_LR",
-    "warmup": "SOLVER.WARMUP_ITERS",
-}
-
-
 _HARMLESS = """
     CUDNN_BENCHMARK DATALOADER.* DATASETS.* FLOAT32_PRECISION GLOBAL.* INPUT.* MODEL.* OUTPUT_* SEED TEST.* VERSION VIS_PERIOD TRAIN*.*
     SOLVER.BACKBONE_MULTIPLIER SOLVER.BIAS_LR_FACTOR SOLVER.CHECKPOINT_PERIOD SOLVER.NESTEROV SOLVER.NUM_DECAYS SOLVER.WEIGHT_DECAY_*
@@ -133,4 +125,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-DETECTRON2 = Tool("detectron2", "detectron2", Reader("0.4 to 0.6", read, check, _NAMES, _HARMLESS, _MATTERS))
+DETECTRON2 = Tool("detectron2", "detectron2", Reader("0.4 to 0.6", read, check, _HARMLESS, _MATTERS))

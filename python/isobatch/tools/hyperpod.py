@@ -115,6 +115,9 @@ def read(page: SettingsPage) -> None:
     for key in ("scale_config", "instance_types", "trainer.devices", *_UNDER):
         page.raw(key)
     page.note_bases("defaults")
+    page.name_absent(
+        effective_batch="train_batch_size", batch_per_gpu="micro_train_batch_size", lr="learning_rate"
+    )
     if any(str(part).endswith("/peft/lora") for part in _listed(page.raw("defaults"))):
         page.give("adapter", "lora", "defaults")
     page.table(_ARGUMENTS).read_parallel("ring_attn_size")
@@ -214,11 +217,6 @@ HYPERPOD = Tool(
         "recipes of 2026",
         read,
         check,
-        {
-            "effective_batch": "train_batch_size",
-            "batch_per_gpu": "micro_train_batch_size",
-            "lr": "learning_rate",
-        },
         """
             display_name elastic_policy.* run.* trainer.* training_config.model_config.* training_config.datasets.*
             training_config.training_args.* training_config.mlflow.* training_config.force_rerun

@@ -10,14 +10,12 @@ from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_argu
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.tools.trainer import read_torch_schedule
 
-_NAMES = {"accumulation": "trainer.accumulate_grad_batches", "duration": "trainer.max_steps"}
 _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
 )
 _RATES = "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr optimizer.lr"
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
-
 
 _HARMLESS = """
     seed_everything* ckpt_path model.* data.* optimizer.* lr_scheduler.* callbacks* early_stopping.* model_checkpoint.* trainer.accelerator
@@ -91,6 +89,7 @@ def _parallel(page: SettingsPage, nodes: int) -> None:
 
 
 def _length(page: SettingsPage) -> None:
+    page.name_absent(duration="trainer.max_steps")
     steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "trainer.max_steps")
@@ -239,7 +238,7 @@ def check(case: Case) -> Iterator[Issue]:
 LIGHTNING = Tool(
     "lightning",
     "Lightning",
-    Reader("2.0 to 2.6", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("2.0 to 2.6", read, check, _HARMLESS, _MATTERS),
     Writer(
         "2.0 to 2.6",
         "trainer.yaml",

@@ -4,7 +4,7 @@ import dataclasses
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
-from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES, check
+from isobatch.tools.trainer import HARMLESS, MATTERS, check
 from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import read as read_trainer
 
@@ -58,6 +58,6 @@ assert TRANSFORMERS.writer is not None
 LLAMA_FACTORY = Tool(
     "llama_factory",
     "LLaMA-Factory",
-    Reader("0.8 to 0.9", read, check, NAMES, _HARMLESS, _MATTERS),
+    Reader("0.8 to 0.9", read, check, _HARMLESS, _MATTERS),
     dataclasses.replace(TRANSFORMERS.writer, versions="0.9", file="train.yaml", forms=("yaml",)),
 )

@@ -8,14 +8,6 @@ from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import share
 
-_NAMES = {
-    "accumulation": "--global-batch-size",
-    "batch_per_gpu": "--micro-batch-size",
-    "duration": "--train-iters",
-    "effective_batch": "--global-batch-size",
-    "lr": "--lr",
-    "warmup": "--lr-warmup-iters",
-}
 _SPLITS = [f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context", "ds_sequence")]
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
 
@@ -272,7 +264,7 @@ def _ramps(case: Case) -> Iterator[Issue]:
 MEGATRON = Tool(
     "megatron",
     "Megatron",
-    Reader("core 0.6 to 0.19", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("core 0.6 to 0.19", read, check, _HARMLESS, _MATTERS),
     Writer(
         "core 0.10 to 0.19",
         "arguments.sh",

@@ -8,11 +8,6 @@ from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.words import real
 
-_NAMES = {
-    "accumulation": "optim_wrapper.accumulative_counts",
-    "batch_per_gpu": "train_dataloader.batch_size",
-    "lr": "optim_wrapper.optimizer.lr",
-}
 _RUNNER = """
     model work_dir train_dataloader val_dataloader test_dataloader train_cfg val_cfg test_cfg auto_scale_lr optim_wrapper
     param_scheduler val_evaluator test_evaluator default_hooks custom_hooks data_preprocessor load_from resume launcher env_cfg
@@ -216,4 +211,4 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-MMENGINE = Tool("mmengine", "mmengine", Reader("0.7 to 0.10", read, check, _NAMES, _HARMLESS))
+MMENGINE = Tool("mmengine", "mmengine", Reader("0.7 to 0.10", read, check, _HARMLESS))

@@ -4,7 +4,6 @@ import math
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
-from isobatch.tools.trainer import NAMES
 from isobatch.tools.trl import TRL, check
 from isobatch.tools.trl import read as read_trl
 
@@ -95,6 +94,6 @@ def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
 MS_SWIFT = Tool(
     "ms_swift",
     "ms-swift",
-    Reader("3.5 to 4.6", read, check, NAMES, _HARMLESS, _MATTERS),
+    Reader("3.5 to 4.6", read, check, _HARMLESS, _MATTERS),
     written_as="transformers",
 )

@@ -38,6 +38,7 @@ def read(page: SettingsPage) -> None:
     elif micro:
         page.give("micro_batch", micro, page.first(*_MICRO))
     _gpus(page, is_rl)
+    page.name_absent(micro_batch="micro_train_batch_size", lr="learning_rate")
     rate = page.first("actor.adam.lr", "adam.lr", "actor_learning_rate", "learning_rate")
     page.number(rate, "lr", default=1e-6 if is_rl else None)
     _optimizer(page)
@@ -139,11 +140,6 @@ OPENRLHF = Tool(
         "0.9 to 0.11",
         read,
         check,
-        {
-            "effective_batch": "train_batch_size",
-            "micro_batch": "micro_train_batch_size",
-            "lr": "learning_rate",
-        },
         _HARMLESS,
         {
             "critic.adam.lr": STAYS,

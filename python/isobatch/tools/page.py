@@ -78,6 +78,7 @@ class Reading:
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
+        absent: for each field without a value what the file would call it.
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
         multiple: what a batch must be a multiple of.
@@ -93,6 +94,7 @@ class Reading:
     faults: list[tuple[str, InputError]] = field(default_factory=list)
     step: int | None = None
     used: set[str] = field(default_factory=set)
+    absent: dict[str, str] = field(default_factory=dict)
     misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
     multiple: int = 1
@@ -145,7 +147,13 @@ class SettingsPage:
         number = default if value is None else self.as_number(key, value, to or _field(key))
         if to is not None and number is not None:
             self.give(to, number, key)
+        elif to is not None:
+            self.name_absent(**{to: key})
         return number
+
+    def name_absent(self, **keys: str) -> None:
+        """Remembers what the file would call fields that it leaves out."""
+        self.reading.absent = {field: self.name(key) for field, key in keys.items()} | self.reading.absent
 
     def whole(self, key: str, to: str | None = None, *, default: int | None = None) -> int | None:
         """A whole number."""
@@ -154,6 +162,8 @@ class SettingsPage:
         if number is None or number != int(number) or abs(number) >= 2**63:
             if number is not None:
                 self.fault(to or _field(key), must_be("a whole number", value, field=self.name(key)))
+            if to is not None:
+                self.name_absent(**{to: key})
             return None
         if to is not None:
             self.give(to, int(number), key)
@@ -164,6 +174,8 @@ class SettingsPage:
         count = self.whole(key, default=default)
         if count and count > 0:
             self.give(to, length(count, unit), key)
+        else:
+            self.name_absent(**{to: key})
         return count
 
     def times_lr(self, to: str, factor: float | None, key: str) -> None:

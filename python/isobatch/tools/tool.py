@@ -26,7 +26,6 @@ class Reader:
         versions: of the tool that wrote the files.
         read: takes the settings of a page as fields of a recipe.
         check: finds what the tool does without a word in the file.
-        names: of a recipe's fields in the tool's files, for a file that leaves one out.
         harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
             with a `*` does not hold for a name that looks like one of these.
         matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own, empty where
@@ -37,7 +36,6 @@ class Reader:
     versions: str
     read: Callable[[SettingsPage], None]
     check: Callable[[Case], Iterator[Issue]]
-    names: Mapping[str, str] = field(default_factory=dict)
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
@@ -164,11 +162,10 @@ class Case(NamedTuple):
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """The file's name of a recipe's field; where it does not have one, its tool's, else plain words."""
-        keys = self.reading.keys
-        alias = keys.get(_ALIASES[field]) if field in _ALIASES else None
-        names = self.tool.reader.names if self.tool.reader else {}
-        return keys.get(field) or alias or names.get(field) or _WORDS[field]
+        """The file's name of a recipe's field; where it leaves the field out, the name that it would have, else plain words."""
+        names = (field, _ALIASES.get(field, field))
+        tables = (self.reading.keys, self.reading.absent)
+        return next((table[it] for table in tables for it in names if table.get(it)), _WORDS[field])
 
     def line(self, field: str, value: Any) -> str:
         """The line with another value."""

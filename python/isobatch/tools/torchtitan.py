@@ -9,18 +9,9 @@ from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 
-_NAMES = {
-    "accumulation": "training.global_batch_size",
-    "batch_per_gpu": "training.local_batch_size",
-    "duration": "training.steps",
-    "effective_batch": "training.global_batch_size",
-    "lr": "optimizer.lr",
-    "warmup": "lr_scheduler.warmup_steps",
-}
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
-
 
 _HARMLESS = """
     activation_checkpoint* comm.* dataloader.* experimental.* float8.* job.* loss.* lr_scheduler.* memory_estimation.* metrics.* mx.* optimizer.*
@@ -84,6 +75,7 @@ def _batch(page: SettingsPage, whole: bool) -> None:
     else:
         key = page.first("training.local_batch_size", "training.batch_size")
         page.whole(key, "batch_per_gpu", default=8 if whole else None)
+    page.name_absent(effective_batch="training.global_batch_size")
     total = page.whole("training.global_batch_size", default=-1)
     if total and total > 0:
         page.give("effective_batch", total, "training.global_batch_size")
@@ -281,7 +273,7 @@ def check(case: Case) -> Iterator[Issue]:
 TORCHTITAN = Tool(
     "torchtitan",
     "torchtitan",
-    Reader("0.1 to 0.3", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("0.1 to 0.3", read, check, _HARMLESS, _MATTERS),
     Writer(
         "0.2 to 0.3",
         "train.toml",

@@ -19,13 +19,6 @@ from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, numbe
 from isobatch.tools.transformers import theirs
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
-_NAMES = {
-    "accumulation": "gradient_accumulation_steps",
-    "batch_per_gpu": "batch_size",
-    "duration": "epochs",
-    "lr": "optimizer.lr",
-    "warmup": "lr_scheduler.num_warmup_steps",
-}
 _HARMLESS = """
     *checkpointer.* *_model.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_* custom_sharded_layers dataloader* dataloader.parallel_method
     device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* fsdp.* fsdp_cpu_offload gamma
@@ -89,6 +82,7 @@ def _ppo(page: SettingsPage) -> None:
 
 def _duration(page: SettingsPage) -> None:
     epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
+    page.name_absent(duration="epochs")
     if epochs and most and most > 0:
         page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
         page.note(
@@ -231,7 +225,7 @@ def _stops(what: str, cause: str, place: str, change: str) -> Issue:
 TORCHTUNE = Tool(
     "torchtune",
     "torchtune",
-    Reader("0.3 to 0.6", read, check, _NAMES, _HARMLESS, _MATTERS),
+    Reader("0.3 to 0.6", read, check, _HARMLESS, _MATTERS),
     Writer(
         "0.3 to 0.6",
         "torchtune.yaml",

@@ -8,13 +8,6 @@ from isobatch.tools.page import SettingsPage, Unknown, length
 from isobatch.tools.tool import Case, Issue, Weight, number
 from isobatch.words import share
 
-NAMES = {
-    "accumulation": "gradient_accumulation_steps",
-    "batch_per_gpu": "per_device_train_batch_size",
-    "duration": "max_steps",
-    "lr": "learning_rate",
-    "warmup": "warmup_steps",
-}
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 HARMLESS = """
@@ -97,6 +90,7 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
         page.give("warmup", share(warmup), "warmup_steps")
     elif ratio:
         page.give("warmup", share(ratio), "warmup_ratio")
+    page.name_absent(warmup="warmup_steps")
 
 
 def read_adam(page: SettingsPage, key: str, default: str) -> None:

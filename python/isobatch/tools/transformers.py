@@ -179,7 +179,7 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 TRANSFORMERS = Tool(
     "transformers",
     "transformers TrainingArguments",
-    Reader("4.30 to 5", read, trainer.check, trainer.NAMES, trainer.HARMLESS, trainer.MATTERS),
+    Reader("4.30 to 5", read, trainer.check, trainer.HARMLESS, trainer.MATTERS),
     Writer(
         "5",
         "training_args.yaml",

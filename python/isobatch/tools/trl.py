@@ -10,7 +10,7 @@ from isobatch.errors import InputError
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
-from isobatch.tools.trainer import HARMLESS, MATTERS, NAMES
+from isobatch.tools.trainer import HARMLESS, MATTERS
 from isobatch.tools.trainer import check as check_trainer
 from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import read as read_trainer
@@ -208,7 +208,7 @@ assert TRANSFORMERS.writer is not None
 TRL = Tool(
     "trl",
     "TRL",
-    Reader("0.15 to 1.16", read, check, NAMES, _HARMLESS, MATTERS),
+    Reader("0.15 to 1.16", read, check, _HARMLESS, MATTERS),
     dataclasses.replace(
         TRANSFORMERS.writer, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write
     ),

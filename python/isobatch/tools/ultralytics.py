@@ -6,9 +6,6 @@ from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
 from isobatch.words import real
 
-_NAMES = {"duration": "epochs", "effective_batch": "batch", "lr": "lr0", "warmup": "warmup_epochs"}
-
-
 _HARMLESS = """
     agnostic_nms angle augment auto_augment bgr box cache cfg channels_last classes close_mosaic cls cls_* conf copy_paste* crop_fraction
     cutmix d2s deterministic dfl dgrad dis distill_* dlam dlog dnn dynamic embed erasing exist_ok fliplr flipud format fraction half hsv_* imgsz iou
@@ -37,6 +34,7 @@ def read(page: SettingsPage) -> None:
         if decay is not None:
             page.give("weight_decay", decay * int(batch) * accumulation / nominal, "weight_decay")
     _devices(page)
+    page.name_absent(lr="lr0")
     name = page.word("optimizer", "auto")
     if name == "auto":
         for field in ("optimizer", "lr"):
@@ -121,4 +119,4 @@ def check(case: Case) -> Iterator[Issue]:
             )
 
 
-ULTRALYTICS = Tool("ultralytics", "ultralytics", Reader("8", read, check, _NAMES, _HARMLESS, _MATTERS))
+ULTRALYTICS = Tool("ultralytics", "ultralytics", Reader("8", read, check, _HARMLESS, _MATTERS))

@@ -176,7 +176,6 @@ VERL = Tool(
         "0.3 to 0.9",
         read,
         check,
-        {"lr": f"{_ACTOR}.optim.lr"},
         _HARMLESS,
         _MATTERS | dict.fromkeys(_ELSEWHERE.split(), ""),
     ),
