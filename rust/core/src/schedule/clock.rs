@@ -1,6 +1,7 @@
 //! The clock: which point of a schedule an optimizer step is at.
 
-use super::error::{ScheduleError, finite, shown};
+use super::error::{ScheduleError, demand, finite};
+use super::record::Record;
 
 /// What a clock may be, so that what is read through it is a number too.
 const FASTEST: f64 = 18_446_744_073_709_551_616.0;
@@ -34,61 +35,39 @@ impl Piece {
 }
 
 impl Clock {
-    /// The clock that leaves every step as it is.
-    #[must_use]
-    pub fn identity() -> Self {
-        Self { pieces: vec![Piece { step: 0.0, at: 0.0, slope: 1.0 }] }
-    }
-
-    /// The clock through these knots.
-    ///
-    /// # Errors
-    /// When there is no knot, a number is not finite, or the knots do not rise in both coordinates.
-    pub fn new(knots: &[(f64, f64)]) -> Result<Self, ScheduleError> {
-        for &(step, at) in knots {
-            for number in [step, at] {
-                if finite("clock", number)?.abs() > FASTEST {
-                    return Err(ScheduleError::new(
-                        "clock",
-                        format!("must be within ±2^64, got {}", shown(number)),
-                    ));
-                }
-            }
-        }
-        if knots.is_empty() {
-            return Err(ScheduleError::new(
-                "clock",
-                "must hold at least one (step, schedule step) pair, got none",
-            ));
+    /// The clock through the knots of a form; without any, the one that leaves every step as it is.
+    pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
+        let knots = record.pairs("clock")?;
+        let Some(&(step, at)) = knots.last() else {
+            return Ok(Self { pieces: vec![Piece { step: 0.0, at: 0.0, slope: 1.0 }] });
+        };
+        for number in knots.iter().flat_map(|&(step, at)| [step, at]) {
+            finite("clock", number)?;
+            demand(number.abs() <= FASTEST, "clock", number, "within ±2^64")?;
         }
         let mut pieces: Vec<Piece> = Vec::with_capacity(knots.len());
         for pair in knots.windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
+            let wrong = |message| Err(ScheduleError::new("clock", message));
             if x1 <= x0 || y1 <= y0 {
-                return Err(ScheduleError::new(
-                    "clock",
-                    format!("pairs must rise in both numbers, got ({x1}, {y1}) after ({x0}, {y0})"),
+                return wrong(format!(
+                    "pairs must rise in both numbers, got ({x1}, {y1}) after ({x0}, {y0})"
                 ));
             }
             let slope = (y1 - y0) / (x1 - x0);
             if !(SLOWEST..=FASTEST).contains(&slope) {
-                return Err(ScheduleError::new(
-                    "clock",
-                    format!(
-                        "must go at 2^-64 to 2^64 schedule steps a step, got {slope:e} from ({x0}, {y0})"
-                    ),
+                return wrong(format!(
+                    "must go at 2^-64 to 2^64 schedule steps a step, got {slope:e} from ({x0}, {y0})"
                 ));
             }
             pieces.push(Piece { step: x0, at: y0, slope });
         }
         let slope = pieces.last().map_or(1.0, |piece| piece.slope);
-        let (step, at) = knots[knots.len() - 1];
         pieces.push(Piece { step, at, slope });
         Ok(Self { pieces })
     }
 
     /// Where the schedule is at optimizer step `x`.
-    #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         self.pieces[self.index(x)].map(x)
     }

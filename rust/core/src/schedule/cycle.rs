@@ -1,6 +1,6 @@
 //! Cycles: a track that starts again and again.
 
-use super::error::{STEP_LIMIT, ScheduleError, finite, shown};
+use super::error::{STEP_LIMIT, ScheduleError, demand, finite};
 use super::record::Record;
 
 /// A shorter period is no number of steps, and could not be counted as far as steps go.
@@ -32,8 +32,10 @@ pub struct Cycle {
     period: f64,
     multiplier: f64,
     decay: Decay,
+    /// After so many cycles the track stays at `end`.
     limit: f64,
     end: f64,
+    /// Whether the phase is found as torch's `CyclicLR` does, from 1 + x/period, which costs an ulp of the phase a cycle.
     rounded: bool,
 }
 
@@ -47,81 +49,38 @@ pub(crate) struct Place {
 
 impl Cycle {
     #[allow(clippy::float_cmp)] // 1 is the default, not the outcome of arithmetic.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Checked to be a count.
     pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
-        let peak = record.number("peak_decay")?;
-        let amplitude = record.number("amplitude_decay")?;
-        let decay = if peak != 1.0 {
-            Decay::Peak(peak)
+        let number = |field| record.number(field);
+        let (peak, amplitude) = (number("peak_decay")?, number("amplitude_decay")?);
+        let (decay, factor) = if peak != 1.0 {
+            (Decay::Peak(peak), peak)
         } else if amplitude != 1.0 {
-            Decay::Amplitude { factor: amplitude, about: record.number("about")? }
+            (Decay::Amplitude { factor: amplitude, about: number("about")? }, amplitude)
         } else {
-            Decay::None
+            (Decay::None, 1.0)
         };
         let limit = record.maybe("limit")?;
-        if let Some(limit) = limit
-            && !((0.0..STEP_LIMIT).contains(&limit) && limit.fract() == 0.0)
-        {
-            return Err(ScheduleError::new(
-                "limit",
-                format!("must be a number of cycles, got {}", shown(limit)),
-            ));
+        if let Some(limit) = limit {
+            let counts = (0.0..STEP_LIMIT).contains(&limit) && limit.fract() == 0.0;
+            demand(counts, "limit", limit, "a number of cycles")?;
         }
-        let limit = limit.map(|limit| limit as u64);
-        let cycle = Self::new(
-            record.number("period")?,
-            record.number("multiplier")?,
+        let at_least = |field, value: f64, least: f64, expected| {
+            demand(value.is_finite() && value >= least, field, value, expected)
+        };
+        let period = number("period")?;
+        let cycle = Self {
+            period: at_least("period", period, SHORTEST, "a finite number of at least 2^-30 steps")?,
+            end: finite("end", number("end")?)?,
+            multiplier: at_least("multiplier", number("multiplier")?, 1.0, "a finite number of at least 1")?,
             decay,
-            limit,
-            record.number("end")?,
-        )?;
-        Ok(if record.flag("rounded")? { cycle.rounded() } else { cycle })
-    }
-
-    /// A cycle; after `limit` cycles (none: never) the track stays at `end`.
-    ///
-    /// # Errors
-    /// When the period is not above 0, the multiplier is below 1, or a factor is negative.
-    pub fn new(
-        period: f64,
-        multiplier: f64,
-        decay: Decay,
-        limit: Option<u64>,
-        end: f64,
-    ) -> Result<Self, ScheduleError> {
-        if !(period.is_finite() && period >= SHORTEST) {
-            return Err(ScheduleError::new(
-                "period",
-                format!("must be a finite number of at least 2^-30 steps, got {}", shown(period)),
-            ));
-        }
-        finite("end", end)?;
-        if !(multiplier.is_finite() && multiplier >= 1.0) {
-            return Err(ScheduleError::new(
-                "multiplier",
-                format!("must be a finite number of at least 1, got {}", shown(multiplier)),
-            ));
-        }
-        if let Decay::Peak(factor) | Decay::Amplitude { factor, .. } = decay
-            && !(factor.is_finite() && factor >= 0.0)
-        {
-            return Err(ScheduleError::new(
-                "decay",
-                format!("must be a finite number of at least 0, got {}", shown(factor)),
-            ));
-        }
+            limit: limit.unwrap_or(f64::INFINITY),
+            rounded: record.flag("rounded")?,
+        };
+        at_least("decay", factor, 0.0, "a finite number of at least 0")?;
         if let Decay::Amplitude { about, .. } = decay {
             finite("about", about)?;
         }
-        let limit = limit.map_or(f64::INFINITY, |limit| limit as f64);
-        Ok(Self { period, multiplier, decay, limit, end, rounded: false })
-    }
-
-    /// Finds the phase as torch's `CyclicLR` does, from 1 + x/period, which costs an ulp of the phase a cycle.
-    #[must_use]
-    pub fn rounded(mut self) -> Self {
-        self.rounded = true;
-        self
+        Ok(cycle)
     }
 
     /// Whether positions can be found without the rounding of `rounded`.
@@ -191,28 +150,26 @@ impl Cycle {
 mod tests {
     use super::*;
 
+    fn cycle(period: f64, multiplier: f64) -> Cycle {
+        Cycle { period, multiplier, decay: Decay::None, limit: f64::INFINITY, end: 0.0, rounded: false }
+    }
+
     #[test]
     fn starts_every_cycle_on_its_own_step() {
-        let cycle = Cycle::new(3.0, 2.0, Decay::None, None, 0.0).unwrap();
-        let mut start = 0.0;
-        let mut length = 3.0;
+        let (mut start, mut length) = (0.0, 3.0);
         for index in 0..40 {
-            assert_eq!(cycle.locate(start), (f64::from(index), 0.0));
-            let before = cycle.locate(start + length - 1.0);
-            assert_eq!(before.0, f64::from(index));
-            start += length;
-            length *= 2.0;
+            assert_eq!(cycle(3.0, 2.0).locate(start), (f64::from(index), 0.0));
+            assert_eq!(cycle(3.0, 2.0).locate(start + length - 1.0).0, f64::from(index));
+            (start, length) = (start + length, 2.0 * length);
         }
     }
 
     #[test]
     fn ends_whatever_its_numbers_are() {
-        assert!(Cycle::new(1e-300, 1.0, Decay::None, None, 0.0).is_err());
         for period in [SHORTEST, 1.0, 1e300] {
             for multiplier in [1.0, 1.0 + f64::EPSILON, 1.0 + 1e-9, 1.5, 1e308] {
-                let cycle = Cycle::new(period, multiplier, Decay::None, None, 0.0).unwrap();
                 for x in [0.0, 5.0, 1e6, STEP_LIMIT, 1e35] {
-                    let (index, local) = cycle.locate(x);
+                    let (index, local) = cycle(period, multiplier).locate(x);
                     assert!(index.is_finite() && local.is_finite(), "{period} {multiplier} {x}");
                 }
             }
@@ -221,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_slow_growth_loses_no_cycle() {
-        let cycle = Cycle::new(10.0, 1.0 + 1e-12, Decay::None, None, 0.0).unwrap();
+        let cycle = cycle(10.0, 1.0 + 1e-12);
         for index in [1.0, 7.0, 1000.0, 1e6] {
             assert_eq!(cycle.locate(cycle.start(index)), (index, 0.0));
             assert_eq!(cycle.locate(cycle.start(index) + 5.0).0, index);
@@ -230,8 +187,6 @@ mod tests {
 
     #[test]
     fn counts_far_out() {
-        let cycle = Cycle::new(7.0, 1.0, Decay::None, None, 0.0).unwrap();
-        let x = 7.0 * 1e14 + 5.0;
-        assert_eq!(cycle.locate(x), (1e14, 5.0));
+        assert_eq!(cycle(7.0, 1.0).locate(7.0 * 1e14 + 5.0), (1e14, 5.0));
     }
 }

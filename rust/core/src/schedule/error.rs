@@ -29,7 +29,7 @@ impl std::fmt::Display for ScheduleError {
 impl std::error::Error for ScheduleError {}
 
 /// A number as people write it: no row of zeros.
-pub(crate) fn shown(value: f64) -> String {
+fn shown(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 || !size.is_finite() || (1e-6..1e16).contains(&size) {
         format!("{value}")
@@ -38,30 +38,26 @@ pub(crate) fn shown(value: f64) -> String {
     }
 }
 
+/// The value of a field, where it is as it must be.
+pub(crate) fn demand(
+    is_so: bool,
+    field: &'static str,
+    value: f64,
+    expected: &str,
+) -> Result<f64, ScheduleError> {
+    let wrong = || ScheduleError::new(field, format!("must be {expected}, got {}", shown(value)));
+    if is_so { Ok(value) } else { Err(wrong()) }
+}
+
 pub(crate) fn finite(field: &'static str, value: f64) -> Result<f64, ScheduleError> {
-    if value.is_finite() {
-        Ok(value)
-    } else {
-        Err(ScheduleError::new(field, format!("must be a finite number, got {}", shown(value))))
-    }
+    demand(value.is_finite(), field, value, "a finite number")
 }
 
 pub(crate) fn positive(field: &'static str, value: f64) -> Result<f64, ScheduleError> {
-    if value.is_finite() && value > 0.0 {
-        Ok(value)
-    } else {
-        Err(ScheduleError::new(field, format!("must be a finite number above 0, got {}", shown(value))))
-    }
+    demand(value.is_finite() && value > 0.0, field, value, "a finite number above 0")
 }
 
-/// Whether a number is a step.
-///
-/// # Errors
-/// When it is NaN, negative, or at or past 2^53.
-pub fn check_step(step: f64) -> Result<f64, ScheduleError> {
-    if (0.0..STEP_LIMIT).contains(&step) {
-        Ok(step)
-    } else {
-        Err(ScheduleError::new("steps", format!("must be numbers from 0 to below 2^53, got {}", shown(step))))
-    }
+/// A step, where a number is one: not NaN, not negative, and below 2^53.
+pub(crate) fn check_step(step: f64) -> Result<f64, ScheduleError> {
+    demand((0.0..STEP_LIMIT).contains(&step), "steps", step, "numbers from 0 to below 2^53")
 }

@@ -130,6 +130,13 @@ pub struct Expansion {
 }
 
 impl Expansion {
+    /// A short polynomial, from its lowest term.
+    pub fn of<const TERMS: usize>(centre: f64, reach: f64, terms: [f64; TERMS]) -> Self {
+        let mut coefficients = [0.0; MAX_TERMS];
+        coefficients[..TERMS].copy_from_slice(&terms);
+        Self { centre, reach, coefficients, degree: TERMS - 1 }
+    }
+
     /// The series of b + (a − b)·shape.
     pub fn between(mut self, a: f64, b: f64) -> Self {
         for c in &mut self.coefficients {

@@ -6,8 +6,8 @@
 //! Segment  = start, origin, length, a, b, shape, tail
 //! u        = (x − origin) / length        value = b + (a − b)·shape(u)
 //! ```
-//! A shape is 1 where the segment is at `a` and 0 where it is at `b`. Each has one small file in `shapes`, to be copied
-//! when another is added, and one line in the list there.
+//! A shape is 1 where the segment is at `a` and 0 where it is at `b`. Its file in `shapes` may be copied when another
+//! is added, which has one line in the list there.
 
 // Exact values (0, 1, a whole number) choose a shorter way; outcomes of arithmetic are never compared.
 #![allow(clippy::float_cmp)]
@@ -19,9 +19,7 @@ mod error;
 mod expansion;
 mod form;
 mod record;
-mod segment;
 mod shapes;
-mod track;
 
 pub use bulk::{Halt, Steps, Value, fill_matrix};
 pub use error::{STEP_LIMIT, ScheduleError};

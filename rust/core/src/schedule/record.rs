@@ -1,7 +1,8 @@
 //! How a form comes in: records of named fields, whatever language they were declared in.
 //!
 //! The declaration itself is Python's (`isobatch.schedules.form`). Each part of a schedule reads its own fields by
-//! name, in its own file, so that adding a field or a shape touches no list here.
+//! name, in its own file, so that adding a field or a shape touches no list here. A field that is missing or holds something
+//! else is an error that names it.
 
 use std::sync::Arc;
 
@@ -35,124 +36,94 @@ pub struct Record {
     pub entries: Vec<Entry>,
 }
 
+type Read<T> = Result<T, ScheduleError>;
+
 impl Record {
-    fn entry(&self, field: &'static str) -> Result<&Entry, ScheduleError> {
+    fn entry(&self, field: &'static str) -> Read<&Entry> {
         let found = self.names.iter().position(|name| name == field).and_then(|at| self.entries.get(at));
         found.ok_or_else(|| ScheduleError::new(field, format!("must be given in {:?}", self.name)))
     }
 
     /// A number.
-    ///
-    /// # Errors
-    /// When the field is missing or holds no number.
-    pub fn number(&self, field: &'static str) -> Result<f64, ScheduleError> {
-        self.maybe(field)?.ok_or_else(|| wrong(field, "a number", "nothing"))
+    pub(crate) fn number(&self, field: &'static str) -> Read<f64> {
+        self.maybe(field)?.ok_or_else(|| wrong(field, "a number", &Entry::Nothing))
     }
 
     /// A number, or none.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else.
-    pub fn maybe(&self, field: &'static str) -> Result<Option<f64>, ScheduleError> {
+    pub(crate) fn maybe(&self, field: &'static str) -> Read<Option<f64>> {
         match self.entry(field)? {
             Entry::Number(number) => Ok(Some(*number)),
             Entry::Nothing => Ok(None),
-            other => Err(wrong(field, "a number", other.sort())),
+            other => Err(wrong(field, "a number", other)),
         }
     }
 
     /// A yes or no.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else.
-    pub fn flag(&self, field: &'static str) -> Result<bool, ScheduleError> {
+    pub(crate) fn flag(&self, field: &'static str) -> Read<bool> {
         match self.entry(field)? {
             Entry::Flag(flag) => Ok(*flag),
-            other => Err(wrong(field, "true or false", other.sort())),
+            other => Err(wrong(field, "true or false", other)),
         }
     }
 
     /// Numbers.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else.
-    pub fn numbers(&self, field: &'static str) -> Result<&[f64], ScheduleError> {
+    pub(crate) fn numbers(&self, field: &'static str) -> Read<&[f64]> {
         match self.entry(field)? {
             Entry::Numbers(numbers) => Ok(numbers),
             Entry::List(list) if list.is_empty() => Ok(&[]),
-            other => Err(wrong(field, "a list of numbers", other.sort())),
+            other => Err(wrong(field, "a list of numbers", other)),
         }
     }
 
     /// Pairs of numbers.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else.
-    pub fn pairs(&self, field: &'static str) -> Result<Vec<(f64, f64)>, ScheduleError> {
+    pub(crate) fn pairs(&self, field: &'static str) -> Read<Vec<(f64, f64)>> {
         let pair = |entry: &Entry| match entry {
             Entry::Numbers(numbers) if numbers.len() == 2 => Ok((numbers[0], numbers[1])),
-            other => Err(wrong(field, "pairs of numbers", other.sort())),
+            other => Err(wrong(field, "pairs of numbers", other)),
         };
-        match self.entry(field)? {
-            Entry::List(list) => list.iter().map(pair).collect(),
-            other => Err(wrong(field, "pairs of numbers", other.sort())),
-        }
+        self.list(field, "pairs of numbers")?.iter().map(pair).collect()
     }
 
     /// Parts, each read by `read`.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else, or a part cannot be read.
-    pub fn parts<T>(
-        &self,
-        field: &'static str,
-        read: impl Fn(&Record) -> Result<T, ScheduleError>,
-    ) -> Result<Vec<T>, ScheduleError> {
+    pub(crate) fn parts<T>(&self, field: &'static str, read: impl Fn(&Record) -> Read<T>) -> Read<Vec<T>> {
         let part = |entry: &Entry| match entry {
             Entry::Record(record) => read(record),
-            other => Err(wrong(field, "parts of a form", other.sort())),
+            other => Err(wrong(field, "parts of a form", other)),
         };
+        self.list(field, "a list of parts")?.iter().map(part).collect()
+    }
+
+    fn list(&self, field: &'static str, expected: &str) -> Read<&[Entry]> {
         match self.entry(field)? {
-            Entry::List(list) => list.iter().map(part).collect(),
-            other => Err(wrong(field, "a list of parts", other.sort())),
+            Entry::List(list) => Ok(list),
+            other => Err(wrong(field, expected, other)),
         }
     }
 
     /// A part, or none.
-    ///
-    /// # Errors
-    /// When the field is missing or holds anything else.
-    pub fn part(&self, field: &'static str) -> Result<Option<&Record>, ScheduleError> {
+    pub(crate) fn part(&self, field: &'static str) -> Read<Option<&Record>> {
         match self.entry(field)? {
             Entry::Record(record) => Ok(Some(record)),
             Entry::Nothing => Ok(None),
-            other => Err(wrong(field, "a part of a form", other.sort())),
+            other => Err(wrong(field, "a part of a form", other)),
         }
     }
 
     /// A part that must be there.
-    ///
-    /// # Errors
-    /// When it is not.
-    pub fn needed(&self, field: &'static str) -> Result<&Record, ScheduleError> {
-        self.part(field)?.ok_or_else(|| wrong(field, "a part of a form", "nothing"))
+    pub(crate) fn needed(&self, field: &'static str) -> Read<&Record> {
+        self.part(field)?.ok_or_else(|| wrong(field, "a part of a form", &Entry::Nothing))
     }
 }
 
-impl Entry {
-    fn sort(&self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Flag(_) => "true or false",
-            Self::Number(_) => "a number",
-            Self::Numbers(_) => "numbers",
-            Self::List(_) => "a list",
-            Self::Record(_) => "a part of a form",
-        }
-    }
-}
-
-fn wrong(field: &'static str, expected: &str, got: &str) -> ScheduleError {
+fn wrong(field: &'static str, expected: &str, got: &Entry) -> ScheduleError {
+    let got = match got {
+        Entry::Nothing => "nothing",
+        Entry::Flag(_) => "true or false",
+        Entry::Number(_) => "a number",
+        Entry::Numbers(_) => "numbers",
+        Entry::List(_) => "a list",
+        Entry::Record(_) => "a part of a form",
+    };
     ScheduleError::new(field, format!("must be {expected}, got {got}"))
 }
 

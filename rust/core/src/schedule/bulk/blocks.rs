@@ -19,15 +19,13 @@
 use std::cell::LazyCell;
 use std::f64::consts::PI;
 
-use super::kernels::{line, listed};
-use super::map::Map;
+use super::kernels::{Run, line, listed};
 use super::powers::Powers;
-use super::steps::Steps;
+use super::steps::{Map, Steps};
 use super::value::{Value, even};
 use super::wave::{Motion, Wave};
 use crate::schedule::expansion::{Expander, Expansion, Precision};
-use crate::schedule::form::Schedule;
-use crate::schedule::segment::Segment;
+use crate::schedule::form::Segment;
 use crate::schedule::shapes::{Monomial, Shape, Table};
 
 /// Blocks shorter than this are not worth a series.
@@ -37,7 +35,7 @@ const SHORTEST: usize = 3;
 pub(super) struct Blocks<'a> {
     pub(super) steps: Steps<'a>,
     pub(super) precisions: &'static [Precision; 2],
-    pub(super) segment: &'a Segment<Schedule>,
+    pub(super) segment: &'a Segment,
     pub(super) shape: &'a Shape,
     pub(super) map: Map,
     /// How much u grows a step.
@@ -113,23 +111,21 @@ impl Blocks<'_> {
         }
     }
 
+    /// How an argument that is `start` + `rate`·u goes along the values from index `first` on; `None` of steps that are not even.
+    fn run(&self, first: usize, start: f64, rate: f64) -> Option<Run> {
+        let Steps::Range { step, .. } = self.steps else { return None };
+        let (low, high) = (self.a.min(self.b), self.a.max(self.b));
+        let at = self.map.local(self.steps.at(first)) - self.segment.origin;
+        let (step, length) = (self.map.slope * step, self.segment.length);
+        Some(Run { start, rate, first: at, step, length, low, high })
+    }
+
     /// Writes a root or a reciprocal as far as there is a shorter way than a series. Returns how many values.
     fn powers<T: Value>(&self, monomial: &Monomial, first: usize, out: &mut [T]) -> usize {
-        let Steps::Range { step, .. } = self.steps else { return 0 };
+        let &Monomial { exponent, start, direction, shift, factor } = monomial;
+        let Some(run) = self.run(first, start, direction) else { return 0 };
         let rise = self.a - self.b;
-        let powers = Powers {
-            exponent: monomial.exponent,
-            start: monomial.start,
-            direction: monomial.direction,
-            first: self.map.local(self.steps.at(first)) - self.segment.origin,
-            step: self.map.slope * step,
-            length: self.segment.length,
-            base: self.b + rise * monomial.shift,
-            rise: rise * monomial.factor,
-            low: self.a.min(self.b),
-            high: self.a.max(self.b),
-        };
-        T::powers(out, &powers)
+        T::powers(out, &Powers { exponent, base: self.b + rise * shift, rise: rise * factor, run })
     }
 
     /// Copies a table's values where every step is one of them. Returns how many.
@@ -151,38 +147,27 @@ impl Blocks<'_> {
 
     /// Writes a curve that has an addition theorem, and says whether it did.
     fn wave<T: Value>(&self, first: usize, out: &mut [T]) -> bool {
-        let Steps::Range { step, .. } = self.steps else { return false };
         let height = self.a - self.b;
-        let at = self.map.local(self.steps.at(first)) - self.segment.origin;
-        let wave = |motion, mean, amplitude, start, rate| Wave {
-            motion,
-            mean,
-            amplitude,
-            start,
-            rate,
-            first: at,
-            step: self.map.slope * step,
-            length: self.segment.length,
-            low: self.a.min(self.b),
-            high: self.a.max(self.b),
+        let wave = |motion, mean, amplitude, start, rate| {
+            self.run(first, start, rate).map(|run| Wave { motion, mean, amplitude, run })
         };
         let middle = self.b + 0.5 * height;
         let wave = match self.shape {
             Shape::Cosine(shape) => {
-                shape.plain_angle().map(|rate| wave(Motion::Cosine, middle, 0.5 * height, 0.0, rate))
+                shape.plain_angle().and_then(|rate| wave(Motion::Cosine, middle, 0.5 * height, 0.0, rate))
             }
             Shape::Exponential(shape) => {
-                shape.falling_log().map(|rate| wave(Motion::Exponential, self.b, height, 0.0, rate))
+                shape.falling_log().and_then(|rate| wave(Motion::Exponential, self.b, height, 0.0, rate))
             }
             Shape::Tanh(shape) => {
                 let (lower, slope) = shape.line();
-                Some(wave(Motion::Tanh, middle, -0.5 * height, lower, slope))
+                wave(Motion::Tanh, middle, -0.5 * height, lower, slope)
             }
             _ => None,
         };
         // Waves away, the formula itself has lost bits of a cosine's angle: only the same rounding is close to it.
         let near = |wave: &Wave| {
-            !T::FULL || wave.motion != Motion::Cosine || wave.place((out.len() - 1) as f64) <= 2.0 * PI
+            !T::FULL || wave.motion != Motion::Cosine || wave.run.at((out.len() - 1) as f64) <= 2.0 * PI
         };
         wave.filter(near).is_some_and(|wave| T::wave(out, &wave))
     }

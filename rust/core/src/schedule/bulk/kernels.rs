@@ -97,6 +97,36 @@ impl Real for f64 {
     }
 }
 
+/// An argument that grows evenly, and the ends that no value passes: where the curve is at its end, a sum's rounding is not either.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    pub start: f64,
+    pub rate: f64,
+    pub first: f64,
+    pub step: f64,
+    pub length: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Run {
+    /// The argument at an index, by the roundings of the formula itself: start + rate·(first + index·step)/length.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub fn at(&self, index: f64) -> f64 {
+        self.start + self.rate * ((self.first + index * self.step) / self.length)
+    }
+
+    /// How much it grows from one value to the next.
+    pub fn growth(&self) -> f64 {
+        self.rate * self.step / self.length
+    }
+
+    pub fn limits<T: Real>(&self) -> [T; 2] {
+        [T::of(self.low), T::of(self.high)]
+    }
+}
+
 /// A number as one of a row, and what that misses.
 #[inline]
 pub(super) fn split<T: Real>(value: f64) -> (T, T) {

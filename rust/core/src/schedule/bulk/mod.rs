@@ -4,9 +4,7 @@
 //! ulp, for any length of run: every block is anchored on the closed form anew. docs/schedules.md has what was measured.
 
 mod blocks;
-mod halt;
 mod kernels;
-mod map;
 mod powers;
 mod row;
 mod steps;
@@ -18,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use rayon::prelude::*;
 
 use super::form::Schedule;
-pub use halt::Halt;
+pub use row::Halt;
 use row::Row;
 pub use steps::Steps;
 pub use value::Value;
@@ -50,7 +48,7 @@ pub fn fill_matrix<T: Value>(
             values.chunks_mut(TILE).enumerate().map(move |(tile, out)| (row, *schedule, tile * TILE, out))
         });
     let fill = |(row, schedule, first, out): (usize, &Schedule, usize, &mut [T])| {
-        Row::new(steps, T::precisions(), stop).write(schedule, first, out).map_err(|halt| halt.in_row(row))
+        Row::new::<T>(row, steps, stop).write(schedule, first, out)
     };
     if schedules.len() * steps.len() < TILE {
         let mut tiles = tiles;

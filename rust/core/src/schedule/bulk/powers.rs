@@ -17,21 +17,15 @@
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Real, Series, in_blocks, split, ways};
+use super::kernels::{Real, Run, Series, in_blocks, split, ways};
 
-/// base + rise·t^exponent, within `low` and `high`, for t = start + direction·(first + i·step)/length.
+/// base + rise·t^exponent, for t along the run.
 #[derive(Debug, Clone, Copy)]
 pub struct Powers {
     pub exponent: f64,
-    pub start: f64,
-    pub direction: f64,
-    pub first: f64,
-    pub step: f64,
-    pub length: f64,
     pub base: f64,
     pub rise: f64,
-    pub low: f64,
-    pub high: f64,
+    pub run: Run,
 }
 
 impl Powers {
@@ -47,7 +41,7 @@ impl Powers {
             let blocks = (steps / length as f64) as usize;
             out.len().min(blocks.saturating_add(1).saturating_mul(length))
         };
-        let falling = self.direction < 0.0;
+        let falling = self.run.rate < 0.0;
         if away >= long {
             let count = if falling { whole(LONG, away - long) } else { out.len() };
             blocks::<T, LONG, TERMS>(&mut out[..count], self);
@@ -65,21 +59,9 @@ impl Powers {
         }
     }
 
-    /// t at an index, by the roundings of the formula itself.
-    #[allow(clippy::inline_always)]
-    #[inline(always)]
-    fn t(&self, index: f64) -> f64 {
-        self.start + self.direction * ((self.first + index * self.step) / self.length)
-    }
-
-    /// How much t grows from one value to the next.
-    fn growth(&self) -> f64 {
-        self.direction * self.step / self.length
-    }
-
     /// Steps from the singular point.
     fn away(&self) -> f64 {
-        self.t(0.0) / self.growth().abs()
+        self.run.at(0.0) / self.run.growth().abs()
     }
 
     /// How many steps away from the singular point a block holds; none, where these powers have no such blocks.
@@ -102,8 +84,8 @@ impl Powers {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], powers: &Powers) {
     let fused = target_cfg_f!(target_feature = "fma");
-    let limits = [T::of(powers.low), T::of(powers.high)];
-    let ways = ways::<T, LENGTH>(powers.growth(), 0);
+    let limits = powers.run.limits();
+    let ways = ways::<T, LENGTH>(powers.run.growth(), 0);
     let mut binomials = [0.0; TERMS];
     let mut binomial = powers.rise;
     for k in 0..TERMS {
@@ -112,7 +94,7 @@ fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], power
     }
     let terms = |index: usize| {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
-        let centre = powers.t(f64::from((index * LENGTH + LENGTH / 2) as i32));
+        let centre = powers.run.at(f64::from((index * LENGTH + LENGTH / 2) as i32));
         let inverse = 1.0 / centre;
         let mut power = if powers.exponent == -1.0 {
             inverse
@@ -136,12 +118,12 @@ fn blocks<T: Real, const LENGTH: usize, const TERMS: usize>(out: &mut [T], power
 /// Writes the roots themselves, computed in float64; the root of 0 where rounding took t below.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn roots<T: Real>(out: &mut [T], powers: &Powers) {
-    let (t, growth) = (powers.t(0.0), powers.growth());
+    let (t, growth) = (powers.run.at(0.0), powers.run.growth());
     for (i, out) in out.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
         let i = f64::from(i as i32);
         // What is left of 1 next to a root's end shows its own rounding in float64.
-        let t = if T::FULL { powers.t(i) } else { t + i * growth };
+        let t = if T::FULL { powers.run.at(i) } else { t + i * growth };
         *out = T::of(powers.base + powers.rise * if t > 0.0 { t } else { 0.0 }.sqrt());
     }
 }

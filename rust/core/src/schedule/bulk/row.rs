@@ -13,24 +13,54 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::blocks::Blocks;
-use super::halt::Halt;
 use super::kernels::level;
-use super::map::{Affine, Map};
-use super::steps::Steps;
+use super::steps::{Map, Steps};
 use super::value::Value;
 use crate::schedule::cycle::Decay;
 use crate::schedule::expansion::{F64, Precision};
-use crate::schedule::form::Schedule;
-use crate::schedule::segment::{Content, Tail};
+use crate::schedule::form::{Content, Schedule, Segment, Tail, Track};
 use crate::schedule::shapes::Shape;
-
-type Track = crate::schedule::track::Track<Schedule>;
-type Segment = crate::schedule::segment::Segment<Schedule>;
 
 /// Values that a product of tracks computes at a time.
 const CHUNK: usize = 512;
 
+/// Why a bulk evaluation ended before its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Halt {
+    /// The caller asked for it.
+    Stopped,
+    /// A value is too large to be written, or no number.
+    Overflow {
+        /// The index of the schedule.
+        row: usize,
+        /// The optimizer step.
+        step: f64,
+    },
+}
+
+/// What is still to be done to a value: v·factor + shift.
+#[derive(Clone, Copy)]
+struct Affine {
+    factor: f64,
+    shift: f64,
+}
+
+impl Affine {
+    const IDENTITY: Self = Self { factor: 1.0, shift: 0.0 };
+
+    fn apply(self, value: f64) -> f64 {
+        value * self.factor + self.shift
+    }
+
+    /// First v → shift + factor·v, then this.
+    fn scaled(self, factor: f64, shift: f64) -> Self {
+        Self { factor: factor * self.factor, shift: self.apply(shift) }
+    }
+}
+
 pub(super) struct Row<'a> {
+    /// The schedule's index, for an error.
+    index: usize,
     steps: Steps<'a>,
     precisions: &'static [Precision; 2],
     stop: &'a AtomicBool,
@@ -39,8 +69,8 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn new(steps: Steps<'a>, precisions: &'static [Precision; 2], stop: &'a AtomicBool) -> Self {
-        Self { steps, precisions, stop, last: true }
+    pub(super) fn new<T: Value>(index: usize, steps: Steps<'a>, stop: &'a AtomicBool) -> Self {
+        Self { index, steps, precisions: T::precisions(), stop, last: true }
     }
 
     /// Writes a schedule's values at the steps from index `first` on.
@@ -50,26 +80,18 @@ impl<'a> Row<'a> {
         first: usize,
         out: &mut [T],
     ) -> Result<(), Halt> {
-        let Steps::Any(array) = self.steps else {
-            return self.schedule(schedule, Map::IDENTITY, Affine::IDENTITY, first, out);
-        };
-        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
-            self.go_on()?;
-            let first = first + index * CHUNK;
-            for (out, &x) in out.iter_mut().zip(&array[first..]) {
-                *out = T::of(schedule.at(x));
-            }
-            self.sound(first, out)?;
+        if matches!(self.steps, Steps::Any(_)) {
+            return self.one_by_one(|x| schedule.at(x), Map::IDENTITY, first, out);
         }
-        Ok(())
+        self.schedule(schedule, Map::IDENTITY, Affine::IDENTITY, first, out)
     }
 
     fn go_on(&self) -> Result<(), Halt> {
         if self.stop.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
     }
 
-    /// Writes values without blocks: where the clock's rounding counts, and where a height has no end, of which a block would be no number; a
-    /// limit may still hold its values.
+    /// Writes values without blocks: of steps in any order, where the clock's rounding counts, and where a height has no end, of which a
+    /// block would be no number; a limit may still hold its values.
     fn one_by_one<T: Value>(
         &self,
         at: impl Fn(f64) -> f64,
@@ -89,7 +111,9 @@ impl<'a> Row<'a> {
     /// Whether what was written are numbers.
     fn sound<T: Value>(&self, first: usize, out: &[T]) -> Result<(), Halt> {
         match out.iter().position(|value| !value.is_finite()) {
-            Some(index) if self.last => Err(Halt::Overflow { row: 0, step: self.steps.at(first + index) }),
+            Some(index) if self.last => {
+                Err(Halt::Overflow { row: self.index, step: self.steps.at(first + index) })
+            }
             _ => Ok(()),
         }
     }
@@ -161,7 +185,7 @@ impl<'a> Row<'a> {
         first: usize,
         out: &mut [T],
     ) -> Result<(), Halt> {
-        let Some(cycle) = track.cycle() else {
+        let Some(cycle) = &track.cycle else {
             return self.segments(track, map, affine, 1.0, first, out);
         };
         if T::FULL && !cycle.is_exact() {
@@ -265,7 +289,7 @@ impl<'a> Row<'a> {
             Content::Shape(shape) => shape,
             Content::Inner(inner) => {
                 let map = map.anchored(self.steps.at(first)).into(segment.origin, segment.length);
-                return self.schedule(inner, map, affine.after(a, b), first, out);
+                return self.schedule(inner, map, affine.scaled(a - b, b), first, out);
             }
         };
         let level = a == b || affine.factor == 0.0 || matches!(shape, Shape::Constant(_));
@@ -295,6 +319,6 @@ impl<'a> Row<'a> {
         if value.is_finite() || !self.last {
             return Ok(());
         }
-        Err(Halt::Overflow { row: 0, step: self.steps.at(first) })
+        Err(Halt::Overflow { row: self.index, step: self.steps.at(first) })
     }
 }

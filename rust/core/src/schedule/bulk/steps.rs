@@ -1,6 +1,6 @@
-//! The steps of a bulk evaluation.
+//! The steps of a bulk evaluation, and what lies between a step and a shape.
 
-use super::map::Map;
+use crate::schedule::clock::Piece;
 use crate::schedule::error::{ScheduleError, check_step};
 
 /// The optimizer steps of a bulk evaluation.
@@ -108,5 +108,34 @@ impl<'a> Steps<'a> {
             }
         }
         lo
+    }
+}
+
+/// Where a step is in a nested schedule's own steps: at + (x − from)·slope.
+#[derive(Clone, Copy)]
+pub(super) struct Map {
+    pub(super) from: f64,
+    pub(super) at: f64,
+    pub(super) slope: f64,
+}
+
+impl Map {
+    pub(super) const IDENTITY: Self = Self { from: 0.0, at: 0.0, slope: 1.0 };
+
+    pub(super) fn local(self, x: f64) -> f64 {
+        self.at + (x - self.from) * self.slope
+    }
+
+    pub(super) fn through(self, piece: Piece) -> Self {
+        Self { at: piece.map(self.at), slope: self.slope * piece.slope, ..self }
+    }
+
+    pub(super) fn into(self, start: f64, length: f64) -> Self {
+        Self { at: (self.at - start) / length, slope: self.slope / length, ..self }
+    }
+
+    /// The same map, measured from a step nearer by.
+    pub(super) fn anchored(self, x: f64) -> Self {
+        Self { from: x, at: self.local(x), ..self }
     }
 }

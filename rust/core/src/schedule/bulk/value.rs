@@ -6,25 +6,21 @@ use super::wave::Wave;
 use crate::schedule::expansion::{Expansion, F32, F64, FEW_TERMS, LONG_F32, Precision, SHORT_F32};
 
 /// float32 or float64: what a row is written in.
-pub trait Value: Copy + Send + Sync + sealed::Kernels {}
+pub trait Value: Copy + Send + Sync + Kernels {}
 impl Value for f32 {}
 impl Value for f64 {}
 
-mod sealed {
-    use super::{Expansion, Powers, Precision, Real, Wave};
-
-    pub trait Kernels: Real {
-        fn precisions() -> &'static [Precision; 2];
-        fn is_finite(&self) -> bool;
-        /// Writes numbers of float32 as they are, and says whether that is what a row is written in.
-        fn copy(out: &mut [Self], singles: &[f32]) -> bool;
-        /// Writes a wave, and says whether it did.
-        fn wave(out: &mut [Self], wave: &Wave) -> bool;
-        /// Writes the first values of a power, and says how many.
-        fn powers(out: &mut [Self], powers: &Powers) -> usize;
-        /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
-        fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
-    }
+pub trait Kernels: Real {
+    fn precisions() -> &'static [Precision; 2];
+    fn is_finite(&self) -> bool;
+    /// Writes numbers of float32 as they are, and says whether that is what a row is written in.
+    fn copy(out: &mut [Self], singles: &[f32]) -> bool;
+    /// Writes a wave, and says whether it did.
+    fn wave(out: &mut [Self], wave: &Wave) -> bool;
+    /// Writes the first values of a power, and says how many.
+    fn powers(out: &mut [Self], powers: &Powers) -> usize;
+    /// Writes a polynomial of degree 2 and more at s = offset + i·rate.
+    fn curve(out: &mut [Self], series: &Expansion, offset: f64, rate: f64);
 }
 
 /// Writes a polynomial at s = offset + i·rate.
@@ -41,7 +37,7 @@ pub(super) fn even<T: Value>(out: &mut [T], series: &Expansion, offset: f64, rat
     }
 }
 
-impl sealed::Kernels for f32 {
+impl Kernels for f32 {
     fn precisions() -> &'static [Precision; 2] {
         &F32
     }
@@ -79,7 +75,7 @@ impl sealed::Kernels for f32 {
     }
 }
 
-impl sealed::Kernels for f64 {
+impl Kernels for f64 {
     fn precisions() -> &'static [Precision; 2] {
         &F64
     }

@@ -25,7 +25,7 @@
 use multiversion::multiversion;
 use multiversion::target::target_cfg_f;
 
-use super::kernels::{Block, Real, Series, head, in_blocks, polynomial, split, ways, within};
+use super::kernels::{Block, Real, Run, Series, head, in_blocks, polynomial, split, ways, within};
 
 /// Powers of w in a block of tanh: what is left out is below 5·10⁻⁹ of the curve's height.
 const TERMS: usize = 6;
@@ -49,26 +49,19 @@ impl Motion {
     }
 }
 
-/// mean + amplitude·motion(start + rate·u), within `low` and `high`, for u = (first + i·step)/length.
+/// mean + amplitude·motion(x), for x along the run: as far from the first as it may be, x has one rounding more than its u.
 #[derive(Debug, Clone, Copy)]
 pub struct Wave {
     pub motion: Motion,
     pub mean: f64,
     pub amplitude: f64,
-    pub start: f64,
-    pub rate: f64,
-    pub first: f64,
-    pub step: f64,
-    pub length: f64,
-    /// No value is outside of these: where the curve is at its end, a sum's rounding is not either.
-    pub low: f64,
-    pub high: f64,
+    pub run: Run,
 }
 
 impl Wave {
     /// Writes the values, unless the wave is too fast for a block.
     pub fn fill<T: Real, const LONG: usize, const SHORT: usize>(&self, out: &mut [T]) -> bool {
-        let fits = |length: usize| 0.5 * length as f64 * self.turn().abs() <= self.motion.reach();
+        let fits = |length: usize| 0.5 * length as f64 * self.run.growth().abs() <= self.motion.reach();
         if !fits(SHORT) {
             return false;
         }
@@ -83,20 +76,6 @@ impl Wave {
         }
         true
     }
-
-    /// The argument of the motion at an index: as far from the first as it may be, it has one rounding more than its u.
-    pub fn place(&self, index: f64) -> f64 {
-        self.start + self.rate * ((self.first + index * self.step) / self.length)
-    }
-
-    /// How much the argument grows from one value to the next.
-    fn turn(&self) -> f64 {
-        self.rate * self.step / self.length
-    }
-
-    fn limits<T: Real>(&self) -> [T; 2] {
-        [T::of(self.low), T::of(self.high)]
-    }
 }
 
 /// Cosines, and exponentials, whose block has no second term.
@@ -104,11 +83,11 @@ impl Wave {
 fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     // Without the instruction, mul_add is a slow call.
     let fused = target_cfg_f!(target_feature = "fma");
-    let span = LENGTH as f64 * wave.turn();
-    let limits = wave.limits();
+    let span = LENGTH as f64 * wave.run.growth();
+    let limits = wave.run.limits();
     let cosine = wave.motion == Motion::Cosine;
     let head = head(out);
-    let (mut falls, mut sines) = (ways::<T, LENGTH>(wave.turn(), head), [T::ZERO; LENGTH]);
+    let (mut falls, mut sines) = (ways::<T, LENGTH>(wave.run.growth(), head), [T::ZERO; LENGTH]);
     if cosine {
         for i in 0..LENGTH {
             let (x, square) = (falls[i], falls[i] * falls[i]);
@@ -125,7 +104,7 @@ fn wave<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let (mut sin, mut cos) = (0.0, 0.0);
     let terms = |block: usize| {
         if block.is_multiple_of(T::TURNS) {
-            let centre = wave.place((block * LENGTH + LENGTH / 2) as f64);
+            let centre = wave.run.at((block * LENGTH + LENGTH / 2) as f64);
             (sin, cos) = if cosine { centre.sin_cos() } else { (0.0, centre.exp()) };
             (sin, cos) = (wave.amplitude * sin, wave.amplitude * cos);
         }
@@ -157,14 +136,14 @@ impl<T: Real, const LENGTH: usize> Block<T, LENGTH, 4> for Rotation<T, LENGTH> {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let fused = target_cfg_f!(target_feature = "fma");
-    let span = LENGTH as f64 * wave.turn();
-    let limits = wave.limits();
-    let mut tangents = ways::<T, LENGTH>(wave.turn(), 0);
+    let span = LENGTH as f64 * wave.run.growth();
+    let limits = wave.run.limits();
+    let mut tangents = ways::<T, LENGTH>(wave.run.growth(), 0);
     for i in 0..LENGTH {
         let (x, square) = (tangents[i], tangents[i] * tangents[i]);
         tangents[i] = x * square * polynomial(square, T::TANGENT, fused) + x;
     }
-    let (turn, mut t) = (span.tanh(), wave.place((LENGTH / 2) as f64).tanh());
+    let (turn, mut t) = (span.tanh(), wave.run.at((LENGTH / 2) as f64).tanh());
     let terms = |_| {
         let (hi, lo) = split(wave.mean + wave.amplitude * t);
         let mut terms = [hi; 2 + TERMS];
@@ -184,19 +163,19 @@ fn tanh<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn logistic<T: Real, const LENGTH: usize>(out: &mut [T], wave: &Wave) {
     let fused = target_cfg_f!(target_feature = "fma");
-    let limits = wave.limits();
+    let limits = wave.run.limits();
     let (base, height) = (T::of(wave.mean + wave.amplitude), T::of(-2.0 * wave.amplitude));
     let head = head(out);
-    let mut growths = ways::<T, LENGTH>(2.0 * wave.turn(), head);
+    let mut growths = ways::<T, LENGTH>(2.0 * wave.run.growth(), head);
     for i in 0..LENGTH {
         let x = growths[i];
         growths[i] = x * x * polynomial(x, T::EXPONENTIAL, fused) + x + T::of(1.0);
     }
-    let turn = (2.0 * LENGTH as f64 * wave.turn()).exp();
+    let turn = (2.0 * LENGTH as f64 * wave.run.growth()).exp();
     let mut centre = 0.0;
     let terms = |block: usize| {
         if block.is_multiple_of(T::TURNS) {
-            centre = (2.0 * wave.place((block * LENGTH + LENGTH / 2) as f64)).exp();
+            centre = (2.0 * wave.run.at((block * LENGTH + LENGTH / 2) as f64)).exp();
         }
         let grown = T::of(centre);
         centre *= turn;

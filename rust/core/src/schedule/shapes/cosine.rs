@@ -10,30 +10,15 @@ use crate::schedule::record::Record;
 /// The half wave from 1 at u = 0 to 0 at u = 1, with the peers' variations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cosine {
+    /// Half waves.
     waves: f64,
     stretch: f64,
     exponent: f64,
+    /// Whether it restarts at 1 after each half wave (transformers' restarts, rounding included) instead of coming back up.
     wrap: bool,
 }
 
 impl Cosine {
-    /// The plain half wave.
-    pub const HALF_WAVE: Self = Self { waves: 1.0, stretch: 1.0, exponent: 1.0, wrap: false };
-
-    /// The shape with `waves` half waves; `wrap` restarts at 1 after each of them (transformers' restarts, rounding
-    /// included) instead of coming back up.
-    ///
-    /// # Errors
-    /// When `waves` is not finite or an exponent is not above 0.
-    pub fn new(waves: f64, stretch: f64, exponent: f64, wrap: bool) -> Result<Self, ScheduleError> {
-        Ok(Self {
-            waves: finite("waves", waves)?,
-            stretch: positive("stretch", stretch)?,
-            exponent: positive("exponent", exponent)?,
-            wrap,
-        })
-    }
-
     fn angle(self, u: f64) -> f64 {
         let stretched = if self.stretch == 1.0 { u } else { u.powf(self.stretch) };
         // The order of the products is the peers' own: far out, an ulp of the angle is many of the value.
@@ -51,8 +36,12 @@ impl Curve for Cosine {
     const NAME: &'static str = "cosine";
 
     fn read(record: &Record) -> Result<Self, ScheduleError> {
-        let number = |field| record.number(field);
-        Self::new(number("waves")?, number("stretch")?, number("exponent")?, record.flag("wrap")?)
+        Ok(Self {
+            waves: finite("waves", record.number("waves")?)?,
+            stretch: positive("stretch", record.number("stretch")?)?,
+            exponent: positive("exponent", record.number("exponent")?)?,
+            wrap: record.flag("wrap")?,
+        })
     }
 
     fn at(&self, u: f64) -> f64 {

@@ -9,18 +9,11 @@ use crate::schedule::record::Record;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exponential {
     rate: f64,
+    /// Whether the value stays between whole lengths.
     stairs: bool,
 }
 
 impl Exponential {
-    /// The shape with this rate; `stairs` holds the value between whole lengths.
-    ///
-    /// # Errors
-    /// When the rate is not above 0.
-    pub fn new(rate: f64, stairs: bool) -> Result<Self, ScheduleError> {
-        Ok(Self { rate: positive("rate", rate)?, stairs })
-    }
-
     /// The logarithm of the rate, where the shape falls and has no stairs.
     pub(crate) fn falling_log(self) -> Option<f64> {
         (!self.stairs && self.rate < 1.0).then(|| self.rate.ln())
@@ -35,7 +28,7 @@ impl Curve for Exponential {
     const NAME: &'static str = "exponential";
 
     fn read(record: &Record) -> Result<Self, ScheduleError> {
-        Self::new(record.number("rate")?, record.flag("stairs")?)
+        Ok(Self { rate: positive("rate", record.number("rate")?)?, stairs: record.flag("stairs")? })
     }
 
     fn at(&self, u: f64) -> f64 {
@@ -47,17 +40,15 @@ impl Curve for Exponential {
     }
 
     fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
-        let mut c = [0.0; MAX_TERMS];
         if self.stairs {
             let stair = u.floor();
-            c[0] = self.rate.powf(stair);
-            return Some(Expansion { reach: 0.5, centre: stair + 0.5, coefficients: c, degree: 0 });
+            return Some(Expansion::of(stair + 0.5, 0.5, [self.rate.powf(stair)]));
         }
         let log = self.rate.ln();
         if log == 0.0 {
-            c[0] = 1.0;
-            return Some(Expansion { reach: f64::INFINITY, centre: u, coefficients: c, degree: 0 });
+            return Some(Expansion::of(u, f64::INFINITY, [1.0]));
         }
+        let mut c = [0.0; MAX_TERMS];
         let reach = expander.entire.exp / log.abs();
         let centre = u + reach;
         let mut term = self.rate.powf(centre);
@@ -68,18 +59,5 @@ impl Curve for Exponential {
             *c = term;
         }
         Some(Expansion { reach, centre, coefficients: c, degree: expander.entire.terms - 1 })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decays_smoothly_or_in_stairs() {
-        let smooth = Exponential::new(0.25, false).unwrap();
-        let stairs = Exponential::new(0.25, true).unwrap();
-        assert_eq!([smooth.at(0.5), stairs.at(0.5), stairs.at(1.5)], [0.5, 1.0, 0.25]);
-        assert!(Exponential::new(0.0, false).is_err());
     }
 }

@@ -1,23 +1,16 @@
-//! The shapes: curves from 1 at u = 0 towards 0, one small file each, and the one line that lists it.
+//! The shapes: curves from 1 at u = 0 towards 0, a file for each or for a few alike, and the one line that lists it.
 
-mod constant;
 mod cosine;
 mod exponential;
-mod monomial;
 mod power;
-mod reciprocal;
-mod rex;
 mod table;
 mod tanh;
 
-pub use constant::Constant;
 pub use cosine::Cosine;
 pub use exponential::Exponential;
-pub(crate) use monomial::Monomial;
-pub use power::Power;
-pub use reciprocal::Reciprocal;
-pub use rex::Rex;
-pub use table::Table;
+pub(crate) use power::Monomial;
+pub use power::{Power, Reciprocal, Rex};
+pub use table::{Constant, Table};
 pub use tanh::Tanh;
 
 use super::error::ScheduleError;
@@ -29,10 +22,7 @@ pub trait Curve: Sized {
     /// The name that a form has for it.
     const NAME: &'static str;
 
-    /// The shape that a form describes.
-    ///
-    /// # Errors
-    /// When a field is missing or out of range.
+    /// The shape that a form describes; an error where a field is missing or out of range.
     fn read(record: &Record) -> Result<Self, ScheduleError>;
 
     /// The value at u of at least 0.

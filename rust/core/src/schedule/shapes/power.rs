@@ -1,9 +1,31 @@
-//! Power: (1 − u^stretch)^exponent; linear, polynomial, 1 − √u and timm's k-decay.
+//! Shapes made of one power: linear, polynomial, 1 − √u and timm's k-decay; the inverse square root; REX.
 
-use super::{Curve, Monomial};
+use super::Curve;
 use crate::schedule::error::{ScheduleError, positive};
 use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
 use crate::schedule::record::Record;
+
+/// shift + factor·t^exponent, where t is start + direction·u.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Monomial {
+    pub exponent: f64,
+    pub start: f64,
+    /// 1, or −1 where t falls to the singular point 0.
+    pub direction: f64,
+    pub shift: f64,
+    pub factor: f64,
+}
+
+impl Monomial {
+    /// The series from `u` on.
+    pub fn series(&self, u: f64, expander: &Expander) -> Expansion {
+        let centre = (self.start + self.direction * u) / (1.0 - self.direction * expander.ratio);
+        let mut block = expander.power_block(centre, self.direction);
+        block.coefficients = block.coefficients.map(|c| self.factor * c);
+        block.coefficients[0] += self.shift;
+        Expansion { centre: (centre - self.start) * self.direction, ..block }
+    }
+}
 
 /// (1 − u^stretch)^exponent, from 1 at u = 0 to 0 at u = 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,19 +35,9 @@ pub struct Power {
 }
 
 impl Power {
-    /// The straight line 1 − u.
-    pub const LINEAR: Self = Self { stretch: 1.0, exponent: 1.0 };
-
-    /// The shape with these exponents.
-    ///
-    /// # Errors
-    /// When one is not above 0.
-    pub fn new(stretch: f64, exponent: f64) -> Result<Self, ScheduleError> {
-        Ok(Self { stretch: positive("stretch", stretch)?, exponent: positive("exponent", exponent)? })
-    }
-
+    /// Whether it is the straight line 1 − u.
     pub(crate) fn is_linear(self) -> bool {
-        self == Self::LINEAR
+        self.stretch == 1.0 && self.exponent == 1.0
     }
 
     /// The exponent where the shape is a polynomial itself.
@@ -41,7 +53,8 @@ impl Curve for Power {
     const NAME: &'static str = "power";
 
     fn read(record: &Record) -> Result<Self, ScheduleError> {
-        Self::new(record.number("stretch")?, record.number("exponent")?)
+        let stretch = positive("stretch", record.number("stretch")?)?;
+        Ok(Self { stretch, exponent: positive("exponent", record.number("exponent")?)? })
     }
 
     fn at(&self, u: f64) -> f64 {
@@ -73,30 +86,62 @@ impl Curve for Power {
     }
 
     fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
-        let mut c = [0.0; MAX_TERMS];
         if self.is_linear() {
-            (c[0], c[1]) = (1.0, -1.0);
-            return Some(Expansion { reach: f64::INFINITY, centre: 0.0, coefficients: c, degree: 1 });
+            return Some(Expansion::of(0.0, f64::INFINITY, [1.0, -1.0]));
         }
         if let Some(degree) = self.whole_exponent() {
             // About the end, so that nothing cancels there.
-            c[degree] = if degree % 2 == 0 { 1.0 } else { -1.0 };
-            return Some(Expansion { reach: f64::INFINITY, centre: 1.0, coefficients: c, degree });
+            let mut coefficients = [0.0; MAX_TERMS];
+            coefficients[degree] = if degree % 2 == 0 { 1.0 } else { -1.0 };
+            return Some(Expansion { reach: f64::INFINITY, centre: 1.0, coefficients, degree });
         }
         self.monomial().map(|monomial| monomial.series(u, expander))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// (1 + u)^−exponent, which falls towards 0 and never gets there; the inverse square root is exponent ½.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reciprocal {
+    exponent: f64,
+}
 
-    #[test]
-    fn holds_its_closed_form() {
-        assert_eq!(Power::LINEAR.at(0.25), 0.75);
-        assert_eq!(Power::new(0.5, 1.0).unwrap().at(0.25), 0.5);
-        assert_eq!(Power::new(1.0, 2.0).unwrap().at(0.5), 0.25);
-        assert!(Power::new(0.0, 1.0).is_err());
-        assert!(Power::new(1.0, f64::NAN).is_err());
+impl Curve for Reciprocal {
+    const NAME: &'static str = "reciprocal";
+
+    fn read(record: &Record) -> Result<Self, ScheduleError> {
+        Ok(Self { exponent: positive("exponent", record.number("exponent")?)? })
+    }
+
+    fn at(&self, u: f64) -> f64 {
+        (1.0 + u).powf(-self.exponent)
+    }
+
+    fn monomial(&self) -> Option<Monomial> {
+        Some(Monomial { exponent: -self.exponent, start: 1.0, direction: 1.0, shift: 0.0, factor: 1.0 })
+    }
+}
+
+/// REX (reflected exponential; Chen, Wolfe, Kyrillidis 2021): (1 − u)/(1 − u/2), from 1 to 0, late to fall. It has no parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rex;
+
+impl Curve for Rex {
+    const NAME: &'static str = "rex";
+
+    fn read(_: &Record) -> Result<Self, ScheduleError> {
+        Ok(Self)
+    }
+
+    fn at(&self, u: f64) -> f64 {
+        (1.0 - u) / (1.0 - 0.5 * u)
+    }
+
+    fn stops(&self) -> bool {
+        true
+    }
+
+    /// With t = 2 − u it is 2 − 2/t.
+    fn monomial(&self) -> Option<Monomial> {
+        Some(Monomial { exponent: -1.0, start: 2.0, direction: -1.0, shift: 2.0, factor: -2.0 })
     }
 }

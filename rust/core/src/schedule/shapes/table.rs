@@ -1,11 +1,31 @@
-//! Table: values that were printed, straight lines between them.
+//! Shapes that are values: one throughout, and those of a table, straight lines between them.
 
 use std::sync::Arc;
 
 use super::Curve;
 use crate::schedule::error::{ScheduleError, finite};
-use crate::schedule::expansion::{Expander, Expansion, MAX_TERMS};
+use crate::schedule::expansion::{Expander, Expansion};
 use crate::schedule::record::Record;
+
+/// 1 throughout: the segment stays at `a`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Constant;
+
+impl Curve for Constant {
+    const NAME: &'static str = "constant";
+
+    fn read(_: &Record) -> Result<Self, ScheduleError> {
+        Ok(Self)
+    }
+
+    fn at(&self, _: f64) -> f64 {
+        1.0
+    }
+
+    fn series(&self, _: f64, _: &Expander) -> Option<Expansion> {
+        Some(Expansion::of(0.0, f64::INFINITY, [1.0]))
+    }
+}
 
 /// values[i] at u = i, linear between, the last one held.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,23 +38,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table of these values.
-    ///
-    /// # Errors
-    /// When there is none or one is not finite.
-    pub fn new(values: &[f64]) -> Result<Self, ScheduleError> {
-        if values.is_empty() {
-            return Err(ScheduleError::new("values", "must hold at least one value, got none"));
-        }
-        let mut largest = 0.0_f64;
-        for &value in values {
-            largest = largest.max(finite("values", value)?.abs());
-        }
-        #[allow(clippy::cast_possible_truncation)]
-        let singles = values.iter().map(|&value| value as f32).collect();
-        Ok(Self { values: values.into(), singles, largest })
-    }
-
     /// The cell that holds `u`: its index and its values at both ends.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     fn cell(&self, u: f64) -> (f64, f64, f64) {
@@ -56,7 +59,17 @@ impl Curve for Table {
     const NAME: &'static str = "table";
 
     fn read(record: &Record) -> Result<Self, ScheduleError> {
-        Self::new(record.numbers("values")?)
+        let values = record.numbers("values")?;
+        if values.is_empty() {
+            return Err(ScheduleError::new("values", "must hold at least one value, got none"));
+        }
+        let mut largest = 0.0_f64;
+        for &value in values {
+            largest = largest.max(finite("values", value)?.abs());
+        }
+        #[allow(clippy::cast_possible_truncation)]
+        let singles = values.iter().map(|&value| value as f32).collect();
+        Ok(Self { values: values.into(), singles, largest })
     }
 
     fn at(&self, u: f64) -> f64 {
@@ -70,27 +83,10 @@ impl Curve for Table {
 
     fn series(&self, u: f64, _: &Expander) -> Option<Expansion> {
         let (start, here, next) = self.cell(u);
-        let mut c = [0.0; MAX_TERMS];
-        c[0] = here;
         if start >= (self.values.len() - 1) as f64 {
-            return Some(Expansion { reach: f64::INFINITY, centre: start, coefficients: c, degree: 0 });
+            return Some(Expansion::of(start, f64::INFINITY, [here]));
         }
         let half = 0.5 * (next - here);
-        c[0] = here + half;
-        c[1] = half;
-        Some(Expansion { reach: 0.5, centre: start + 0.5, coefficients: c, degree: 1 })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interpolates_and_holds_its_end() {
-        let table = Table::new(&[1.0, 3.0, 2.0]).unwrap();
-        assert_eq!([0.0, 0.5, 1.0, 1.5, 2.0, 1e300].map(|u| table.at(u)), [1.0, 2.0, 3.0, 2.5, 2.0, 2.0]);
-        assert!(Table::new(&[]).is_err());
-        assert!(Table::new(&[f64::NAN]).is_err());
+        Some(Expansion::of(start + 0.5, 0.5, [here + half, half]))
     }
 }
