@@ -147,22 +147,21 @@ def _laws(args: argparse.Namespace) -> int:
     if args.json:
         write_json({**msgspec.structs.asdict(found), "batch_spread": found.batch_spread})
         return 0
-    print(f"The batch that trains best, tokens; the laws lie within {found.batch_spread:.3g}× of each other:")
-    _show_laws(found.batch_laws, args.seq_len, batch=True)
-    print("\nWhere a larger batch stops paying (critical batch), tokens:")
-    _show_laws(found.critical_laws, args.seq_len, batch=True)
-    if found.lr_laws:
-        print("\nThe peak learning rate:")
-        _show_laws(found.lr_laws)
-    if found.duration_laws:
-        contested = "contested, not even the sign is agreed"
-        print(f"\nA learning rate tuned at the other length is multiplied by ({contested}):")
-        _show_laws(found.duration_laws)
-        print("\nA batch that was best at the other length is multiplied by:")
-        _show_laws(found.batch_duration_laws)
-    said = [*found.batch_laws, *found.critical_laws, *found.lr_laws, *found.duration_laws]
-    said += found.batch_duration_laws
-    print()
+    best = f"The batch that trains best, tokens; the laws lie within {found.batch_spread:.3g}× of each other:"
+    contested = "contested, not even the sign is agreed"
+    parts = {
+        best: found.batch_laws,
+        "Where a larger batch stops paying (critical batch), tokens:": found.critical_laws,
+        "The peak learning rate:": found.lr_laws,
+        f"A learning rate tuned at the other length is multiplied by ({contested}):": found.duration_laws,
+        "A batch that was best at the other length is multiplied by:": found.batch_duration_laws,
+    }
+    for title, some in parts.items():
+        if some:
+            print(title)
+            _show_laws(some, args.seq_len, batch="tokens" in title)
+            print()
+    said = [law for some in parts.values() for law in some]
     for caution in dict.fromkeys(law.caution for law in said if law.caution):
         names = dict.fromkeys(law.name for law in said if law.caution == caution)
         print(f"* {caution} ({', '.join(names)})")
@@ -170,7 +169,8 @@ def _laws(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_laws(found: tuple[Law, ...], seq_len: int | None = None, *, batch: bool = False) -> None:
+def _show_laws(found: tuple[Law, ...], seq_len: int | None, *, batch: bool) -> None:
+    seq_len = seq_len if batch else None
     sequences = [f"sequences of {seq_len:,}"] if seq_len is not None else []
     rows = []
     for law in found:

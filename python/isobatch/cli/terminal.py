@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
 from isobatch.errors import InputError
-from isobatch.words import redacted
+from isobatch.words import printable, redacted
 
 _CALLED: dict[str, str] = {}
 """What messages call a file that nobody named."""
@@ -38,16 +38,11 @@ def say(text: str, *, error: bool = False) -> None:
     for path, name in _CALLED.items():
         text = text.replace(path, name)
     lines = redacted(text).split("\n")
-    plain = "\n".join("".join(c if c.isprintable() else _escaped(c) for c in line) for line in lines)
-    plain = _wrapped(plain, sys.stderr)
+    plain = _wrapped("\n".join(printable(line, len(line)) for line in lines), sys.stderr)
     if error and has_colours(sys.stderr):
         head, colon, rest = plain.partition(":")
         plain = paint(head + colon, "error") + rest
     print(plain, file=sys.stderr)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def write_json(value: Any) -> None:

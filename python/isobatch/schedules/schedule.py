@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
@@ -283,36 +283,24 @@ def number(field: str, value: object) -> float:
     return float(value)
 
 
-def rate(field: str, value: object) -> float:
-    """Reads `value` as a learning rate or share: a finite number of at least 0."""
-    result = number(field, value)
-    if result < 0:
-        raise must_be("at least 0", value, field=field)
-    return result
+def _number_where(is_legal: Callable[[float], bool], legal: str) -> Callable[[str, object], float]:
+    def read(field: str, value: object) -> float:
+        result = number(field, value)
+        if not is_legal(result):
+            raise must_be(legal, value, field=field)
+        return result
+
+    return read
 
 
-def factor(field: str, value: object) -> float:
-    """Reads `value` as a finite number above 0."""
-    result = number(field, value)
-    if result <= 0:
-        raise must_be("above 0", value, field=field)
-    return result
-
-
-def length(field: str, value: object) -> float:
-    """Reads `value` as a number of steps above 0."""
-    result = number(field, value)
-    if not 0 < result < STEP_LIMIT:
-        raise must_be("a number of steps above 0 and below 2^53", value, field=field)
-    return result
-
-
-def span(field: str, value: object) -> float:
-    """Reads `value` as a number of steps, 0 allowed."""
-    result = number(field, value)
-    if not 0 <= result < STEP_LIMIT:
-        raise must_be("a number of steps from 0 to below 2^53", value, field=field)
-    return result
+rate = _number_where(lambda it: it >= 0, "at least 0")
+"""Reads a value as a learning rate or share: a finite number of at least 0."""
+factor = _number_where(lambda it: it > 0, "above 0")
+"""Reads a value as a finite number above 0."""
+length = _number_where(lambda it: 0 < it < STEP_LIMIT, "a number of steps above 0 and below 2^53")
+"""Reads a value as a number of steps above 0."""
+span = _number_where(lambda it: 0 <= it < STEP_LIMIT, "a number of steps from 0 to below 2^53")
+"""Reads a value as a number of steps, 0 allowed."""
 
 
 def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> list[float]:
