@@ -225,38 +225,25 @@ def _read_only(shape):
     return out
 
 
-@pytest.mark.parametrize(
-    "out",
-    [
-        np.ones((3, 5), np.float32),
-        np.ones((2, 6), np.float32),
-        np.ones(10, np.float32),
-        np.ones((2, 5), np.float16),
-        np.ones((2, 5), np.int64),
-        np.ones((2, 5), ">f4" if sys.byteorder == "little" else "<f4"),
-        np.ones((5, 2), np.float32).T,
-        np.ones((2, 10), np.float32)[:, ::2],
-        np.frombuffer(bytearray(44), np.uint8)[1:41].view(np.float32).reshape(2, 5),
-        _read_only((2, 5)),
-        [[0.0] * 5] * 2,
-    ],
-    ids=[
-        "rows",
-        "columns",
-        "rank",
-        "half",
-        "int",
-        "order",
-        "fortran",
-        "strides",
-        "unaligned",
-        "read-only",
-        "list",
-    ],
-)
-def test_an_out_that_does_not_fit(out):
+OUTS = {
+    "rows": np.ones((3, 5), np.float32),
+    "columns": np.ones((2, 6), np.float32),
+    "rank": np.ones(10, np.float32),
+    "half": np.ones((2, 5), np.float16),
+    "int": np.ones((2, 5), np.int64),
+    "order": np.ones((2, 5), ">f4" if sys.byteorder == "little" else "<f4"),
+    "fortran": np.ones((5, 2), np.float32).T,
+    "strides": np.ones((2, 10), np.float32)[:, ::2],
+    "unaligned": np.frombuffer(bytearray(44), np.uint8)[1:41].view(np.float32).reshape(2, 5),
+    "read-only": _read_only((2, 5)),
+    "list": [[0.0] * 5] * 2,
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_an_out_that_does_not_fit(name):
     with pytest.raises(InputError) as error:
-        ib.schedule_matrix([S.constant(0.1), S.linear(0.1, 5)], range(5), out=out)
+        ib.schedule_matrix([S.constant(0.1), S.linear(0.1, 5)], range(5), out=OUTS[name])
     assert error.value.field == "out"
 
 

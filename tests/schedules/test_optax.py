@@ -12,58 +12,36 @@ peer = pytest.importorskip("optax", reason="compares with optax")
 pytestmark = pytest.mark.peers
 
 WARM = {"init_value": 0.01, "peak_value": 0.3, "warmup_steps": 10}
+LOWER = WARM | {"peak_value": 0.2}
+FALL = {"init_value": 0.3, "end_value": 0.01, "transition_steps": 70}
+DECAY = {"init_value": 0.3, "transition_steps": 10, "decay_rate": 0.7}
+HALVED = {"transition_steps": 20, "decay_rate": 0.5}
+LATE = {"transition_begin": 5, "staircase": True, "end_value": 0.05}
+SCALES = {"init_value": 0.3, "boundaries_and_scales": {10: 2.0, 40: 0.1}}
+FROM_0 = {"boundaries_and_scales": {0: 0.5, 10: 2.0, 40: 0.1}}
 CASES = [
     ("constant_schedule", {"value": 0.3}),
-    ("polynomial_schedule", {"init_value": 0.3, "end_value": 0.01, "power": 2, "transition_steps": 70}),
-    (
-        "polynomial_schedule",
-        {"init_value": 0.3, "end_value": 0.01, "power": 0.5, "transition_steps": 70, "transition_begin": 9},
-    ),
+    ("polynomial_schedule", FALL | {"power": 2}),
+    ("polynomial_schedule", FALL | {"power": 0.5, "transition_begin": 9}),
     ("linear_schedule", {"init_value": 0.0, "end_value": 0.3, "transition_steps": 70, "transition_begin": 9}),
     ("linear_schedule", {"init_value": 0.1, "end_value": 0.3, "transition_steps": 0}),
     ("piecewise_constant_schedule", {"init_value": 0.3, "boundaries_and_scales": {10: 0.5, 40: 0.1}}),
     ("piecewise_constant_schedule", {"init_value": 0.3}),
-    ("exponential_decay", {"init_value": 0.3, "transition_steps": 10, "decay_rate": 0.7}),
-    (
-        "exponential_decay",
-        {
-            "init_value": 0.3,
-            "transition_steps": 10,
-            "decay_rate": 0.7,
-            "transition_begin": 5,
-            "staircase": True,
-            "end_value": 0.05,
-        },
-    ),
-    ("exponential_decay", {"init_value": 0.3, "transition_steps": 10, "decay_rate": 1.1, "end_value": 0.5}),
+    ("exponential_decay", DECAY),
+    ("exponential_decay", DECAY | LATE),
+    ("exponential_decay", DECAY | {"decay_rate": 1.1, "end_value": 0.5}),
     ("cosine_decay_schedule", {"init_value": 0.3, "decay_steps": 80}),
     ("cosine_decay_schedule", {"init_value": 0.3, "decay_steps": 80, "alpha": 0.1, "exponent": 1.5}),
-    (
-        "piecewise_interpolate_schedule",
-        {"interpolate_type": "linear", "init_value": 0.3, "boundaries_and_scales": {10: 2.0, 40: 0.1}},
-    ),
-    (
-        "piecewise_interpolate_schedule",
-        {
-            "interpolate_type": "cosine",
-            "init_value": 0.3,
-            "boundaries_and_scales": {0: 0.5, 10: 2.0, 40: 0.1},
-        },
-    ),
+    ("piecewise_interpolate_schedule", SCALES | {"interpolate_type": "linear"}),
+    ("piecewise_interpolate_schedule", SCALES | FROM_0 | {"interpolate_type": "cosine"}),
     ("linear_onecycle_schedule", {"transition_steps": 97, "peak_value": 0.3}),
     ("cosine_onecycle_schedule", {"transition_steps": 97, "peak_value": 0.3}),
     ("warmup_constant_schedule", WARM),
     ("warmup_constant_schedule", WARM | {"warmup_steps": 0}),
     ("warmup_cosine_decay_schedule", WARM | {"decay_steps": 90, "end_value": 0.02}),
     ("warmup_cosine_decay_schedule", WARM | {"decay_steps": 90, "warmup_steps": 0, "exponent": 2.0}),
-    (
-        "warmup_exponential_decay_schedule",
-        WARM | {"transition_steps": 20, "decay_rate": 0.5, "end_value": 0.03},
-    ),
-    (
-        "sgdr_schedule",
-        {"cosine_kwargs": [WARM | {"decay_steps": 30}, WARM | {"decay_steps": 50, "peak_value": 0.2}]},
-    ),
+    ("warmup_exponential_decay_schedule", WARM | HALVED | {"end_value": 0.03}),
+    ("sgdr_schedule", {"cosine_kwargs": [WARM | {"decay_steps": 30}, LOWER | {"decay_steps": 50}]}),
 ]
 
 

@@ -11,6 +11,8 @@ pytest.importorskip("timm", reason="compares with timm")
 pytestmark = pytest.mark.peers
 
 WARM = {"warmup_t": 12, "warmup_lr_init": 1e-4}
+TWICE = {"cycle_limit": 2}
+POWERS = {"decay_fn": "power", "decay_power": 2.0, "stable_fn": "power", "stable_power": 0.8}
 CASES = [
     ("CosineLRScheduler", {"t_initial": 100}),
     ("CosineLRScheduler", {"t_initial": 100, "lr_min": 1e-3, **WARM}),
@@ -18,15 +20,9 @@ CASES = [
     ("CosineLRScheduler", {"t_initial": 30, "cycle_limit": 3, "cycle_decay": 0.5, "k_decay": 1.5}),
     ("CosineLRScheduler", {"t_initial": 20, "cycle_limit": 2, "cycle_mul": 1.5, "lr_min": 1e-3, **WARM}),
     ("PolyLRScheduler", {"t_initial": 90}),
-    (
-        "PolyLRScheduler",
-        {"t_initial": 30, "power": 2.0, "k_decay": 0.7, "cycle_limit": 2, "cycle_mul": 2.0, **WARM},
-    ),
+    ("PolyLRScheduler", {"t_initial": 30, "power": 2.0, "k_decay": 0.7, **TWICE, "cycle_mul": 2.0, **WARM}),
     ("TanhLRScheduler", {"t_initial": 90, **WARM}),
-    (
-        "TanhLRScheduler",
-        {"t_initial": 45, "lb": -5, "ub": 2, "cycle_limit": 2, "warmup_prefix": True, **WARM},
-    ),
+    ("TanhLRScheduler", {"t_initial": 45, "lb": -5, "ub": 2, **TWICE, "warmup_prefix": True, **WARM}),
     ("StepLRScheduler", {"decay_t": 2.4, "decay_rate": 0.97}),
     ("StepLRScheduler", {"decay_t": 1.1, "decay_rate": 0.9, **WARM}),
     ("StepLRScheduler", {"decay_t": 30, "decay_rate": 0.1, "warmup_prefix": False, **WARM}),
@@ -36,19 +32,7 @@ CASES = [
     ("WSDLRScheduler", {"t_initial": 80, "decay_t": 80, "decay_fn": "cosine", "lr_min": 1e-3, **WARM}),
     ("WSDLRScheduler", {"t_initial": 80, "decay_t": 30, "decay_fn": "exp", "lr_min": 1e-3, **WARM}),
     ("WSDLRScheduler", {"t_initial": 80, "decay_t": 30, "decay_fn": "linear", "stable_fn": "rsqrt", **WARM}),
-    (
-        "WSDLRScheduler",
-        {
-            "t_initial": 80,
-            "decay_t": 30,
-            "decay_fn": "power",
-            "decay_power": 2.0,
-            "stable_fn": "power",
-            "stable_power": 0.8,
-            "stable_timescale": 9,
-            "lr_min": 0.02,
-        },
-    ),
+    ("WSDLRScheduler", {"t_initial": 80, "decay_t": 30, **POWERS, "stable_timescale": 9, "lr_min": 0.02}),
 ]
 
 

@@ -14,6 +14,7 @@ peer = torch.optim.lr_scheduler
 ours = schedules.torch
 pytestmark = pytest.mark.peers
 
+ENDS = {"base_lr": 0.01, "max_lr": 0.3}
 CASES = [
     ("StepLR", {"step_size": 7, "gamma": 0.3}),
     ("StepLR", {"step_size": 1, "gamma": 0.97}),
@@ -39,12 +40,9 @@ CASES = [
     ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.4, "three_phase": True}),
     ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 0.0}),
     ("OneCycleLR", {"max_lr": 0.5, "total_steps": 119, "pct_start": 1.0}),
-    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 7}),
-    (
-        "CyclicLR",
-        {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "step_size_down": 11, "mode": "triangular2"},
-    ),
-    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "mode": "exp_range", "gamma": 0.98}),
+    ("CyclicLR", {**ENDS, "step_size_up": 7}),
+    ("CyclicLR", {**ENDS, "step_size_up": 4, "step_size_down": 11, "mode": "triangular2"}),
+    ("CyclicLR", {**ENDS, "step_size_up": 5, "mode": "exp_range", "gamma": 0.98}),
 ]
 
 

@@ -12,6 +12,7 @@ peer = pytest.importorskip("transformers", reason="compares with transformers")
 pytestmark = pytest.mark.peers
 
 WSD = {"num_decay_steps": 30}
+HIGH = WSD | {"min_lr_ratio": 0.1}
 CASES = [
     ("constant", None, None, {}),
     ("constant_with_warmup", 13, None, {}),
@@ -39,18 +40,8 @@ CASES = [
     ("cosine_warmup_with_min_lr", 0, 100, {"min_lr_rate": 0.1}),
     ("cosine_warmup_with_min_lr", 1, 100, {"min_lr_rate": 0.1, "warmup_lr_rate": 0.2}),
     ("warmup_stable_decay", 10, 100, WSD),
-    (
-        "warmup_stable_decay",
-        10,
-        100,
-        WSD | {"min_lr_ratio": 0.1, "warmup_type": "cosine", "decay_type": "linear"},
-    ),
-    (
-        "warmup_stable_decay",
-        10,
-        100,
-        WSD | {"min_lr_ratio": 0.1, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"},
-    ),
+    ("warmup_stable_decay", 10, 100, HIGH | {"warmup_type": "cosine", "decay_type": "linear"}),
+    ("warmup_stable_decay", 10, 100, HIGH | {"warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
     ("warmup_stable_decay", 10, None, WSD | {"num_stable_steps": 20, "num_cycles": 1.5}),
     ("warmup_stable_decay", 90, 100, WSD),
 ]
