@@ -50,8 +50,19 @@ def pytest_configure(config):
     config.option.doctest_ignore_import_errors = bool(MISSING)
 
 
-def pytest_collection_modifyitems(items):
-    """Lets a test marked as a race with the machine, with its reason, fail once: the summary lists it as rerun."""
+def pytest_addoption(parser):
+    parser.addoption(
+        "--alone", choices=("only", "never"), help="what is marked to run alone: only that, or all else"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Lets a test marked as a race with the machine, with its reason, fail once: the summary lists it as rerun. Leaves out what
+    `--alone` does not ask for."""
+    if asked := config.getoption("alone"):
+        kept = [item for item in items if bool(item.get_closest_marker("alone")) == (asked == "only")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     for item in items:
         if race := item.get_closest_marker("race"):
             if len(race.args) != 1 or not isinstance(race.args[0], str) or not race.args[0].strip():

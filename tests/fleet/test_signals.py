@@ -39,6 +39,7 @@ def interrupted(call):
     return done.stdout.strip() or done.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.race("judges by the clock how soon a signal is heard, which a busy machine delays")
 @pytest.mark.parametrize(
     "call",

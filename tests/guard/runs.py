@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import traceback
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +74,10 @@ def run(script, plan_json, options=None, fault=None):
         try:
             main(followed, guarded, folder, **FORMS.get(script, {}) | (options or {}))
         except GuardError as caught:
-            error = caught
+            # Its frames hold loaders' iterators: freed by the garbage collector, which ends the queues before their workers hear of
+            # it, each would be waited for.
+            traceback.clear_frames(caught.__traceback__)
+            error = caught.with_traceback(None)
     return Outcome(error, made[0].unchecked if made else [], made[0].notes if made else [])
 
 

@@ -163,6 +163,7 @@ def _hang(_):
     time.sleep(600)
 
 
+@pytest.mark.alone
 def test_a_check_that_hangs_is_named_within_the_budget_and_the_others_are_made(monkeypatch):
     monkeypatch.setitem(node.CHECKS, "gpu", _hang)
     begun = time.monotonic()
@@ -324,6 +325,7 @@ def test_products_and_the_all_reduce_of_a_nodes_gpus(tmp_path):
     assert found["bandwidth"]["values"]["bus_gb_s"] > 0
 
 
+@pytest.mark.alone
 def test_a_gpu_that_hangs_in_its_driver_ends_with_the_budget(tmp_path):
     (tmp_path / "pynvml.py").write_text(
         "import time\nclass NVMLError(Exception): pass\ndef nvmlInit(): time.sleep(600)\n"

@@ -75,6 +75,7 @@ def wrapped(made):
         return made.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
 def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(alone, waits):
     forgetful(dist.group.WORLD)
