@@ -191,12 +191,11 @@ def _general(case: Case) -> Iterator[Issue]:
 def _undivided(case: Case) -> Iterator[Issue]:
     parallel = case.fields.get("model_parallel") or 1
     if case.gpus % parallel:
-        yield Issue(
-            f"the run stops: {counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
+        yield Issue.stop(
+            f"{counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
             f"{case.reading.keys.get('model_parallel', 'model_parallel')} splits the model",
             "the product of tensor, pipeline and context parallelism divides the GPUs",
             f"{case.gpus // parallel * parallel or parallel} GPUs",
-            Weight.STOPS,
         )
 
 
@@ -291,19 +290,17 @@ def _nearest(steps: float) -> int:
 def _uneven(case: Case) -> Iterator[Issue]:
     plan = case.plan
     if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
-        yield Issue(
+        yield Issue.note(
             "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
             Reason.UNEVEN_TAIL.text,
             Reason.UNEVEN_TAIL.source,
             "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
-            Weight.NOTE,
         )
     if plan is not None and Reason.PADDED in plan.reasons:
-        yield Issue(
+        yield Issue.note(
             f"an epoch repeats {count(plan.padded_samples or 0)} samples",
             Reason.PADDED.text,
             Reason.PADDED.source
             or "torch DistributedSampler, which repeats samples so that each rank has as many",
             "drop the incomplete batch, or leave it: the plan counts them",
-            Weight.NOTE,
         )

@@ -21,11 +21,9 @@ _HARMLESS = """
     Accelerator.* *.fused *.foreach *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
 """
 _MATTERS = {
-    "Accelerator.dataloader_config": "effective_batch",
-    "Accelerator.gradient_accumulation_plugin": "accumulation",
-    "Accelerator.deepspeed_plugin*": "accumulation",
-    "Accelerator.megatron_lm_plugin": "model_parallel",
-    "Accelerator.parallelism_config": "model_parallel",
+    "effective_batch": "Accelerator.dataloader_config",
+    "accumulation": "Accelerator.gradient_accumulation_plugin Accelerator.deepspeed_plugin*",
+    "model_parallel": "Accelerator.megatron_lm_plugin Accelerator.parallelism_config",
 }
 """Arguments of a script's Accelerator that hold settings in a class of their own."""
 
@@ -179,12 +177,11 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     if case.gpus > 1:
-        yield Issue(
+        yield Issue.note(
             f"a scheduler that accelerator.prepare wraps takes {case.gpus} steps for each step of the optimizer",
             "Accelerate steps it once for every process",
             "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
             f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
-            Weight.NOTE,
         )
     splits = (("Accelerator", "split_batches"), ("Accelerator", "dataloader_config", "split_batches"))
     if any(case.at(*path) is True for path in splits):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.tools.transformers import TRANSFORMERS
 from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import share
@@ -40,14 +40,8 @@ _HARMLESS = """
     lr_scheduler_kwargs.* trl.* trl.num_iterations
 """
 _MATTERS = {
-    "embedding_lr": STAYS,
-    "loraplus_lr_embedding": STAYS,
-    "lr_groups*": STAYS,
-    "dion_lr": STAYS,
-    "lr_quadratic_warmup": "schedule",
-    "jagged_restart_*": "schedule",
-    "relora*": "schedule",
-    "lr_div_factor": "schedule",
+    STAYS: "embedding_lr loraplus_lr_embedding lr_groups* dion_lr",
+    "schedule": "lr_quadratic_warmup jagged_restart_* relora* lr_div_factor",
 }
 
 
@@ -144,12 +138,11 @@ def check(case: Case) -> Iterator[Issue]:
     """Finds axolotl's silent behaviour: the Trainer's, and a warmup."""
     yield from trainer.check(case)
     if case.at("warmup_steps") is None and case.at("warmup_ratio") is None:
-        yield Issue(
+        yield Issue.note(
             f"the warmup is {share(0.03)} of the steps, at most 100",
             "neither warmup_steps nor warmup_ratio is given",
             "axolotl, core/builders/base.py",
             "warmup_steps: 0  (for none)",
-            Weight.NOTE,
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from isobatch.errors import must_be
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.words import count, share
 
 _TIME = re.compile(r"\s*([\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*(ep|ba|sp|tok|dur)\s*")
@@ -20,12 +20,11 @@ _HARMLESS = """
 """
 """Of Composer 0.32 and llm-foundry 0.22."""
 _MATTERS = {
-    "scale_schedule_ratio": "duration",
-    "train_subset_num_batches": "dataset_size",
-    "tp_config.tensor_parallel_degree": "model_parallel",
-    "parallelism_config.tp*": "model_parallel",
-    "device_train_batch_size": "effective_batch",
-    "algorithms.seq_length_warmup.*": STAYS,
+    "duration": "scale_schedule_ratio",
+    "dataset_size": "train_subset_num_batches",
+    "model_parallel": "tp_config.tensor_parallel_degree parallelism_config.tp*",
+    "effective_batch": "device_train_batch_size",
+    STAYS: "algorithms.seq_length_warmup.*",
 }
 
 
@@ -117,44 +116,39 @@ def check(case: Case) -> Iterator[Issue]:
     """Finds batches that do not split: over the GPUs, and then into micro-batches of at most the given size."""
     batch, micro = case.fields.get("effective_batch"), case.at("device_train_microbatch_size")
     if batch and batch % case.gpus:
-        yield Issue(
-            f"the run stops: {count(batch)} samples are no multiple of {case.gpus} GPUs",
+        yield Issue.stop(
+            f"{count(batch)} samples are no multiple of {case.gpus} GPUs",
             "llm-foundry refuses a batch that it would have to truncate",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"global_train_batch_size: {max(1, batch // case.gpus) * case.gpus}",
-            Weight.STOPS,
         )
     elif batch and type(micro) is int and micro > batch // case.gpus:
-        yield Issue(
+        yield Issue.note(
             f"a micro-batch has {batch // case.gpus} samples, not {micro}",
             f"{count(batch)} samples over {case.gpus} GPUs are {batch // case.gpus} each, and more is reduced to that",
             "llm-foundry, utils/config_utils.py: calculate_batch_size_info",
             f"device_train_microbatch_size: {batch // case.gpus}",
-            Weight.NOTE,
         )
     elif batch and type(micro) is int and batch // case.gpus % micro:
-        yield Issue(
+        yield Issue.note(
             f"the last micro-batch of a step has {batch // case.gpus % micro} samples, not {micro}",
             f"{batch // case.gpus} samples of a GPU are split into micro-batches of {micro}; Composer weighs each by its size",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             f"device_train_microbatch_size: {next(size for size in range(micro, 0, -1) if batch // case.gpus % size == 0)}",
-            Weight.NOTE,
         )
     if micro == "auto":
-        yield Issue(
+        yield Issue.note(
             "the micro-batch is found during the run",
             "device_train_microbatch_size: auto begins with the batch of a GPU and goes down when memory runs out; the batch stays",
             "composer, trainer/trainer.py: device_train_microbatch_size",
             "device_train_microbatch_size: isobatch plan --from ... --set micro_batch=N plans with one",
-            Weight.NOTE,
         )
     if case.at("accumulate_train_batch_on_tokens") is False:
-        yield Issue(
+        yield Issue.note(
             "samples with few tokens weigh as much as long ones: a mean of means",
             "accumulate_train_batch_on_tokens is off: micro-batches are weighed by their samples",
             "composer, trainer/trainer.py: accumulate_train_batch_on_tokens",
             "accumulate_train_batch_on_tokens: true",
-            Weight.NOTE,
         )
 
 

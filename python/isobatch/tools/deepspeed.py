@@ -24,12 +24,9 @@ _HARMLESS = """
     use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* elasticity.* pipeline.* timers
 """
 _MATTERS = {
-    "elasticity.enabled": "effective_batch",
-    "autotuning.enabled": "effective_batch",
-    "data_efficiency.data_sampling.dynamic_batching.enabled": "effective_batch",
-    "pipeline.stages": "model_parallel",
-    "scheduler.params.warmup_min_lr": STAYS,
-    "scheduler.params.warmup_min_ratio": STAYS,
+    "effective_batch": "elasticity.enabled autotuning.enabled data_efficiency.data_sampling.dynamic_batching.enabled",
+    "model_parallel": "pipeline.stages",
+    STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio",
 }
 
 
@@ -176,39 +173,35 @@ def check(case: Case) -> Iterator[Issue]:
     kind = str(case.at("scheduler", "type"))
     autos = [key for key, value in leaves(case.reading.settings).items() if value == "auto"]
     if autos:
-        yield Issue(
+        yield Issue.note(
             f'{", ".join(autos)}: "auto"',
             "another program fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
             "write the numbers down: isobatch plan --to deepspeed",
-            Weight.NOTE,
         )
     if kind.startswith("Warmup") and case.at("scheduler", "params", "warmup_type") != "linear":
-        yield Issue(
+        yield Issue.note(
             "the warmup is logarithmic",
             'warmup_type is "log" unless it is named',
             "deepspeed, runtime/lr_schedules.py: WARMUP_LOG_RATE",
             '"warmup_type": "linear"',
-            Weight.NOTE,
         )
     if kind in ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR"):
         # The cosine itself counts from the step before, so that only the warmup of WarmupCosineLR is late.
         late = "the warmup" if kind == "WarmupCosineLR" else "the learning rate"
-        yield Issue(
+        yield Issue.note(
             f"{late} is one step late",
             "its schedulers start at step 0, and are asked once before the first step",
             "deepspeed, runtime/lr_schedules.py: WarmupLR.get_lr; measured in bench/results/exports.md",
             "leave it, or drive it by isobatch.integrations.torch.PlanLR",
-            Weight.NOTE,
         )
     decouples = case.at("optimizer", "params", "adam_w_mode") is not False
     if str(case.at("optimizer", "type")).lower() == "adam" and decouples:
-        yield Issue(
+        yield Issue.note(
             "Adam is AdamW",
             "adam_w_mode is on unless it is switched off",
             "deepspeed, runtime/config.py: ADAM_W_MODE_DEFAULT",
             '"adam_w_mode": false',
-            Weight.NOTE,
         )
     yield from _product(case)
 

@@ -16,7 +16,7 @@ _HARMLESS = """
     SOLVER.REFERENCE_WORLD_SIZE SOLVER.BETAS
 """
 """Of detectron2 0.6 and of projects built on it, such as Mask2Former."""
-_MATTERS = {"SOLVER.RESCALE_INTERVAL": "schedule"}
+_MATTERS = {"schedule": "SOLVER.RESCALE_INTERVAL"}
 
 
 def read(page: SettingsPage) -> None:

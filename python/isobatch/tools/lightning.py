@@ -7,7 +7,7 @@ from isobatch.errors import InputError
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.tools.trainer import read_torch_schedule
 
 _BATCH = (
@@ -27,12 +27,11 @@ _HARMLESS = """
 """
 """Of Lightning's Trainer 2.6 and its LightningCLI; model, data, optimizer and scheduler have arguments of their own."""
 _MATTERS = {
-    "trainer.overfit_batches": "duration",
-    "trainer.fast_dev_run": "duration",
-    "trainer.max_time*": "duration",
-    "trainer.strategy.init_args.tensor_model_parallel_size": "model_parallel",
-    "trainer.strategy.init_args.pipeline_model_parallel_size": "model_parallel",
-    "trainer.strategy.init_args.context_parallel_size": "model_parallel",
+    "duration": "trainer.overfit_batches trainer.fast_dev_run trainer.max_time*",
+    "model_parallel": " ".join(
+        f"trainer.strategy.init_args.{kind}_parallel_size"
+        for kind in ("tensor_model", "pipeline_model", "context")
+    ),
 }
 
 
@@ -199,7 +198,7 @@ def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     if case.at("lr_scheduler") is not None:
         is_script = ".py" in case.reading.file
-        yield Issue(
+        yield Issue.note(
             "the scheduler moves once an epoch"
             + (", if configure_optimizers returns it alone" if is_script else ""),
             "Lightning's interval is epoch unless it is named"
@@ -207,16 +206,14 @@ def check(case: Case) -> Iterator[Issue]:
             else "LightningCLI leaves interval at epoch",
             f"lightning, pytorch/{'' if is_script else 'cli.py: LightningCLI.configure_optimizers; '}core/optimizer.py: interval",
             'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
-            Weight.NOTE,
         )
     trainer = case.at("trainer") or {}
     if number(trainer.get("max_steps")) > 0 and trainer.get("max_epochs") is not None:
-        yield Issue(
+        yield Issue.note(
             "the run ends at max_steps or max_epochs, whichever is first",
             "both are given",
             "lightning, pytorch/trainer/trainer.py: max_epochs, max_steps",
             "remove one of them",
-            Weight.NOTE,
         )
     if trainer.get("max_steps") is None and trainer.get("max_epochs") is None:
         yield Issue(
@@ -226,12 +223,11 @@ def check(case: Case) -> Iterator[Issue]:
             "trainer.max_epochs: ...",
         )
     if (case.fields.get("accumulation") or 1) > 1:
-        yield Issue(
+        yield Issue.note(
             "the last step of an epoch with fewer micro-batches is divided by all of accumulate_grad_batches",
             "Lightning divides each loss by accumulate_grad_batches",
             "Lightning-AI/pytorch-lightning#19987",
             "drop_last=True, or a dataset that divides",
-            Weight.NOTE,
         )
 
 

@@ -23,12 +23,10 @@ _HARMLESS = f"""{HARMLESS}
 """
 """Of LLaMA-Factory 0.9.5; `batch_size` is of its evaluation, and GaLore, APOLLO, BAdam and Adam-mini are variants of Adam."""
 _MATTERS = {
-    **MATTERS,
-    "loraplus_lr_embedding": STAYS,
-    "ppo_buffer_size": "effective_batch",
-    "ppo_epochs": "duration",
-    "use_mca": "model_parallel",
-    "use_hyper_parallel": "model_parallel",
+    STAYS: "loraplus_lr_embedding",
+    "effective_batch": f"{MATTERS['effective_batch']} ppo_buffer_size",
+    "duration": "ppo_epochs",
+    "model_parallel": "use_mca use_hyper_parallel",
 }
 
 

@@ -46,23 +46,13 @@ _HARMLESS = """
 """
 """Of Megatron core 0.8 to 0.19, of Megatron-DeepSpeed, and of launchers in the same script."""
 _MATTERS = {
-    "batch_size": "effective_batch",
-    "decoupled_lr": STAYS,
-    "decoupled_min_lr": STAYS,
-    "head_lr_mult": STAYS,
-    "start_weight_decay": STAYS,
-    "end_weight_decay": STAYS,
-    "lr_warmup_init": STAYS,
-    "use_checkpoint_opt_param_scheduler": STAYS,
-    "encoder_tensor_model_parallel_size": "model_parallel",
-    "encoder_pipeline_model_parallel_size": "model_parallel",
-    "model_parallel_size": "model_parallel",
-    "perform_rl_step": "effective_batch",
-    "phase_transition_iterations": "schedule",
-    "train_tokens": "duration",
-    "lr_decay_tokens": "schedule",
-    "lr_warmup_tokens": "warmup",
-    "skip_train": "duration",
+    STAYS: "decoupled_lr decoupled_min_lr head_lr_mult start_weight_decay end_weight_decay lr_warmup_init "
+    "use_checkpoint_opt_param_scheduler",
+    "effective_batch": "batch_size perform_rl_step",
+    "model_parallel": "encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size model_parallel_size",
+    "schedule": "phase_transition_iterations lr_decay_tokens",
+    "duration": "train_tokens skip_train",
+    "warmup": "lr_warmup_tokens",
 }
 
 
@@ -199,32 +189,29 @@ def check(case: Case) -> Iterator[Issue]:
             case, "megatron/core/num_microbatches_calculator.py: ConstantNumMicroBatchesCalculator"
         )
     if case.at("clip_grad") is None:
-        yield Issue(
+        yield Issue.note(
             "gradients are clipped at norm 1",
             "--clip-grad is not there, and 1.0 is its default",
             "megatron/training/arguments.py: --clip-grad",
             "--clip-grad 0.0  (for none)",
-            Weight.NOTE,
         )
     if case.at("adam_beta2") is None and case.reading.settings.get("optimizer", "adam") == "adam":
-        yield Issue(
+        yield Issue.note(
             "beta2 is 0.999",
             "--adam-beta2 is not there",
             "megatron/training/arguments.py: --adam-beta2",
             "--adam-beta2 0.95  (as most published runs)",
-            Weight.NOTE,
         )
     yield from _ramps(case)
 
 
 def _ramps(case: Case) -> Iterator[Issue]:
     if case.at("step_batch_size_schedule") is not None and case.at("global_batch_size") is not None:
-        yield Issue(
-            "the run stops: --step-batch-size-schedule and --global-batch-size are both given",
+        yield Issue.stop(
+            "--step-batch-size-schedule and --global-batch-size are both given",
             "the schedule has the full batch at its end",
             "megatron/training/arguments.py since core 0.18",
             "remove --global-batch-size",
-            Weight.STOPS,
         )
     ramp = case.at("rampup_batch_size")
     if ramp is None:
@@ -236,14 +223,13 @@ def _ramps(case: Case) -> Iterator[Issue]:
     if full and unit and len(sizes) == 2 and sizes[1] > 0 and not case.at("decrease_batch_size_if_needed"):
         bad = next((batch for batch in range(sizes[0], full + 1, sizes[1]) if batch % unit), None)
         if bad is not None or (full - sizes[0]) % sizes[1]:
-            yield Issue(
-                f"the run stops: the ramp's batch of {bad or full} samples does not divide",
+            yield Issue.stop(
+                f"the ramp's batch of {bad or full} samples does not divide",
                 f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} replicas, and the increments end at {full}",
                 "megatron/core/num_microbatches_calculator.py: RampupBatchsizeNumMicroBatchesCalculator",
                 f"--rampup-batch-size {unit} {unit} {words[-1]}"
                 if full % unit == 0
                 else "isobatch plan --from writes a batch and a ramp that divide",
-                Weight.STOPS,
             )
     yield Issue(
         "since core 0.18 the batch does not ramp: --rampup-batch-size has no effect",

@@ -4,6 +4,7 @@ import math
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
+from isobatch.tools.trainer import MATTERS
 from isobatch.tools.trl import TRL, check
 from isobatch.tools.trl import read as read_trl
 
@@ -34,18 +35,11 @@ _HARMLESS = f"""{TRL.reader.harmless}
 """
 """Of ms-swift 4.6."""
 _MATTERS = {
-    **TRL.reader.matters,
+    STAYS: "vit_lr aligner_lr lorap_lr_ratio",
     "optimizer": "optimizer",
-    "vit_lr": STAYS,
-    "aligner_lr": STAYS,
-    "lorap_lr_ratio": STAYS,
-    "chord_sft_per_device_train_batch_size": "effective_batch",
-    "num_mini_batches": "effective_batch",
-    "num_ppo_epochs": "duration",
-    "local_rollout_forward_batch_size": "",
-    "lora_ga_batch_size": "",
-    "chord_mu_*": "",
-    "rlsd_lambda_*": "",
+    "effective_batch": f"{MATTERS['effective_batch']} chord_sft_per_device_train_batch_size num_mini_batches",
+    "duration": "num_ppo_epochs",
+    "": "local_rollout_forward_batch_size lora_ga_batch_size chord_mu_* rlsd_lambda_*",
 }
 
 

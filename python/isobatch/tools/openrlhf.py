@@ -141,12 +141,6 @@ OPENRLHF = Tool(
         read,
         check,
         _HARMLESS,
-        {
-            "critic.adam.lr": STAYS,
-            "critic.lr_*": STAYS,
-            "critic_learning_rate": STAYS,
-            "freezing_actor_steps": STAYS,
-            "actor.freezing_steps": STAYS,
-        },
+        {STAYS: "critic.adam.lr critic.lr_* critic_learning_rate freezing_actor_steps actor.freezing_steps"},
     ),
 )

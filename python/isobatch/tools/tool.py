@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from isobatch.words import count
 
@@ -28,8 +28,8 @@ class Reader:
         check: finds what the tool does without a word in the file.
         harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
             with a `*` does not hold for a name that looks like one of these.
-        matters: by pattern the field of a recipe to give where a setting is not modelled; STAYS where it is a rate of its own, empty where
-            a table is of what does not train.
+        matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
+            empty name a table of what does not train.
         table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
     """
 
@@ -110,6 +110,16 @@ class Issue(NamedTuple):
     source: str
     change: str
     weight: Weight = Weight.CHANGES
+
+    @classmethod
+    def note(cls, what: str, cause: str, source: str, change: str) -> Self:
+        """Makes one that is good to know."""
+        return cls(what, cause, source, change, Weight.NOTE)
+
+    @classmethod
+    def stop(cls, what: str, cause: str, source: str, change: str) -> Self:
+        """Makes one that stops the run."""
+        return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS)
 
     def __str__(self) -> str:
         return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
@@ -192,10 +202,9 @@ def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
     batch, replicas = case.fields.get("effective_batch"), case.replicas
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
     if batch and micro and replicas and batch % (micro * replicas):
-        yield Issue(
-            f"the run stops: {count(batch)} samples are no multiple of {micro} × {replicas} replicas",
+        yield Issue.stop(
+            f"{count(batch)} samples are no multiple of {micro} × {replicas} replicas",
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,
             "isobatch plan --from lists the micro-batches and batches that fit",
-            Weight.STOPS,
         )

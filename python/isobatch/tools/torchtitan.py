@@ -7,7 +7,7 @@ from isobatch.errors import must_be
 from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
 
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
@@ -26,7 +26,7 @@ _HARMLESS = """
     compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
 """
 """Of torchtitan's job configuration 0.2.2 and 0.3.0."""
-_MATTERS = {"fault_tolerance.enable": "effective_batch"}
+_MATTERS = {"effective_batch": "fault_tolerance.enable"}
 
 
 def read(page: SettingsPage) -> None:
@@ -261,12 +261,11 @@ def planned(config):
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     yield from undivided_batch(case, "torchtitan, train.py (0.2), trainer.py (0.3)")
-    yield Issue(
+    yield Issue.note(
         "the warmup is one step ahead",
         "torchtitan computes (step + 1) / warmup_steps, so that no step is at 0",
         "torchtitan, components/lr_scheduler.py: linear_warmup_stable_decay",
         "leave it, or take it into account where runs of other tools are compared",
-        Weight.NOTE,
     )
 
 

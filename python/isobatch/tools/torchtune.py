@@ -15,7 +15,7 @@ from isobatch.tools.sheet import (
     remark_lines,
     shell,
 )
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.tools.transformers import theirs
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
@@ -29,7 +29,7 @@ _HARMLESS = """
     optimizer_in_bwd dataset.* model.*
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
-_MATTERS = {"grpo_samples": "effective_batch", "num_steps": "duration", "ppo_epochs": "duration"}
+_MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}
 _PARALLEL = ("tensor_parallel_dim", "context_parallel_dim")
 
 
@@ -193,33 +193,31 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds what torchtune refuses when it starts."""
-    start = "recipes/full_finetune_distributed.py: __init__"
+    start = "torchtune, recipes/full_finetune_distributed.py: __init__"
     for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
         if case.at("optimizer_in_bwd") is True and number(case.at(key)) > most:
             what = f"optimizer_in_bwd with {key} {case.at(key)}"
-            yield _stops(
+            yield Issue.stop(
                 what, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
             )
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
         what = "tensor_parallel_dim without a tensor_parallel_plan"
         change = "tensor_parallel_plan: {_component_: ...}"
-        yield _stops(what, "nothing says how the model is split", start, change)
+        yield Issue.stop(what, "nothing says how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
         what, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
-        yield _stops(what, "sequences are packed up to it", "torchtune/datasets/_packed.py", change)
+        yield Issue.stop(
+            what, "sequences are packed up to it", "torchtune, torchtune/datasets/_packed.py", change
+        )
     shards = int(number(case.at("data_parallel_shard_dim")))
     copies = int(number(case.at("data_parallel_replicate_dim")) or 1)
     if shards > 0 and shards * copies != case.replicas:
-        yield _stops(
+        yield Issue.stop(
             f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not {case.replicas} replicas",
             "the product of all dimensions is the number of GPUs",
-            "torchtune/training/_distributed.py: ParallelDims",
+            "torchtune, torchtune/training/_distributed.py: ParallelDims",
             "data_parallel_shard_dim: -1",
         )
-
-
-def _stops(what: str, cause: str, place: str, change: str) -> Issue:
-    return Issue(f"the run stops: {what}", cause, f"torchtune, {place}", change, Weight.STOPS)
 
 
 TORCHTUNE = Tool(

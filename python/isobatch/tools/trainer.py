@@ -23,7 +23,7 @@ HARMLESS = """
     parallelism_config.*_handler block_size max_train_samples low_cpu_mem_usage config_name streaming
 """
 """Of transformers 4.30 to 5.23, and of its example scripts."""
-MATTERS = {"per_gpu_train_batch_size": "effective_batch", "split_batches": "effective_batch"}
+MATTERS = {"effective_batch": "per_gpu_train_batch_size split_batches"}
 _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
 
@@ -193,26 +193,24 @@ def _best_model(case: Case) -> Iterator[Issue]:
     if saved == "best" or (saved == evaluated and (saved != "steps" or not each or every % each == 0)):
         return
     text = f"save_steps {every:g} is no multiple of eval_steps {each:g}"
-    yield Issue(
-        f"the run stops: {text if saved == evaluated else f'save_strategy {saved}, eval_strategy {evaluated}'}",
+    yield Issue.stop(
+        f"{text if saved == evaluated else f'save_strategy {saved}, eval_strategy {evaluated}'}",
         "load_best_model_at_end loads only what was evaluated when it was saved",
         "transformers, training_args.py: load_best_model_at_end",
         f"save_steps: {max(1, round(every / each)) * each:g}"
         if saved == evaluated
         else f"eval_strategy: {saved}",
-        Weight.STOPS,
     )
 
 
 def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
     """Finds a batch of all processes, as under `split_batches`, that they do not divide."""
     if type(batch) is int and replicas and batch % replicas:
-        yield Issue(
-            f"the run stops: {batch} samples under split_batches are no multiple of {replicas} processes",
+        yield Issue.stop(
+            f"{batch} samples under split_batches are no multiple of {replicas} processes",
             f"{key} counts the samples of all processes, and each takes as many",
             "accelerate, data_loader.py: BatchSamplerShard",
             f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of one process",
-            Weight.STOPS,
         )
 
 
@@ -223,12 +221,11 @@ def _without_effect(case: Case) -> Iterator[Issue]:
     ratio = case.at("warmup_ratio")
     for epochs in ("num_train_epochs", "num_epochs"):
         if steps > 0 and case.at(epochs) is not None:
-            yield Issue(
+            yield Issue.note(
                 f"{epochs} {case.at(epochs)} has no effect",
                 "max_steps wins over it",
                 "transformers, training_args.py: max_steps",
                 f"remove {epochs}",
-                Weight.NOTE,
             )
     if ratio and number(case.at("warmup_steps")) > 0:
         yield Issue(
@@ -238,12 +235,11 @@ def _without_effect(case: Case) -> Iterator[Issue]:
             "remove warmup_ratio",
         )
     elif ratio and case.reading.tool == "transformers":
-        yield Issue(
+        yield Issue.note(
             "warmup_ratio is unknown to transformers 5",
             "a warmup_steps below 1 is the ratio there",
             "transformers 5, training_args.py: get_warmup_steps",
             f"warmup_steps: {ratio}",
-            Weight.NOTE,
         )
     if case.at("lr_scheduler_type") == "constant" and (ratio or case.at("warmup_steps")):
         yield Issue(
@@ -293,12 +289,11 @@ def check(case: Case) -> Iterator[Issue]:
         yield from undivided_loader(batch, "per_device_train_batch_size", case.replicas)
     yield from _without_effect(case)
     if case.at("max_grad_norm") is None:
-        yield Issue(
+        yield Issue.note(
             "gradients are clipped at norm 1",
             "max_grad_norm is not in the file, and 1.0 is its default",
             "transformers, training_args.py: max_grad_norm",
             "max_grad_norm: 0.0  (for none)",
-            Weight.NOTE,
         )
     if case.at("average_tokens_across_devices") is False and case.gpus > 1:
         yield Issue(
@@ -308,12 +303,11 @@ def check(case: Case) -> Iterator[Issue]:
             "average_tokens_across_devices: true",
         )
     elif (case.fields.get("accumulation") or 1) > 1:
-        yield Issue(
+        yield Issue.note(
             "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few tokens weigh more",
             f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each micro-batch by its own tokens",
             "huggingface/transformers#34191",
             "transformers>=4.46",
-            Weight.NOTE,
         )
     if case.at("auto_find_batch_size"):
         yield Issue(

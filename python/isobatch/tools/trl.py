@@ -9,7 +9,7 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight
+from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.trainer import HARMLESS, MATTERS
 from isobatch.tools.trainer import check as check_trainer
 from isobatch.tools.transformers import TRANSFORMERS
@@ -200,8 +200,7 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
 
 
 def _stops(what: str, cause: str, change: str) -> Issue:
-    source = "trl, trainer/grpo_config.py: __post_init__"
-    return Issue(f"the run stops: {what}", cause, source, change, Weight.STOPS)
+    return Issue.stop(what, cause, "trl, trainer/grpo_config.py: __post_init__", change)
 
 
 assert TRANSFORMERS.writer is not None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, number
 from isobatch.words import real
 
 _HARMLESS = """
@@ -14,7 +14,7 @@ _HARMLESS = """
     val vid_stride visualize warmup_bias_lr warmup_momentum workers workspace int8 cos_lr degrees
 """
 """Of ultralytics 8.4's default.yaml."""
-_MATTERS = {"time": "duration"}
+_MATTERS = {"duration": "time"}
 
 
 def read(page: SettingsPage) -> None:
@@ -77,29 +77,26 @@ def check(case: Case) -> Iterator[Issue]:
     settings = case.reading.settings
     batch, nominal = settings.get("batch", 16), settings.get("nbs", 64)
     if settings.get("optimizer", "auto") == "auto":
-        yield Issue(
+        yield Issue.note(
             "lr0 and momentum have no effect",
             'optimizer "auto" chooses them by the number of steps',
             "ultralytics, engine/trainer.py: build_optimizer",
             "optimizer: SGD  (or AdamW)",
-            Weight.NOTE,
         )
     if type(batch) is int and type(nominal) is int and batch > 0:
         accumulation = max(round(nominal / batch), 1)
-        yield Issue(
+        yield Issue.note(
             f"a step has {batch * accumulation} samples, in {accumulation} batches of {batch}",
             f"ultralytics accumulates to about nbs {nominal}",
             "ultralytics, engine/trainer.py: _build_train_pipeline",
             f"nbs: {batch}  (for steps of {batch})",
-            Weight.NOTE,
         )
         if accumulation > 1:
-            yield Issue(
+            yield Issue.note(
                 f"the first {number(settings.get('warmup_epochs', 3.0)):g} epochs have smaller steps",
                 f"during the warmup the accumulation grows from 1 to {accumulation}",
                 "ultralytics, engine/trainer.py: _do_train",
                 f"batch: {nominal}  (nothing is accumulated then), or warmup_epochs: 0",
-                Weight.NOTE,
             )
         if batch % case.gpus:
             yield Issue(
@@ -110,12 +107,11 @@ def check(case: Case) -> Iterator[Issue]:
             )
         if batch * accumulation != nominal:
             decay = settings.get("weight_decay", 0.0005)
-            yield Issue(
+            yield Issue.note(
                 f"weight_decay is {real(decay * batch * accumulation / nominal)}, not {real(decay)}",
                 "ultralytics multiplies it by batch × accumulation / nbs",
                 "ultralytics, engine/trainer.py: _build_train_pipeline",
                 f"nbs: {batch * accumulation}",
-                Weight.NOTE,
             )
 
 

@@ -92,10 +92,10 @@ def standing_of(key: str, reader: Reader) -> str | None:
 
     >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
-    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*", matters={"relora": "schedule"}))
+    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*", matters={"schedule": "relora"}))
     """
-    for pattern, field in reader.matters.items():
-        if fnmatchcase(key, pattern):
+    for field, patterns in reader.matters.items():
+        if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
             return field
     if key in reader.harmless.split():
         return ""

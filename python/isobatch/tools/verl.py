@@ -15,19 +15,14 @@ _HARMLESS = """
     actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size actor_rollout_ref.actor.megatron.sequence_parallel
 """
 _MATTERS = {
-    f"{_ACTOR}.ppo_micro_batch_size": "micro_batch",
-    f"{_ACTOR}.optim.num_cycles": "schedule",
-    f"{_ACTOR}.optim.lr_decay_steps": "schedule",
-    f"{_ACTOR}.optim.lr_warmup_init": "schedule",
-    f"{_ACTOR}.megatron.dynamic_context_parallel": "model_parallel",
-    f"{_ACTOR}.fsdp_config.turbo_config.*": "",
-    "critic.optim.lr": STAYS,
-    "critic.ppo_m*_size*": STAYS,
-}
-_ELSEWHERE = """
+    STAYS: "critic.optim.lr critic.ppo_m*_size*",
+    "micro_batch": f"{_ACTOR}.ppo_micro_batch_size",
+    "schedule": f"{_ACTOR}.optim.num_cycles {_ACTOR}.optim.lr_decay_steps {_ACTOR}.optim.lr_warmup_init",
+    "model_parallel": f"{_ACTOR}.megatron.dynamic_context_parallel",
+    "": f"""{_ACTOR}.fsdp_config.turbo_config.*
     actor_rollout_ref.rollout.* actor_rollout_ref.ref.* *.profiler.* critic.* reward* distillation.* global_profiler.* skip.*
-    custom_reward_function.* sandbox_fusion.* transfer_queue.* ray_kwargs.* ray_init.*
-"""
+    custom_reward_function.* sandbox_fusion.* transfer_queue.* ray_kwargs.* ray_init.*""",
+}
 """Of verl 0.3 to 0.9; what generates, rewards, scores or profiles has tables of its own."""
 
 
@@ -150,12 +145,11 @@ def check(case: Case) -> Iterator[Issue]:
     prompts = int(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size") or 256)
     each, gpus = case.reading.multiple, case.gpus
     if rollout * each % gpus and not case.at("actor_rollout_ref", "actor", "use_dynamic_bsz"):
-        yield Issue(
-            f"the run stops: a rollout has {count(rollout * each)} completions, no multiple of {gpus} GPUs",
+        yield Issue.stop(
+            f"a rollout has {count(rollout * each)} completions, no multiple of {gpus} GPUs",
             f"data.train_batch_size {rollout} × rollout.n {each} is dealt out to all of them",
             "verl, utils/config.py: validate_config",
             f"data.train_batch_size: a multiple of {prompts} for which that holds",
-            Weight.STOPS,
         )
     if rollout % prompts:
         yield Issue(
@@ -177,7 +171,7 @@ VERL = Tool(
         read,
         check,
         _HARMLESS,
-        _MATTERS | dict.fromkeys(_ELSEWHERE.split(), ""),
+        _MATTERS,
     ),
     Writer(
         "0.3 to 0.9",
