@@ -12,6 +12,7 @@ from isobatch import _core
 from isobatch.cli import COMMANDS, main, parser_of
 from isobatch.forecast.measurements import load_measurements
 from isobatch.validate import Report
+from plan_of import plan_of
 
 JOB = """\
 effective_batch = 256
@@ -262,9 +263,7 @@ def test_a_sweep_says_how_to_find_what_would_work(capsys, ran):
 
 
 def test_every_step_is_no_plural():
-    text = ib.plan(
-        ib.Recipe(effective_batch=8, lr=0.1, duration="90st", log_every="1st", eval_every="30st"), 2
-    ).explain()
+    text = plan_of(2, effective_batch=8, duration="90st", log_every="1st", eval_every="30st").explain()
     assert "evaluate every 30 steps, log every step." in text
 
 

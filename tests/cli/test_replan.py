@@ -7,16 +7,9 @@ import pytest
 import isobatch as ib
 from allocation import pools
 from isobatch.cli import main
+from plan_of import recipe_of
 
-RECIPE = ib.Recipe(
-    effective_batch=256,
-    lr=0.1,
-    optimizer="sgd",
-    dataset_size=5120,
-    duration="10ep",
-    warmup="1ep",
-    micro_batch=32,
-)
+RECIPE = recipe_of(optimizer="sgd", dataset_size=5120, duration="10ep", warmup="1ep", micro_batch=32)
 
 
 @pytest.fixture

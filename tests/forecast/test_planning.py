@@ -323,9 +323,7 @@ def test_on_the_command_line(tmp_path, capsys, ran):
     shown = ran(["counts", *LONG, "--gpus", "1..16"])
     assert "hours" not in shown.out and "fastest" not in shown.err
     assert shown.out.splitlines()[1].split() == ["1", "256", "1", "256", "0.1", "1,000"]
-    hours = ib.counts(
-        ib.Recipe(effective_batch=256, lr=0.1, duration="1000st"), [4], profile=profile()
-    ).columns["hours"][0]
+    hours = ib.counts(recipe_of(duration="1000st"), [4], profile=profile()).columns["hours"][0]
     dear = [*known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2", "--currency", "€"]
     dear += ["--deadline-hours", str(hours)]
     shown = ran(["counts", *LONG, *dear])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from plan_of import recipe_of
 
 PIPELINED = ib.Recipe(effective_batch=512, lr=3e-4, model_parallel=8, micro_batch=2, duration="1000st")
 
@@ -82,10 +83,7 @@ def test_a_fleet_has_them_by_row():
 
 # ---- intervals ----
 
-OFTEN = ib.Recipe(
-    effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st", save_every="2.5ep",
-    log_every="10st", gpus=8,
-)  # fmt: skip
+OFTEN = recipe_of(optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st", save_every="2.5ep", log_every="10st", gpus=8)  # fmt: skip
 
 
 @pytest.mark.parametrize(

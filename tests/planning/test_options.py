@@ -14,9 +14,7 @@ from reference.profile import PROFILE
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", duration="1000st", warmup="100st"
 )
-ADAM = ib.Recipe(
-    effective_batch=256, lr=1e-3, betas=(0.9, 0.95), gpus=8, duration="1000st", dataset_size=5120
-)
+ADAM = recipe_of(lr=1e-3, betas=(0.9, 0.95), gpus=8, duration="1000st", dataset_size=5120)
 STUCK = {
     "not divisible": (RECIPE, 7, {}),
     "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64}),

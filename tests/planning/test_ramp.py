@@ -5,6 +5,7 @@ import random
 import pytest
 
 import isobatch as ib
+from plan_of import plan_of, recipe_of
 from reference import ramp as oracle
 
 
@@ -30,10 +31,7 @@ def drawn(count, kind):
 @pytest.mark.parametrize("convention", ["torch", "megatron"])
 def test_steps_of_the_run_and_of_its_warmup(kind, convention):
     for unit, full, text, samples, warmup in drawn(300, kind):
-        recipe = ib.Recipe(
-            effective_batch=full, lr=0.1, ramp=text, duration=f"{samples}sp", warmup=f"{warmup}sp", seq_len=16,
-            convention=convention,
-        )  # fmt: skip
+        recipe = recipe_of(effective_batch=full, ramp=text, duration=f"{samples}sp", warmup=f"{warmup}sp", seq_len=16, convention=convention)  # fmt: skip
         plan = ib.plan(recipe, unit)
         floored = convention == "megatron"
         steps, _ = oracle.run(text, full, samples, floored=floored, seq_len=16)
@@ -53,13 +51,8 @@ def test_tokens_are_floored_to_samples():
     # 250 B tokens at 2048 are 122070312.5 samples: the step before which 122070312 were consumed is the first of 1536.
     assert oracle.batch_at("0:768 250B:1536", 1536, 122_070_312, 2048) == 1536
     assert oracle.batch_at("0:768 250B:1536", 1536, 122_070_311, 2048) == 768
-    recipe = ib.Recipe(
-        effective_batch=1536,
-        lr=0.1,
-        ramp="0:768 250B:1536",
-        seq_len=2048,
-        duration="1e12tok",
-        convention="megatron",
+    recipe = recipe_of(
+        effective_batch=1536, ramp="0:768 250B:1536", seq_len=2048, duration="1e12tok", convention="megatron"
     )
     assert (
         ib.plan(recipe, 64).total_steps
@@ -68,10 +61,7 @@ def test_tokens_are_floored_to_samples():
 
 
 def test_a_ramp_takes_numbers_as_python_writes_them():
-    made = [
-        ib.plan(ib.Recipe(effective_batch=256, lr=0.1, ramp=f"64 64 {samples}", duration="90000st"), 8)
-        for samples in ("9_765_625", "9765625")
-    ]
+    made = [plan_of(8, ramp=f"64 64 {samples}", duration="90000st") for samples in ("9_765_625", "9765625")]
     assert made[0].total_steps == made[1].total_steps
     for samples in ("_9", "9_", "9__7"):
         with pytest.raises(ib.errors.InputError, match="ramp"):

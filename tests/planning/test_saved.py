@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from plan_of import EPOCHS, recipe_of
+from plan_of import EPOCHS, plan_of, recipe_of
 from reference.profile import profile_of
 
 DATA = Path(__file__).parent.parent / "data"
@@ -29,10 +29,7 @@ def made():
         "infeasible": ib.plan(RECIPE, 7),
         "profile": ib.plan(RECIPE, NODE, profile=PROFILE),
         "goodput": ib.plan(RECIPE, NODE, profile=PROFILE, policy="goodput", max_batch=2048),
-        "goodput, longer than its samples": ib.plan(
-            ib.Recipe(effective_batch=4, lr=0.1, duration="250sp", convention="megatron", noise_scale=1e4), 2,
-            profile=PROFILE, policy="goodput", max_batch=512,
-        ),
+        "goodput, longer than its samples": plan_of(2, effective_batch=4, duration="250sp", convention="megatron", noise_scale=1e4, profile=PROFILE, policy="goodput", max_batch=512),
         "too late": ib.plan(RECIPE, NODE, profile=PROFILE, deadline_hours=1e-3),
         "moved by profile": ib.replan(ib.plan(RECIPE, NODE, profile=PROFILE), at_step=50, cluster=4, profile=PROFILE),
     }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.planning.course import Course
-from plan_of import recipe_of
+from plan_of import plan_of, recipe_of
 
 PLAIN = ["constant", "cosine", "wsd", "one_cycle", "vaswani", "goyal", "exponential", "exponential(0.9)"]
 KINDS = {
@@ -113,9 +113,7 @@ def test_a_fleet_says_what_the_plan_says():
 
 
 def test_the_refusal_says_which_part_has_no_room():
-    made = ib.plan(
-        ib.Recipe(effective_batch=256, lr=1e-3, duration="100st", warmup="90st", schedule="wsd(decay=20%)"), 8
-    )
+    made = plan_of(8, lr=1e-3, duration="100st", warmup="90st", schedule="wsd(decay=20%)")
     assert made.status == "infeasible"
     assert re.search("decay must be at most the 10 steps after the warmup, got 20", made.explain())
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import isobatch as ib
+from plan_of import plan_of, recipe_of
 
 torch = pytest.importorskip("torch", reason="compares with torch's own sampler and loader")
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler  # noqa: E402
@@ -235,10 +236,7 @@ def test_megatrons_calculators():
                 break
             consumed += calculator.get_current_global_batch_size()
             steps += 1
-        recipe = ib.Recipe(
-            effective_batch=full, lr=0.1, duration=f"{samples}sp", convention="megatron",
-            ramp=f"{start} {increment} {ramp}",
-        )  # fmt: skip
+        recipe = recipe_of(effective_batch=full, duration=f"{samples}sp", convention="megatron", ramp=f"{start} {increment} {ramp}")  # fmt: skip
         plan = ib.plan(recipe, replicas, max_micro_batch=micro)
         assert plan.total_steps == steps, recipe
         assert plan.effective_batch == calculator.global_batch_size
@@ -254,6 +252,5 @@ def test_megatron_keeps_a_constant_batch_in_the_same_micro_batches():
         batch = replicas * micro * accumulation
         calculator = module.ConstantNumMicroBatchesCalculator(batch, micro, replicas, False, 1)
         assert (
-            ib.plan(ib.Recipe(effective_batch=batch, lr=0.1), replicas, max_micro_batch=micro).accumulation
-            == calculator.get()
+            plan_of(replicas, effective_batch=batch, max_micro_batch=micro).accumulation == calculator.get()
         )
