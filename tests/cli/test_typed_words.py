@@ -156,11 +156,6 @@ def test_no_option_is_named_that_was_not_typed(capsys):
     assert err.startswith("isobatch plan: --set gpus must be")
 
 
-def test_a_number_behind_gpu_was_meant_for_gpus(capsys):
-    assert main(["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpu", "64"]) == 2
-    assert "did you mean --gpus 64?" in capsys.readouterr().err
-
-
 def test_gpus_are_no_field_of_a_cluster():
     with pytest.raises(ib.InputError, match="gpus is nodes × gpus_per_node"):
         ib.Cluster(gpus=16)

@@ -30,19 +30,6 @@ def test_many_is_one_by_one():
     assert listed.gpus.tolist() == many.gpus.tolist()
 
 
-@pytest.mark.parametrize("prefer_larger", [True, False])
-@pytest.mark.parametrize(("gpus", "nodes"), [(range(1, 500), None), (range(3, 65), 2)])
-def test_many_with_the_same_counts_are_one_by_one(gpus, nodes, prefer_larger):
-    rng = random.Random(6)
-    rows = 300
-    micros = [rng.sample(range(1, 65), rng.randint(1, 5)) for _ in range(rows)]
-    caps = [rng.randint(1, 50_000) for _ in range(rows)]
-    options = {"gpus": gpus, "gpus_per_node": nodes, "prefer_larger": prefer_larger}
-    many = ib.elastic(max_batch=caps, micro_batches=micros, **options)
-    for i in range(rows):
-        assert many[i] == ib.elastic(max_batch=caps[i], micro_batches=micros[i], **options)
-
-
 def test_numbers_come_in_any_sequence():
     rows = [[4, 6], [2, 3]]
     expected = ib.elastic(max_batch=[1000, 2000], micro_batches=rows)

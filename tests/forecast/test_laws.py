@@ -21,17 +21,6 @@ def test_the_laws_give_ranges_with_sources():
         ib.laws(parameters=1e9, tokens=0)
 
 
-def test_the_laws_of_the_best_batch_side_by_side():
-    """At 1e11 tokens: Step Law 1.11, Power Lines 1.02, Schaipp 1.12 M tokens."""
-    values = {law.name: law.value / 1e6 for law in ib.laws(tokens=1e11).batch_laws}
-    assert values == {
-        "Step Law": pytest.approx(1.11, abs=0.005),
-        "Power Lines": pytest.approx(1.02, abs=0.005),
-        "Schaipp": pytest.approx(1.12, abs=0.005),
-    }
-    assert ib.laws(tokens=1e11).batch_spread == pytest.approx(1.12 / 1.02, abs=0.01)
-
-
 def test_zhangs_two_forms_agree_where_the_tokens_grow_with_the_model():
     by_size, by_tokens = ib.laws(parameters=1e9, tokens=2e10).critical_laws
     assert round(by_size.value / 512) == 2363 and by_tokens.value / 512 == pytest.approx(2409, rel=1e-3)

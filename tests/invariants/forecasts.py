@@ -73,11 +73,10 @@ def check_elastic(seed: int, questions: int) -> int:
         )
         asked.append(one)
     caps = [draw.randint(1, 10**5) for _ in range(questions)]
-    many = ib.elastic(max_batch=caps, micro_batches=[1, 2, 4, 6], gpus=range(1, 200))
-    for cap, found in zip(caps, many, strict=True):
-        assert found == ib.elastic(range(1, 200), max_batch=cap, micro_batches=[1, 2, 4, 6]), (
-            f"many is not one by one: {cap}"
-        )
+    same = {"micro_batches": [1, 2, 4, 6], "gpus": range(1, 200), "prefer_larger": draw.random() < 0.5}
+    same["gpus_per_node"] = draw.choice([None, 2])
+    for cap, found in zip(caps, ib.elastic(max_batch=caps, **same), strict=True):
+        assert found == ib.elastic(max_batch=cap, **same), f"many is not one by one: {cap}, {same}"
         for count, micro, accumulation in zip(found.gpus, found.micro_batch, found.accumulation, strict=True):
             assert micro * accumulation * count == found.effective_batch <= cap, f"{count} GPUs: {found}"
     return questions

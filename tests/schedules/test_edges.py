@@ -98,12 +98,6 @@ def test_a_small_share_of_a_curve_that_grows_is_kept():
     assert row[79] > 1e25 and 0.25 < row[92] < 0.26
 
 
-def test_a_decay_shorter_than_a_step_ends_where_it_ends():
-    schedule = S.wsd(1000, 10, 0.0001)
-    row = ib.schedule_matrix([schedule], range(30), dtype="f8")[0]
-    assert row.tolist() == [1000.0] * 10 + [0.0] * 20 == schedule.values(range(30)).tolist()
-
-
 # ---- nothing is endless --------------------------------------------------------------------------------------------
 
 
@@ -129,8 +123,8 @@ def test_no_cycle_is_endless():
 def test_a_plan_that_was_edited_is_not_endless(tmp_path):
     recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="1000st", schedule=S.cosine_restarts(0.1, 10))
     plan = ib.plan(recipe, 8)
-    for edit in ('"period":1e-300', '"period":10.0,"multiplier":1e308', '"period":1e300,"multiplier":1e308'):
-        text = recipe.schedule.to_json().replace('"period":10.0', edit)
+    for edit in ('"period":1e-300', '"period":10,"multiplier":1e308', '"period":1e300,"multiplier":1e308'):
+        text = recipe.schedule.to_json().replace('"period":10', edit)
         try:
             value = S.Schedule.from_json(text).at(5)
         except InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from numbers import Real
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from isobatch.schedules.lint import ScheduleReason
 
 SCHEMA = 1
+_WHOLE = re.compile(r"(?<=\d)\.0(?=[],}])")
+"""What a float that is a whole number has behind it; no text in a schedule has a digit."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +152,8 @@ class Schedule(Evaluator):
 
     def to_json(self) -> str:
         """Writes the schedule as JSON text: its form and the schema version."""
-        return msgspec.json.encode(_Document(schema=SCHEMA, form=self.form)).decode()
+        text = msgspec.json.encode(_Document(schema=SCHEMA, form=self.form)).decode()
+        return _WHOLE.sub("", text)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

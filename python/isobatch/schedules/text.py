@@ -68,7 +68,7 @@ class Length(NamedTuple):
         return int(self.samples(units) / units.batch + Fraction(1, 2))
 
     def samples(self, units: Units) -> Fraction:
-        """Converts it to samples; a share has none."""
+        """Converts it to samples, a step to those of the tuned batch. A share of a run has none: `steps` converts it."""
         if self.unit == "ep":
             if units.dataset_size is None:
                 raise missing("dataset_size", "the schedule has a length in ep")
