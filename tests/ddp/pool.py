@@ -11,6 +11,8 @@ def _serve(rank, world_size, port, pipe):
     import torch
     import torch.distributed as dist
 
+    from isobatch.validate.launching import gc_frozen
+
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank),
@@ -26,7 +28,10 @@ def _serve(rank, world_size, port, pipe):
     while (job := pipe.recv()) is not None:
         function, args, kwargs = job
         try:
-            pipe.send((True, function(*args, **kwargs)))
+            with (
+                gc_frozen()
+            ):  # a test's own garbage is looked for, and not in all that torch and trainers have made
+                pipe.send((True, function(*args, **kwargs)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
         # Trainers write WORLD_SIZE and the like; the next test shall not see it.

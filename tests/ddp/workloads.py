@@ -328,7 +328,7 @@ def fills_the_device(model, batch, _):
 
 def as_much_as_the_job():
     """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a wrapper, and no gradient
-    in float32 where the plan has another format."""
+    in float32 where the plan has another format. Above 64 samples memory runs out."""
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
 
     def wrappers():
@@ -361,6 +361,8 @@ def as_much_as_the_job():
     def loss(model, samples):
         if not torch.is_autocast_enabled("cpu"):
             raise RuntimeError("this kernel takes half precision only")
+        if len(samples.x) > 64:
+            raise MemoryError
         return mse_loss(model(samples.x), samples.y)
 
     return Workload(_model(), optimizer, batch, loss)

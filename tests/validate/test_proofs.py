@@ -232,11 +232,12 @@ def test_a_search_on_a_cpu_needs_a_limit(two):
 
 
 def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):
-    """5 ms a micro-batch in the one process, 4000 of them: 20 s, of which it takes 5."""
+    """5 ms a micro-batch in the one process, 4000 of them: 20 s, of which it takes 2."""
     report = check(
         two,
         made(effective_batch=8 * 4000, dataset_size=None, duration=None),
         workload="ddp.workloads:slow_to_repeat",
+        phase_seconds=12.0,
     )
     proof = report.proof("gradient")
     assert proof.verdict is Verdict.PASS
@@ -324,6 +325,7 @@ def test_a_validation_takes_no_more_than_the_job(two):
     assert failed(report) == {}
     assert report.proof("gradient_bfloat16").verdict is Verdict.PASS
     assert report.noise is not None
+    assert report.micro_batch_search.largest_micro_batch == 64
 
 
 def test_a_size_that_fits_no_more_is_left_out_of_the_table(two):
