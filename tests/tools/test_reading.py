@@ -15,6 +15,7 @@ from isobatch.tools.parse import without_comments
 from isobatch.tools.read import read_file
 
 FIELDS = Path(__file__).parent / "fields"
+ARGUMENTS = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps": 100}
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
@@ -326,11 +327,15 @@ def written(tmp_path, name, text):
     return path
 
 
+def has(recipe, fields):
+    assert {field: getattr(recipe, field) for field in fields} == fields
+
+
 @pytest.mark.parametrize("source", PUBLISHED)
 def test_published(source, tmp_path):
     name, text, given, fields = PUBLISHED[source]
     recipe = ib.Recipe.read(written(tmp_path, name, text), **given)
-    assert {field: getattr(recipe, field) for field in fields} == fields
+    has(recipe, fields)
     made = ib.plan(recipe, recipe.gpus or 8)
     assert made.status != "infeasible" and made.effective_batch == recipe.effective_batch
 
@@ -347,8 +352,7 @@ def tree(tmp_path, files):
 @pytest.mark.parametrize("source", INHERITED)
 def test_what_a_file_builds_on_is_read_with_it(source, tmp_path):
     files, given, fields = INHERITED[source]
-    recipe = ib.Recipe.read(tree(tmp_path, files), **given)
-    assert {field: getattr(recipe, field) for field in fields} == fields
+    has(ib.Recipe.read(tree(tmp_path, files), **given), fields)
 
 
 @pytest.mark.parametrize(
@@ -376,15 +380,12 @@ def test_what_cannot_be_built_on_is_said(tmp_path, files, says):
 def test_only_what_lies_beside_a_file_is_read(tmp_path):
     """Absolute paths, addresses and other packages' files are named, and nothing of them is looked at."""
     for base in ("/etc/hostname", "~/x.yaml", "https://example.org/x.yaml", "detectron2://x"):
-        path = tree(
-            tmp_path, {"a.yaml": f"_BASE_: {base}\nSOLVER: {{BASE_LR: 0.1}}\nMODEL: {{META_ARCHITECTURE: X}}"}
-        )
-        found = read_file(path)
+        text = f"_BASE_: {base}\nSOLVER: {{BASE_LR: 0.1}}\nMODEL: {{META_ARCHITECTURE: X}}"
+        found = read_file(written(tmp_path, "a.yaml", text))
         assert any(f"builds on {base}, which is not beside it" in note for note in found.notes)
         assert "effective_batch" not in found.fields
-    found = read_file(
-        tree(tmp_path, {"a.py": "_base_ = 'mmdet::x.py'\noptim_wrapper = dict(optimizer=dict(lr=0.1))"})
-    )
+    text = "_base_ = 'mmdet::x.py'\noptim_wrapper = dict(optimizer=dict(lr=0.1))"
+    found = read_file(written(tmp_path, "a.py", text))
     assert found.tool == "mmengine" and any("mmdet::x.py" in note for note in found.notes)
 
 
@@ -426,13 +427,8 @@ class TestTorchtitanInPython:
         monkeypatch.chdir(tmp_path)
         path = written(tmp_path, "registry.py", TITAN)
         recipe = ib.Recipe.read(f"{path}:llama3_8b", gpus=64)
-        assert (recipe.effective_batch, recipe.lr, recipe.duration, recipe.warmup) == (
-            64,
-            3e-4,
-            "1000st",
-            "200st",
-        )
-        assert (recipe.betas, recipe.weight_decay, recipe.seq_len) == ((0.9, 0.95), 0.1, 8192)
+        batch = {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st"}
+        has(recipe, batch | {"betas": (0.9, 0.95), "weight_decay": 0.1, "seq_len": 8192})
         assert ib.Recipe.read(f"{path}:llama3_debugmodel", gpus=1).schedule == "wsd(decay=8st, shape=linear)"
         assert not (tmp_path / "hacked").exists()
 
@@ -440,9 +436,8 @@ class TestTorchtitanInPython:
         path = written(tmp_path, "registry.py", TITAN)
         found = read_file(f"{path}:llama3_8b_long")
         assert found.fields["duration"] == "4000st" and found.fields["model_parallel"] == 2
-        with pytest.raises(
-            ib.InputError, match="lr is computed, and nothing here is executed: give lr a value"
-        ):
+        says = "lr is computed, and nothing here is executed: give lr a value"
+        with pytest.raises(ib.InputError, match=says):
             ib.Recipe.read(f"{path}:llama3_8b_long", gpus=64)
         assert ib.Recipe.read(f"{path}:llama3_8b_long", gpus=64, lr=1e-4).effective_batch == 32
 
@@ -478,18 +473,14 @@ class TestTorchtitanInPython:
 
 
 def test_two_files_of_one_run(tmp_path):
-    arguments = written(
-        tmp_path, "a.json", '{"per_device_train_batch_size": 4, "learning_rate": 1e-4, "max_steps": 10}'
+    text = '{"per_device_train_batch_size": 4, "learning_rate": 1e-4, "max_steps": 10}'
+    arguments = written(tmp_path, "a.json", text)
+    text = "compute_environment: LOCAL_MACHINE\nnum_machines: 2\nnum_processes: 16\n"
+    assert ib.Recipe.read([arguments, written(tmp_path, "b.yaml", text)]).effective_batch == 64
+    text = (
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {gradient_accumulation_steps: 4}\n"
     )
-    launch = written(
-        tmp_path, "b.yaml", "compute_environment: LOCAL_MACHINE\nnum_machines: 2\nnum_processes: 16\n"
-    )
-    assert ib.Recipe.read([arguments, launch]).effective_batch == 64
-    other = written(
-        tmp_path,
-        "c.yaml",
-        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {gradient_accumulation_steps: 4}\n",
-    )
+    other = written(tmp_path, "c.yaml", text)
     with pytest.raises(ib.InputError, match=r"4 in .*c\.yaml, but 1 in .*a\.json: give accumulation a value"):
         ib.Recipe.read([arguments, other])
 
@@ -574,52 +565,36 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
 def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, capsys):
     from isobatch.cli import main
 
-    auto = {
-        "train_batch_size": "auto",
-        "gradient_accumulation_steps": "auto",
-        "zero_optimization": {},
-        "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
-    }
+    auto = dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")
+    auto |= {"zero_optimization": {}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
     config = written(tmp_path, "ds.json", json.dumps(auto))
     assert main(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"]) == 2
     said = capsys.readouterr().err
     assert all(f"--set {name}=" in said for name in ("lr", "effective_batch", "duration"))
     assert "name the file that fills it in by a second --from" in said
-    arguments = {
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-4,
-        "max_steps": 20,
-    }
-    filling = written(tmp_path, "training_args.json", json.dumps(arguments))
+    filling = written(
+        tmp_path, "training_args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2})
+    )
     line = "plan --set gpus=8 --gpus 16 --to deepspeed --from"
     assert main([*line.split(), str(filling), "--from", str(config)]) == 0
     assert '"train_batch_size": 128' in capsys.readouterr().out
 
 
 def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
-    path = written(
-        tmp_path, "a.yaml", "learning_rate: 2e-5\nper_device_train_batch_size: 8\nmax_steps: 1e3\n"
-    )
-    recipe = ib.Recipe.read(path, gpus=1)
-    assert (recipe.lr, recipe.duration) == (2e-5, "1000st")
+    text = "learning_rate: 2e-5\nper_device_train_batch_size: 8\nmax_steps: 1e3\n"
+    has(ib.Recipe.read(written(tmp_path, "a.yaml", text), gpus=1), {"lr": 2e-5, "duration": "1000st"})
 
 
-def test_a_ratio_keeps_its_steps(tmp_path):
+def test_a_ratio_keeps_its_steps():
     """The Trainer takes ceil(1,000,000 / 3) steps."""
-    arguments = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 10**6}
-    file = written(tmp_path, "a.json", json.dumps({**arguments, "warmup_ratio": 1 / 3}))
-    assert ib.plan(ib.Recipe.read(file, gpus=8), 8).warmup_steps == 333_334
+    arguments = {**ARGUMENTS, "max_steps": 10**6, "warmup_ratio": 1 / 3}
+    assert ib.plan(ib.Recipe.read(arguments, gpus=8), 8).warmup_steps == 333_334
 
 
 def test_our_own_files_know_the_same_names(tmp_path):
-    path = written(
-        tmp_path,
-        "job.yaml",
-        "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: 2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n",
-    )
-    recipe = ib.Recipe.load(path)
-    assert (recipe.effective_batch, recipe.lr, recipe.duration, recipe.warmup) == (64, 2e-5, "612st", "3%")
+    text = "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: 2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n"
+    recipe = ib.Recipe.load(written(tmp_path, "job.yaml", text))
+    has(recipe, {"effective_batch": 64, "lr": 2e-5, "duration": "612st", "warmup": "3%"})
     both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
     with pytest.raises(ib.InputError, match="lr and learning_rate are the same field"):
         ib.Recipe.load(both)
@@ -640,23 +615,15 @@ def test_our_own_files_know_the_same_names(tmp_path):
     ],
 )  # fmt: skip
 def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
-    recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=1)
-    assert {field: getattr(recipe, field) for field in fields} == fields
+    has(ib.Recipe.read(written(tmp_path, name, text), gpus=1), fields)
 
 
-def test_accelerates_ways_of_dealing_are_read(tmp_path):
+def test_accelerates_ways_of_dealing_are_read():
     """`split_batches` counts a batch over all processes; `even_batches: false` fills nothing up."""
-    arguments = {
-        "per_device_train_batch_size": 64,
-        "gradient_accumulation_steps": 2,
-        "learning_rate": 1e-4,
-        "max_steps": 100,
-    }
-    file = tmp_path / "training_args.json"
 
     def read(**config):
-        file.write_text(json.dumps(arguments | {"accelerator_config": config}))
-        return ib.Recipe.read(file, gpus=8)
+        own = {"per_device_train_batch_size": 64, "gradient_accumulation_steps": 2}
+        return ib.Recipe.read(ARGUMENTS | own | {"accelerator_config": config}, gpus=8)
 
     whole, split = read(), read(split_batches=True)
     assert (whole.effective_batch, whole.micro_batch, whole.even_batches) == (1024, 64, True)
@@ -670,12 +637,9 @@ def test_accelerates_ways_of_dealing_are_read(tmp_path):
 def test_megatrons_lowered_batch_is_named(tmp_path, capsys):
     from isobatch.cli import main
 
-    file = tmp_path / "run.sh"
-    file.write_text(
-        "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
-    )
+    text = "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
     line = "plan --gpus 7 --split smaller --min-micro-batch 4 --max-micro-batch 4 --from"
-    assert main([*line.split(), str(file)]) == 0
+    assert main([*line.split(), str(written(tmp_path, "run.sh", text))]) == 0
     said = capsys.readouterr()
     assert "4 × accumulation 9 × 7 replicas = 252" in said.out
     assert "--split smaller --min-micro-batch N --max-micro-batch N" in said.err + said.out
@@ -695,10 +659,8 @@ DS = """{
 
 
 def test_deepspeeds_comments_are_read(tmp_path):
-    path = tmp_path / "ds.json"
-    path.write_text(DS)
-    recipe = ib.Recipe.read(path, gpus=1)
-    assert (recipe.effective_batch, recipe.lr, recipe.betas) == (64, 3e-3, (0.9, 0.95))
+    recipe = ib.Recipe.read(written(tmp_path, "ds.json", DS), gpus=1)
+    has(recipe, {"effective_batch": 64, "lr": 3e-3, "betas": (0.9, 0.95)})
     assert json.loads(without_comments(DS))["tensorboard"]["output_path"] == "http://a//b, } # c"
 
 
@@ -724,13 +686,7 @@ def test_plain_json_stays(data):
 
 # ---- several files, notes, and hostile values ----
 
-ARGUMENTS = {
-    "per_device_train_batch_size": 8,
-    "learning_rate": 1e-4,
-    "max_steps": 100,
-    "lr_scheduler_type": "cosine",
-    "bf16": True,
-}
+COSINE = {**ARGUMENTS, "lr_scheduler_type": "cosine", "bf16": True}
 ENGINE = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {}, "gradient_accumulation_steps": 1}
 
 
@@ -744,16 +700,16 @@ ENGINE = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {}, "gradien
     ],
 )  # fmt: skip
 def test_two_files_that_disagree_are_refused_with_both_values(settings, field):
-    given = {**ARGUMENTS, "max_grad_norm": 1.0}
+    given = {**COSINE, "max_grad_norm": 1.0}
     for files in ([given, {**ENGINE, **settings}], [{**ENGINE, **settings}, given]):
         with pytest.raises(ib.InputError, match=f"but .* in the settings: give {field} a value"):
             ib.Recipe.read(files, gpus=1)
 
 
 def test_what_a_file_says_wins_over_the_default_of_another_in_any_order():
-    for files in ([ARGUMENTS, ENGINE], [ENGINE, ARGUMENTS]):
+    for files in ([COSINE, ENGINE], [ENGINE, COSINE]):
         recipe = ib.Recipe.read(files, gpus=1)
-        assert (recipe.schedule, recipe.duration, recipe.precision) == ("cosine", "100st", "bf16")
+        has(recipe, {"schedule": "cosine", "duration": "100st", "precision": "bf16"})
 
 
 def test_a_recipe_keeps_the_notes_of_its_files():
@@ -774,12 +730,7 @@ HOSTILE += ({"a": 1}, [[1]], None, 0.5)
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
 def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
     """Each setting that a reader asks for, with values that no tool takes: an InputError, or a note, and nothing else."""
-    lines = filter(None, (FIELDS / f"{tool}.txt").read_text().split("\n")[1:])
-    probe = Reading(tool, "", "", {})
-    settings = {}
-    for line in lines:
-        place(settings, *line.partition("=")[::2])
-    reader(tool).reader.read(SettingsPage(settings, probe))
+    settings, probe = probed(tool, (FIELDS / f"{tool}.txt").read_text().split("\n")[1:])
     for name in sorted(probe.used):
         for value in HOSTILE:
             changed = json.loads(json.dumps(settings))
@@ -788,8 +739,14 @@ def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
                 read_file(changed, tool)
 
 
-def place(settings, name, value):
-    put(settings, name, json.loads(value) if value else None)
+def probed(tool, lines):
+    """Settings of these names, and what the tool's reader makes of them; a line may give its own a value (`optimizer="SGD"`)."""
+    settings, probe = {}, Reading(tool, "", "", {})
+    for line in filter(None, lines):
+        name, _, value = line.partition("=")
+        put(settings, name, json.loads(value) if value else None)
+    reader(tool).reader.read(SettingsPage(settings, probe))
+    return settings, probe
 
 
 def put(settings, name, value):
@@ -803,12 +760,11 @@ def put(settings, name, value):
 
 def test_megatrons_share_of_a_warmup_is_of_the_decays_samples(tmp_path):
     line = "x --micro-batch-size 1 --global-batch-size 480 --train-samples 5000000 --lr 3e-4 --lr-warmup-fraction 0.01 {}"
-    ramped = ib.Recipe.read(
-        written(tmp_path, "a.sh", line.format("--rampup-batch-size 80 80 500000")), gpus=16
-    )
-    assert ramped.warmup == "50000sp"
-    decayed = ib.Recipe.read(written(tmp_path, "b.sh", line.format("--lr-decay-samples 4000000")), gpus=16)
-    assert decayed.warmup == "40000sp"
+    for more, warmup in (
+        ("--rampup-batch-size 80 80 500000", "50000sp"),
+        ("--lr-decay-samples 4000000", "40000sp"),
+    ):
+        assert ib.Recipe.read(written(tmp_path, "a.sh", line.format(more)), gpus=16).warmup == warmup
 
 
 def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):

@@ -3,51 +3,34 @@ tools' own classes, with their versions; where a class is installed it is asked 
 
 import dataclasses
 import inspect
-import json
-from pathlib import Path
 
 import pytest
 
 import isobatch as ib
 from isobatch.tools.detect import reader, readers
-from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.read import read_file
 from isobatch.tools.unread import standing_of
-
-FIELDS = Path(__file__).parent / "fields"
+from tools.test_reading import FIELDS, probed, written
 
 
 def unlisted(tool, names):
-    """The names in no list; a line may give a setting its value (`optimizer="SGD"`)."""
-    settings, plain = {}, []
-    for line in names:
-        name, _, value = line.partition("=")
-        *path, last = name.split(".")
-        table = settings
-        for part in path:
-            table = table.setdefault(part, {})
-        if isinstance(table, dict):
-            table[last] = json.loads(value) if value else None
-        plain.append(name)
-    known, found = reader(tool), Reading(tool, "", "", {})
-    known.reader.read(SettingsPage(settings, found))
-    return [name for name in plain if name not in found.used and standing_of(name, known.reader) is None]
+    """The names in no list."""
+    _, found = probed(tool, names)
+    plain = {line.partition("=")[0] for line in names} - found.used
+    return [name for name in plain if standing_of(name, reader(tool).reader) is None]
 
 
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
 def test_every_setting_of_a_tool_is_in_a_list(tool):
-    version, *names = (FIELDS / f"{tool}.txt").read_text().split("\n")
+    version, *names = (FIELDS / f"{tool}.txt").read_text().splitlines()
     assert version and len(names) > 20
-    assert unlisted(tool, filter(None, names)) == []
+    assert unlisted(tool, names) == []
 
 
 def test_every_argument_of_the_installed_trainer_is_in_a_list():
     arguments = pytest.importorskip("transformers").TrainingArguments
-    tables = (
-        "lr_scheduler_kwargs",
-        "accelerator_config",
-        "parallelism_config",
-    )  # their own settings are asked one by one
+    # Their own settings are asked one by one.
+    tables = ("lr_scheduler_kwargs", "accelerator_config", "parallelism_config")
     names = [field.name for field in dataclasses.fields(arguments) if field.name not in tables]
     assert unlisted("transformers", names) == []
 
@@ -60,10 +43,8 @@ def test_every_argument_of_the_installed_lightning_is_in_a_list():
 
 def test_every_setting_of_the_installed_accelerate_is_in_a_list():
     args = pytest.importorskip("accelerate.commands.config.config_args")
-    tables = [
-        f"{name}_config"
-        for name in ("fp8", "deepspeed", "fsdp", "parallelism", "megatron_lm", "mpirun", "dynamo")
-    ]
+    own = "fp8 deepspeed fsdp parallelism megatron_lm mpirun dynamo"
+    tables = [f"{name}_config" for name in own.split()]
     names = [field.name for field in dataclasses.fields(args.ClusterConfig) if field.name not in tables]
     assert unlisted("accelerate", names) == []
 
@@ -93,18 +74,16 @@ def test_an_everyday_file_has_no_note():
     ],
 )  # fmt: skip
 def test_a_launchers_own_flags_are_none_of_the_training(tmp_path, launch, gpus):
-    file = tmp_path / "run.sh"
-    file.write_text(
-        f"{launch} train.py --gradient_accumulation_steps 2 --{' --'.join(f'{k} {v}' for k, v in FILE.items())}"
+    flags = " ".join(f"--{name} {value}" for name, value in FILE.items())
+    found = read_file(
+        written(tmp_path, "run.sh", f"{launch} train.py --gradient_accumulation_steps 2 {flags}")
     )
-    found = read_file(file)
     assert (found.tool, found.fields["gpus"], found.notes) == ("transformers", gpus, [])
 
 
 def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
-    (note,) = notes(
-        {**FILE, "gradient_accumulation_steps": 1, "warmup_stepss": 3, "zebra": 1, "off": False, "none": None}
-    )
+    unknown = {"warmup_stepss": 3, "zebra": 1, "off": False, "none": None}
+    (note,) = notes({**FILE, "gradient_accumulation_steps": 1, **unknown})
     assert note == "not understood, may change the batch: warmup_stepss, zebra (--set overrides)"
     misspelt = {"learnin_rate" if name == "learning_rate" else name: value for name, value in FILE.items()}
     assert any("learnin_rate (learning_rate?)" in note for note in notes(misspelt))
@@ -126,13 +105,9 @@ def test_what_matters_and_is_not_modelled_is_refused_until_its_field_is_given(to
 
 
 def test_parallelism_of_llama_factorys_megatron_divides_the_replicas():
-    sizes = {
-        "tensor_model_parallel_size": 2,
-        "pipeline_model_parallel_size": 2,
-        "use_mca": True,
-        "sequence_parallel": True,
-    }
-    settings = {**FILE, **sizes, "stage": "sft", "finetuning_type": "full", "bias_activation_fusion": True}
+    sizes = dict.fromkeys(("tensor_model_parallel_size", "pipeline_model_parallel_size"), 2)
+    on = dict.fromkeys(("use_mca", "sequence_parallel", "bias_activation_fusion"), True)
+    settings = {**FILE, **sizes, **on, "stage": "sft", "finetuning_type": "full"}
     recipe = ib.Recipe.read(settings, gpus=8)
     assert (recipe.model_parallel, recipe.effective_batch) == (4, 16)
     assert all("not understood" not in note for note in notes(settings))
