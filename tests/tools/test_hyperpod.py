@@ -28,17 +28,13 @@ def recipe(tmp_path, rows, **more):
 def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, capsys):
     file = recipe(tmp_path, [row(2, micro_train_batch_size=4), row(6, uneven_batch=UNEVEN)])
     (finding,) = examine(file).findings
-    assert (
-        finding.what
-        == "the row for 6 nodes does not add up on ml.g6.12xlarge, ml.g6e.12xlarge: 16 × 2 + 8 × 3 = 56 samples, not 128"
-    )
-    assert finding.change == (
-        "num_dp_groups_with_small_batch_size: 16, small_local_batch_size: 5, large_local_batch_size: 6"
-    )
+    why = "16 × 2 + 8 × 3 = 56 samples, not 128"
+    types = "ml.g6.12xlarge, ml.g6e.12xlarge"
+    assert finding.what == f"the row for 6 nodes does not add up on {types}: {why}"
+    right = "num_dp_groups_with_small_batch_size: 16, small_local_batch_size: 5, large_local_batch_size: 6"
+    assert finding.change == right
     assert main(["doctor", str(file)]) == 1
-    assert (
-        "rows for 2, 6 nodes of 4 GPUs (ml.g6.12xlarge, ml.g6e.12xlarge); 8 GPUs" in capsys.readouterr().out
-    )
+    assert f"rows for 2, 6 nodes of 4 GPUs ({types}); 8 GPUs" in capsys.readouterr().out
     assert examine(file, 48).healthy and examine(file, 16).healthy
     assert not examine(file, 24).healthy
     (absent,) = examine(file, 40).findings
@@ -48,21 +44,11 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "what", "change"),
     [
-        (
-            {"uneven_batch": UNEVEN | {"small_local_batch_size": 40, "num_dp_groups_with_small_batch_size": 9}},
-            "9 small groups are more than the 8 that there are",
-            "micro_train_batch_size: 16, and no uneven_batch",
-        ),
-        (
-            {"micro_train_batch_size": 3},
-            "128 samples are no multiple of 3 × 8",
-            "micro_train_batch_size: 2, and no uneven_batch",
-        ),
-        (
-            {"train_batch_size": 6, "micro_train_batch_size": 1},
-            "6 samples are no multiple of 1 × 8",
-            "no row: 6 samples are fewer than 8 GPUs",
-        ),
+        ({"uneven_batch": UNEVEN | {"small_local_batch_size": 40, "num_dp_groups_with_small_batch_size": 9}},
+         "9 small groups are more than the 8 that there are", "micro_train_batch_size: 16, and no uneven_batch"),
+        ({"micro_train_batch_size": 3}, "128 samples are no multiple of 3 × 8", "micro_train_batch_size: 2, and no uneven_batch"),
+        ({"train_batch_size": 6, "micro_train_batch_size": 1}, "6 samples are no multiple of 1 × 8",
+         "no row: 6 samples are fewer than 8 GPUs"),
     ],
 )  # fmt: skip
 def test_what_a_row_gives_instead(tmp_path, arguments, what, change):
@@ -90,9 +76,8 @@ def test_what_rows_share_is_the_recipe(tmp_path):
     read = ib.Recipe.read(file, duration="1000st")
     assert (read.effective_batch, read.lr, read.adapter) == (128, 4e-4, "lora")
     file = recipe(tmp_path, [row(1), row(2, train_batch_size=256)])
-    with pytest.raises(
-        ib.InputError, match="rows differ: 128 at 1 node; 256 at 2 nodes. Give effective_batch"
-    ):
+    says = "rows differ: 128 at 1 node; 256 at 2 nodes. Give effective_batch"
+    with pytest.raises(ib.InputError, match=says):
         ib.Recipe.read(file, duration="1000st")
     assert "rows differ" in examine(file).text and examine(file).healthy
 

@@ -13,11 +13,8 @@ GPU = {"nvidia.com/gpu": 8}
 
 
 def trainjob(**trainer):
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer},
-    }
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "spec": spec}
 
 
 def container(**more):
@@ -26,11 +23,8 @@ def container(**more):
 
 def pytorchjob(**replicas):
     specs = {name: {"replicas": count, **container()} for name, count in replicas.items()}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "spec": {"nprocPerNode": "4", "pytorchReplicaSpecs": specs},
-    }
+    spec = {"nprocPerNode": "4", "pytorchReplicaSpecs": specs}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": spec}
 
 
 def read(tmp_path, job):

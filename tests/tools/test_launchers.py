@@ -32,19 +32,13 @@ def started(tool, text, folder, nodes):
     """Starts a file on `nodes` of four GPUs; returns the exit code, what it says, and whether the training was started."""
     if tool == "ray-train":
         return started_by_ray(text, folder, 4 * nodes)
-    environment = {
-        "MASTER_ADDR": "x",
-        "SLURM_JOB_NODELIST": "x",
-        "SLURM_JOB_ID": "7",
-        "SLURM_GPUS_ON_NODE": "4",
-    }
-    environment |= {
-        "SLURM_JOB_NUM_NODES": str(nodes),
-        "SKYPILOT_NUM_NODES": str(nodes),
-        "PET_NNODES": str(nodes),
-    }
-    environment |= {"SKYPILOT_NUM_GPUS_PER_NODE": "4", "PET_NPROC_PER_NODE": "4", "SKYPILOT_TASK_ID": "sky_1"}
-    environment |= {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "x"}
+    environment = {"SLURM_JOB_ID": "7", "SKYPILOT_TASK_ID": "sky_1", "SKYPILOT_NODE_RANK": "0"}
+    for value, names in (
+        ("x", "MASTER_ADDR SLURM_JOB_NODELIST SKYPILOT_NODE_IPS"),
+        ("4", "SLURM_GPUS_ON_NODE SKYPILOT_NUM_GPUS_PER_NODE PET_NPROC_PER_NODE"),
+        (str(nodes), "SLURM_JOB_NUM_NODES SKYPILOT_NUM_NODES PET_NNODES"),
+    ):
+        environment |= dict.fromkeys(names.split(), value)
     words = ["bash", "-c", text.replace("\nNODES=2\n", f"\nNODES={nodes}\n")]
     if tool == "skypilot":
         task = yaml.safe_load(text)
@@ -56,9 +50,7 @@ def started(tool, text, folder, nodes):
     (folder / "bin").mkdir(exist_ok=True)
     for name in ("torchrun", "srun", "torchx", "scontrol"):
         stub = folder / "bin" / name
-        stub.write_text(
-            '#!/bin/sh\necho "$0 $@" >> started\n' if name != "scontrol" else "#!/bin/sh\necho x\n"
-        )
+        stub.write_text(f"#!/bin/sh\necho {'x' if name == 'scontrol' else '$0 $@ >> started'}\n")
         stub.chmod(0o755)
     environment["PATH"] = f"{folder / 'bin'}:/usr/bin:/bin"
     (folder / "started").unlink(missing_ok=True)
@@ -110,9 +102,8 @@ def test_a_file_starts_on_the_plans_gpus_and_ends_on_others(tool, tmp_path):
     for nodes in (1, 4):
         code, said, training = started(tool, written(tool), tmp_path, nodes=nodes)
         assert (code, training) == (1, False)
-        assert said == (
-            f"isobatch: planned for 8 GPUs, started on {4 * nodes}; plan anew: {JOB['again']} --gpus {4 * nodes} --to {tool}\n"
-        )
+        again = f"plan anew: {JOB['again']} --gpus {4 * nodes} --to {tool}"
+        assert said == f"isobatch: planned for 8 GPUs, started on {4 * nodes}; {again}\n"
 
 
 @pytest.mark.parametrize("tool", LAUNCHERS)
@@ -123,36 +114,25 @@ def test_an_elastic_job_starts_on_any_gpus(tool, tmp_path):
 
 def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    fields = ["--set", "effective_batch=256", "--set", "lr=0.1", "--set", "duration=9st"]
+    fields = "--set effective_batch=256 --set lr=0.1 --set duration=9st"
     (tmp_path / "job.json").write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "9st"}))
-    (tmp_path / "args.json").write_text(
-        '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}'
-    )
-    to = ["--gpus", "8", "--to", "slurm"]
-    assert main(["plan", "job.json", *to, "-o", "plan.json"]) == 0
-    kept = ["--rule", "sqrt", "--script", "my.py -x"]
-    moved = "isobatch replan plan.json --at-step STEP"
+    arguments = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}
+    (tmp_path / "args.json").write_text(json.dumps(arguments))
+    line = "plan job.json --gpus 8 --to slurm -o plan.json"
+    assert main(line.split()) == 0
+    kept = "--rule sqrt --script 'my.py -x'"
     cases = {
-        ("plan", "job.json", *to): "isobatch plan job.json",
-        ("plan", *fields, *to): f"isobatch plan {' '.join(fields)}",
-        (
-            "plan",
-            "--from",
-            "args.json",
-            "--set",
-            "gpus=8",
-            *to,
-        ): "isobatch plan --from args.json --set gpus=8",
-        ("plan", "--nodes", "2", "job.json", "--to=slurm", "--gpus-per-node=4", *kept): (
-            f"isobatch plan job.json {shlex.join(kept)}"
-        ),
-        ("plan", "plan.json", "--to", "slurm"): moved,
-        ("replan", "plan.json", "--at-step", "4", *to): moved,
+        "plan job.json --gpus 8 --to slurm": "plan job.json",
+        f"plan {fields} --gpus 8 --to slurm": f"plan {fields}",
+        "plan --from args.json --set gpus=8 --gpus 8 --to slurm": "plan --from args.json --set gpus=8",
+        f"plan --nodes 2 job.json --to=slurm --gpus-per-node=4 {kept}": f"plan job.json {kept}",
+        "plan plan.json --to slurm": "replan plan.json --at-step STEP",
+        "replan plan.json --at-step 4 --gpus 8 --to slurm": "replan plan.json --at-step STEP",
     }
-    for words, again in cases.items():
+    for line, again in cases.items():
         capsys.readouterr()
-        assert main([*words]) == 0
-        assert f"; plan anew: {again} --gpus $GPUS --to slurm" in capsys.readouterr().out
+        assert main(shlex.split(line)) == 0
+        assert f"; plan anew: isobatch {again} --gpus $GPUS --to slurm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tool", ["slurm", "torchrun", "torchx", "kubeflow", "ray-train"])

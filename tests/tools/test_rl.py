@@ -9,6 +9,8 @@ from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
+from isobatch.tools.tool import Weight
+from tools.test_reading import written
 
 VERL = """
 B=1024
@@ -18,21 +20,18 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_s
     actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 'trainer.logger=["console","wandb"]' \\
     actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 trainer.total_training_steps=100
 """
-GRPO = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 2,
-    "num_generations": 8,
-    "learning_rate": 1e-6,
-    "max_steps": 100,
-    "beta": 0.1,
-}
+GRPO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 8}
+GRPO |= {"learning_rate": 1e-6, "max_steps": 100, "beta": 0.1}
 
 
 @pytest.fixture
 def script(tmp_path):
-    path = tmp_path / "run.sh"
-    path.write_text(VERL)
-    return path
+    return written(tmp_path, "run.sh", VERL)
+
+
+def stops(examined):
+    """What stops the run."""
+    return [it.what for it in examined.findings if it.weight is Weight.STOPS]
 
 
 def test_verl_is_read_from_hydras_overrides(script):
@@ -85,10 +84,8 @@ def test_doctor_says_at_which_count_verl_stops(script):
     ],
 )  # fmt: skip
 def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus, says):
-    stops = [
-        it.what for it in examine({**GRPO, **beside}, gpus).findings if it.what.startswith("the run stops")
-    ]
-    assert [bool(stops), says is None or says in stops[0]] == [says is not None, True], stops
+    found = stops(examine({**GRPO, **beside}, gpus))
+    assert [bool(found), says is None or says in found[0]] == [says is not None, True], found
 
 
 @pytest.mark.parametrize(
@@ -113,14 +110,11 @@ def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus
 
 
 def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, capsys):
-    path = tmp_path / "grpo.json"
-    path.write_text(json.dumps({**GRPO, "steps_per_generation": 1, "use_vllm": True}))
-    command = ["plan", "--from", str(path), "--set", "gpus=8", "--batch-tolerance", "0.2", "--to", "trl"]
+    path = written(tmp_path, "grpo.json", json.dumps({**GRPO, "steps_per_generation": 1, "use_vllm": True}))
+    command = f"plan --from {path} --set gpus=8 --batch-tolerance 0.2 --to trl".split()
     assert main([*command, "--gpus", "7"]) == 0
-    out, said = capsys.readouterr()
-    assert "\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n" in out, (
-        "112, of 16 a group and rollout"
-    )
+    out, said = capsys.readouterr()  # 112, of 16 a group and rollout
+    assert "\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n" in out
     assert "steps_per_generation: 1\n" in out and "vllm_mode server, the default before TRL 1.0" in said
     assert main([*command, "--gpus", "16"]) == 2
     assert "plan with --accumulation-multiple 2" in capsys.readouterr().err
@@ -142,15 +136,14 @@ def test_completions_of_a_prompt_stay_together():
 
 def test_a_rollout_of_several_steps_follows_the_accumulation():
     found = read_file({**GRPO, "steps_per_generation": 8})
-    assert (
-        "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written" in found.notes
-    )
+    says = "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written"
+    assert says in found.notes
     assert found.multiple == 2, "4 steps make a rollout, and 8 completions a group"
 
 
 def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):
-    path = tmp_path / "grpo.json"
-    path.write_text(json.dumps({**GRPO, "per_device_train_batch_size": 7, "num_generations": 14}))
+    groups = {**GRPO, "per_device_train_batch_size": 7, "num_generations": 14}
+    path = written(tmp_path, "grpo.json", json.dumps(groups))
     line = "counts --set gpus=8 --gpus 1..8 --batch-tolerance 0.1 --json --from"
     assert main([*line.split(), str(path)]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -178,22 +171,19 @@ RLHF_TOKENS = "train_ppo_ray --train_batch_size 128 --use_dynamic_batch --rollou
 )  # fmt: skip
 def test_openrlhfs_batch_is_that_of_all_gpus(tmp_path, flags, fields):
     """Its train_batch_size is not per GPU; an epoch of RL is a pass over the completions of all prompts."""
-    (tmp_path / "train.sh").write_text(f"deepspeed --module openrlhf.cli.{flags}\n")
-    found = read_file(tmp_path / "train.sh")
+    found = read_file(written(tmp_path, "train.sh", f"deepspeed --module openrlhf.cli.{flags}\n"))
     assert found.tool == "openrlhf" and not found.faults
     assert {name: found.fields.get(name) for name in fields} == pytest.approx(fields)
     assert not any("not understood" in note for note in found.notes)
 
 
 def test_doctor_says_where_openrlhf_rounds_a_step_down(tmp_path):
-    (tmp_path / "train.sh").write_text(f"deepspeed --module openrlhf.cli.{RLHF_DOTS}\n")
-    assert examine(tmp_path / "train.sh", 16).healthy
-    first = examine(tmp_path / "train.sh", 24).findings[0]
-    assert first.what == "a step has 960 samples, not 1,024"
-    (tmp_path / "train.sh").write_text(
-        f"deepspeed --module openrlhf.cli.{RLHF_DOTS.replace('size 128', 'size 100')}\n"
-    )
-    assert "a rollout has 800 completions" in examine(tmp_path / "train.sh", 16).findings[0].what
+    text = f"deepspeed --module openrlhf.cli.{RLHF_DOTS}\n"
+    file = written(tmp_path, "train.sh", text)
+    assert examine(file, 16).healthy
+    assert examine(file, 24).findings[0].what == "a step has 960 samples, not 1,024"
+    file.write_text(text.replace("size 128", "size 100"))
+    assert "a rollout has 800 completions" in examine(file, 16).findings[0].what
 
 
 # ---- ms-swift: TRL's names, other defaults, and processes by variables ----
@@ -208,8 +198,7 @@ swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B --tuner_type lora --dataset 
 
 
 def swift(tmp_path, text, name="run.sh"):
-    (tmp_path / name).write_text(text)
-    return read_file(tmp_path / name)
+    return read_file(written(tmp_path, name, text))
 
 
 def test_ms_swifts_script_is_its_own(tmp_path):
@@ -218,9 +207,8 @@ def test_ms_swifts_script_is_its_own(tmp_path):
     want = {"gpus": 8, "batch_per_gpu": 4, "accumulation": 4, "lr": 1e-4}
     want |= {"schedule": "cosine", "weight_decay": 0.1, "betas": (0.9, 0.95)}
     assert {name: found.fields[name] for name in want} == want
-    assert (
-        "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8" in found.notes
-    ), found.notes
+    said = "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8"
+    assert said in found.notes, found.notes
 
 
 def test_ms_swifts_yaml_has_its_processes_under_env(tmp_path):
@@ -238,9 +226,8 @@ def test_what_ms_swift_makes_of_the_processes_is_asked_for(tmp_path):
 
 
 def test_ms_swifts_megatron_is_refused(tmp_path):
-    with pytest.raises(
-        ib.InputError, match="`megatron sft` of ms-swift, whose defaults are not Megatron-LM's"
-    ):
+    says = "`megatron sft` of ms-swift, whose defaults are not Megatron-LM's"
+    with pytest.raises(ib.InputError, match=says):
         swift(tmp_path, "NPROC_PER_NODE=8 megatron sft --micro_batch_size 1 --lr 1e-5 --train_iters 100")
 
 
@@ -253,10 +240,8 @@ def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(
 
 def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
     swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
-    stops = [
-        str(issue) for issue in examine(tmp_path / "run.sh", 3).findings if issue.weight == "Stops the run"
-    ]
-    assert any("no multiple of num_generations 8" in text for text in stops), stops
+    found = stops(examine(tmp_path / "run.sh", 3))
+    assert any("no multiple of num_generations 8" in what for what in found), found
 
 
 @pytest.mark.parametrize(
