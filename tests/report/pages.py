@@ -3,9 +3,13 @@
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 
 import isobatch as ib
 from hostile import HOSTILE
+
+for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
+    pytest.importorskip(package, reason="pages, cells and charts come with the extra 'report'")
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 

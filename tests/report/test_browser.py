@@ -13,10 +13,6 @@ from isobatch.report.page import html
 from isobatch.report.pages import page_of_value
 from report.pages import hostile_fleet, timed_profile, validation, wide_fleet
 
-for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
-    pytest.importorskip(package, reason="pages come with the extra 'report'")
-
-
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 RECIPE = ib.Recipe(

@@ -14,8 +14,6 @@ from isobatch.report.times import knees
 from isobatch.words import figure
 from report.pages import Parsed, columns_of, timed_profile
 
-for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
-    pytest.importorskip(package, reason="pages come with the extra 'report'")
 pa = pytest.importorskip("pyarrow")
 
 

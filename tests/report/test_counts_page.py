@@ -14,9 +14,6 @@ from report.pages import Parsed, columns_of, timed_profile
 from report.test_browser import CHROMIUM, RECIPE, over, run
 from report.test_page import shown
 
-for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
-    pytest.importorskip(package, reason="pages come with the extra 'report'")
-
 
 def plans_in(text):
     """What the page's script reads, its texts in place of their numbers."""

@@ -16,9 +16,6 @@ RECIPE = ib.Recipe.from_gpus(
 )
 
 
-for package in ("altair", "vl_convert", "jinja2"):
-    pytest.importorskip(package, reason="cells and charts come with the extra 'report'")
-
 VALUES = {
     "plan": ib.plan(RECIPE, 32, policy="grow"),
     "never": ib.plan(RECIPE, 7),

@@ -10,8 +10,6 @@ from isobatch.report.fleet_page import fleet_page
 from isobatch.report.table import plans_of, rows_of
 from report.pages import timed_profile
 
-for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
-    pytest.importorskip(package, reason="pages come with the extra 'report'")
 pa = pytest.importorskip("pyarrow")
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

@@ -13,10 +13,6 @@ from isobatch.report.pages import page_of_value, write
 from isobatch.words import figure
 from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, validation, wide_fleet
 
-for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
-    pytest.importorskip(package, reason="pages come with the extra 'report'")
-
-
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="9ep", warmup="1ep"
 )

@@ -8,15 +8,9 @@ import pytest
 import isobatch as ib
 from isobatch.cli import main
 
-FLAT = {
-    "batch_size": 16,
-    "gradient_accumulation_steps": 4,
-    "learning_rate": 3e-3,
-    "weight_decay": 0.1,
-    "epochs": 2,
-    "warmup_steps": 20,
-    "lr_scheduler": "cosine",
-}
+FLAT = {"batch_size": 16, "gradient_accumulation_steps": 4, "learning_rate": 3e-3, "weight_decay": 0.1}
+FLAT |= {"epochs": 2, "warmup_steps": 20, "lr_scheduler": "cosine"}
+TRAINER = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5}
 
 
 def written(folder, settings, name="flat.json"):
@@ -30,14 +24,9 @@ def test_everybodys_names_are_nobodys_file(tmp_path, capsys):
     assert main(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"]) == 2
     said = capsys.readouterr()
     assert not said.out
-    for part in (
-        "--tool",
-        "effective_batch=N   batch_size 16 × gradient_accumulation_steps 4 × the GPUs of that run",
-        "--set lr=0.003 ",
-        "--set duration=2ep ",
-        "--set warmup=20st ",
-        "--set schedule=cosine ",
-    ):
+    product = "effective_batch=N   batch_size 16 × gradient_accumulation_steps 4 × the GPUs of that run"
+    given = [f"--set {it} " for it in ("lr=0.003", "duration=2ep", "warmup=20st", "schedule=cosine")]
+    for part in ("--tool", product, *given):
         assert part in said.err, part
 
 
@@ -62,37 +51,25 @@ def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, capsys):
     given = ["--set", "gpus=1", "--set", "dataset_size=3000"]
     assert main(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *given]) == 0
     said = capsys.readouterr()
-    assert "= 8 samples" in said.out
-    assert (
-        "not understood, may change the batch: batch_size, epochs" in said.err and "read as" not in said.err
-    )
+    assert "= 8 samples" in said.out and "read as" not in said.err
+    assert "not understood, may change the batch: batch_size, epochs" in said.err
 
 
 def test_the_guessed_tool_is_named(tmp_path, capsys):
-    settings = {
-        "per_device_train_batch_size": 4,
-        "learning_rate": 0.1,
-        "max_steps": 10,
-        "gradient_accumulation": 2,
-        "eval_batch_size": 3,
-    }
-    file = written(tmp_path, settings)
+    file = written(tmp_path, {**TRAINER, "gradient_accumulation": 2, "eval_batch_size": 3})
     assert main(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]) == 0
     said = capsys.readouterr().err
     assert f"{file}: read as transformers TrainingArguments" in said
-    assert (
-        "not understood, may change the batch: gradient_accumulation (gradient_accumulation_steps?) (--set"
-        in said
-    )
+    unknown = "gradient_accumulation (gradient_accumulation_steps?)"
+    assert f"not understood, may change the batch: {unknown} (--set" in said
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["plan", "--from"]])
 def test_a_recipe_is_known_as_one(tmp_path, capsys, command):
     file = written(tmp_path, 'effective_batch = 64\nlr = 3e-3\noptimizer = "adamw"\n', "recipe.toml")
     assert main([*command, file, "--gpus", "4"]) == 2
-    assert (
-        f"is a recipe of isobatch, not another tool's file: isobatch plan {file}" in capsys.readouterr().err
-    )
+    says = f"is a recipe of isobatch, not another tool's file: isobatch plan {file}"
+    assert says in capsys.readouterr().err
 
 
 def test_a_plan_is_known_as_one(tmp_path):
@@ -104,10 +81,9 @@ def test_a_plan_is_known_as_one(tmp_path):
 
 def test_a_script_that_only_generates_is_no_training(tmp_path):
     """It has a name of TRL's alone, and none of a Trainer's."""
+    settings = {"num_generations": 4, "pass_rate_min": 0.1, "max_completion_length": 9}
     with pytest.raises(ib.InputError, match="no tool is recognized"):
-        ib.Recipe.read(
-            written(tmp_path, {"num_generations": 4, "pass_rate_min": 0.1, "max_completion_length": 9})
-        )
+        ib.Recipe.read(written(tmp_path, settings))
 
 
 def test_an_empty_file_says_so(tmp_path):
@@ -130,7 +106,7 @@ def test_a_byte_order_mark_is_no_setting(tmp_path, name):
 
 @pytest.mark.parametrize("value", ["0", "-1", "one", "true", "1.5"])
 def test_gpus_that_are_no_number_are_named(tmp_path, capsys, value):
-    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    file = written(tmp_path, TRAINER)
     for command in (["plan", "--from", file], ["doctor", file]):
         assert main([*command, "--gpus", "8", "--set", f"gpus={value}"]) == 2
         said = capsys.readouterr().err
@@ -139,7 +115,7 @@ def test_gpus_that_are_no_number_are_named(tmp_path, capsys, value):
 
 @pytest.mark.parametrize("value", ["1", 1.5, True, 0, -1, [8]])
 def test_gpus_that_are_no_number_are_named_in_python(tmp_path, value):
-    file = written(tmp_path, {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 5})
+    file = written(tmp_path, TRAINER)
     with pytest.raises(ib.InputError, match=r"gpus must be a whole number from 1, got") as caught:
         ib.Recipe.read(file, gpus=value)
     assert caught.value.field == "gpus"
@@ -147,6 +123,5 @@ def test_gpus_that_are_no_number_are_named_in_python(tmp_path, value):
 
 
 def test_a_files_own_zero_is_named_as_there(tmp_path):
-    settings = {"per_device_train_batch_size": 0, "learning_rate": 2e-5, "max_steps": 5}
     with pytest.raises(ib.InputError, match="per_device_train_batch_size must be a whole number from 1"):
-        ib.Recipe.read(written(tmp_path, settings), gpus=1)
+        ib.Recipe.read(written(tmp_path, {**TRAINER, "per_device_train_batch_size": 0}), gpus=1)

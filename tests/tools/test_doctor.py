@@ -11,18 +11,10 @@ from isobatch.tools.detect import reader, readers
 from isobatch.tools.page import Reading
 from isobatch.tools.tool import Case, Weight
 from tools.test_reading import PUBLISHED, written
+from tools.test_rl import stops
 
-CLEAN = {
-    "per_device_train_batch_size": 8,
-    "learning_rate": 2e-5,
-    "max_steps": 100,
-    "max_grad_norm": 1.0,
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 10,
-    "gradient_accumulation_steps": 1,
-}
-
-
+CLEAN = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}
+CLEAN |= {"lr_scheduler_type": "linear", "warmup_steps": 10, "gradient_accumulation_steps": 1}
 MULTIPLIED = "transformers 5 multiplies the gradient of BERT, T5, BART and other models whose loss ignores num_items_in_batch by {}"
 COMPOSER = """\
 global_train_batch_size: {batch}
@@ -179,10 +171,8 @@ def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path
     )
     stopped = found(tmp_path, settings, 15, name="a.toml", tuned_gpus=16)
     assert stopped.batch == 1024
-    assert [finding.what.partition(":")[0] for finding in stopped.findings] == [
-        "the run stops",
-        "the warmup is one step ahead",
-    ]
+    whats = [finding.what.partition(":")[0] for finding in stopped.findings]
+    assert whats == ["the run stops", "the warmup is one step ahead"]
     fewer = found(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
     assert "a step has 1,024 samples = 2 × 64 × 8 replicas." in fewer.text
 
@@ -228,25 +218,18 @@ def test_no_finding_names_a_field_of_ours(source, tmp_path, tuned):
     """Whatever a file leaves out: its readers look for the line to change in their own file."""
     name, text, given, _ = PUBLISHED[source]
     own = {key: value for key, value in given.items() if key != "gpus"}
+    own |= {"tuned_gpus": tuned} if tuned else {}
     for gpus in (1, 8, 64):
-        diagnosis = examine(
-            written(tmp_path, name, text), gpus, **own, **({"tuned_gpus": tuned} if tuned else {})
-        )
+        diagnosis = found(tmp_path, text, gpus, name, **own)
         for finding in diagnosis.findings:
             for word in _INTERNAL:
                 assert word not in f" {finding.what} {finding.cause} {finding.change}", (word, str(finding))
 
 
 def test_deepspeeds_own_names(tmp_path):
-    settings = {
-        "train_micro_batch_size_per_gpu": 16,
-        "gradient_accumulation_steps": 4,
-        "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}},
-        "scheduler": {
-            "type": "WarmupCosineLR",
-            "params": {"total_num_steps": 94, "warmup_num_steps": 20, "warmup_type": "linear"},
-        },
-    }
+    params = {"total_num_steps": 94, "warmup_num_steps": 20, "warmup_type": "linear"}
+    settings = {"train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 4}
+    settings |= {"optimizer": DS["optimizer"], "scheduler": {"type": "WarmupCosineLR", "params": params}}
     first, *_ = found(tmp_path, settings, 8, tuned_gpus=1).findings
     assert first.change == "train_micro_batch_size_per_gpu: 8; gradient_accumulation_steps: 1"
     (late,) = found(tmp_path, settings, 8).findings
@@ -254,7 +237,6 @@ def test_deepspeeds_own_names(tmp_path):
 
 
 def test_every_tool_has_names_for_what_doctor_writes():
-
     fields = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch", "lr", "duration", "warmup")
     for tool in readers():
         case = Case(reader(tool), Reading(tool, "", "", {}), {}, 8, None, None, None)
@@ -276,12 +258,7 @@ DS = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
     "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 1000, "warmup_num_steps": 10, "warmup_type": "linear"}},
 }  # fmt: skip
-HF = {
-    "per_device_train_batch_size": 8,
-    "learning_rate": 2e-5,
-    "num_train_epochs": 3,
-    "lr_scheduler_type": "cosine",
-}
+HF = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "lr_scheduler_type": "cosine"}  # fmt: skip
 BEST = {**HF, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 50}
 RUN = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4"
 HEALTHY = {
@@ -306,9 +283,8 @@ HEALTHY = {
 def test_a_healthy_file_passes(tmp_path, capsys, name):
     settings = HEALTHY[name]
     path = written(tmp_path, name, settings if isinstance(settings, str) else json.dumps(settings))
-    assert main(["doctor", str(path), "--gpus", "8", "--set", "dataset_size=52000"]) == 0, (
-        capsys.readouterr().out
-    )
+    code = main(["doctor", str(path), "--gpus", "8", "--set", "dataset_size=52000"])
+    assert code == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -353,9 +329,8 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 --global-batch-size"
     for batch, change in ((960, "--rampup-batch-size 48 48 900"), (1000, "isobatch plan --from writes")):
-        (stopped,) = [
-            it for it in found(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings if "ramp's" in it.what
-        ]
+        findings = found(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings
+        (stopped,) = [it for it in findings if "ramp's" in it.what]
         assert stopped.change.startswith(change)
     shrunk = found(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
     assert "only if the batch is to move" in shrunk.change
@@ -372,12 +347,8 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     ],
 )  # fmt: skip
 def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, settings, gpus, what):
-    stops = [
-        it.what
-        for it in found(tmp_path, settings, gpus, tool="deepspeed").findings
-        if it.weight is Weight.STOPS
-    ]
-    assert stops == ([] if what is None else [f"DeepSpeed stops: {what} replicas"])
+    said = [] if what is None else [f"DeepSpeed stops: {what} replicas"]
+    assert stops(found(tmp_path, settings, gpus, tool="deepspeed")) == said
 
 
 MMENGINE = """
@@ -398,11 +369,8 @@ def test_mmengines_iterations_and_base_batch_count_no_accumulation(tmp_path):
     assert found(tmp_path, MMENGINE, 8, name="m.py").healthy
     (finding,) = [it for it in found(tmp_path, MMENGINE, 16, name="m.py").findings if "auto-scale" in it.what]
     assert finding.what == "the learning rate is 0.0001, and 0.0002 with --auto-scale-lr"
-    for old, new, field in (
-        ("8000", "8002", "duration"),
-        ("7000", "7001", "schedule"),
-        ("end=400", "end=402", "schedule"),
-    ):
+    halves = (("8000", "8002", "duration"), ("7000", "7001", "schedule"), ("end=400", "end=402", "schedule"))
+    for old, new, field in halves:
         with pytest.raises(ib.InputError, match=f"accumulative_counts.*give {field} a value"):
             ib.Recipe.read(written(tmp_path, "n.py", MMENGINE.replace(old, new)))
 
@@ -418,19 +386,17 @@ def test_a_lightning_script_is_no_cli(tmp_path):
 
 
 def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
-    script = "from transformers import TrainingArguments\\nargs = TrainingArguments('o', per_device_train_batch_size=4, {}learning_rate=1e-5)"
-    known = script.replace("\\n", "\n").format("gradient_accumulation_steps=2, ")
+    script = "from transformers import TrainingArguments\nargs = TrainingArguments('o', per_device_train_batch_size=4, {}learning_rate=1e-5)"
+    known = script.format("gradient_accumulation_steps=2, ")
     assert found(tmp_path, known, 8, name="t.py").batch == 64
-    open_one = script.replace("\\n", "\n").format("gradient_accumulation_steps=int(N), ")
+    open_one = script.format("gradient_accumulation_steps=int(N), ")
     diagnosis = found(tmp_path, open_one, 8, name="u.py", tuned_gpus=8)
     assert diagnosis.batch is None and "give accumulation a value" in diagnosis.text
     assert found(tmp_path, open_one, 8, name="u.py", accumulation=2).batch == 64
 
 
 def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
-    stops = [
-        it.what for it in found(tmp_path, MEGATRON, 7, name="a.sh").findings if it.weight is Weight.STOPS
-    ]
-    assert stops == ["the run stops: 64 samples are no multiple of 2 × 7 replicas"]
-    lowered = found(tmp_path, f"{MEGATRON} --decrease-batch-size-if-needed", 7, name="b.sh")
-    assert all(it.weight is not Weight.STOPS for it in lowered.findings)
+    said = "the run stops: 64 samples are no multiple of 2 × 7 replicas"
+    assert stops(found(tmp_path, MEGATRON, 7, name="a.sh")) == [said]
+    lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
+    assert stops(found(tmp_path, lowered, 7, name="b.sh")) == []

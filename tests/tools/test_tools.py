@@ -11,18 +11,11 @@ import isobatch as ib
 from isobatch.tools.detect import TOOLS, detect, reader, readers, tool_of
 from isobatch.tools.export import export
 from isobatch.tools.sheet import Job, parts
+from tools.test_reading import put
 
 ROOT = Path(__file__).parent.parent.parent
 WRITERS = {name: tool_of(name) for name in TOOLS if tool_of(name).writer}
-BASE = {
-    "effective_batch": 256,
-    "gpus": 8,
-    "micro_batch": 8,
-    "lr": 1e-3,
-    "duration": "1000st",
-    "warmup": "30st",
-    "schedule": "cosine",
-}
+BASE = {"effective_batch": 256, "gpus": 8, "micro_batch": 8, "lr": 1e-3, "duration": "1000st", "warmup": "30st", "schedule": "cosine"}  # fmt: skip
 RAMP = {"convention": "megatron", "duration": "256000sp", "warmup": None}
 
 
@@ -43,11 +36,11 @@ def made(fields=None, how=None):
 def warmed(start):
     grown = made({"optimizer": "sgd"}, {"policy": "grow", "rule": "linear"})
     end = grown.warmup_steps
-    return Instead(
-        grown,
-        warmup_lr=start,
-        lr_at=lambda step: grown.lr_at(step) if step >= end else start + (grown.lr - start) * step / end,
-    )
+
+    def lr_at(step):
+        return grown.lr_at(step) if step >= end else start + (grown.lr - start) * step / end
+
+    return Instead(grown, warmup_lr=start, lr_at=lr_at)
 
 
 # Each part of a plan with two plans that differ in nothing else.
@@ -90,27 +83,17 @@ OF_LAUNCHERS = ("elastic", "again")
 # Fields of a recipe that are no setting of a training script: how the plan was found, what it was tuned on, what it is forecast to
 # take.
 FOUND_BY = "adapter batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
-AS_PARTS = {
-    "betas": "beta1",
-    "duration": "total_steps",
-    "warmup": "warmup_steps",
-    "eval_every": "eval_steps",
-    "save_every": "save_steps",
-    "log_every": "log_steps",
-}
+AS_PARTS = {"betas": "beta1", "duration": "total_steps", "warmup": "warmup_steps"}
+AS_PARTS |= {f"{name}_every": f"{name}_steps" for name in ("eval", "save", "log")}
 
 
 def test_no_part_of_a_plan_is_without_its_change():
     recipe = {AS_PARTS.get(name, name) for name in ib.Recipe.__struct_fields__}
-    for where, names, others in (
-        ("CHANGES", parts(made()), ""),
-        ("CHANGES or FOUND_BY", recipe, FOUND_BY),
-    ):
+    for where, names, others in (("CHANGES", parts(made()), ""), ("CHANGES or FOUND_BY", recipe, FOUND_BY)):
         lacks = sorted(set(names) - {*CHANGES, *others.split()})
         assert not lacks, f"{where} in tests/tools/test_tools.py lacks {', '.join(lacks)}"
-    fields = {field.name for field in dataclasses.fields(Job)} - {
-        "own"
-    }  # of one tool's file, which a plan does not know
+    # A plan does not know `own`, of one tool's file.
+    fields = {field.name for field in dataclasses.fields(Job)} - {"own"}
     assert fields == set(JOBS), "JOBS lacks a field of Job"
 
 
@@ -190,12 +173,10 @@ def test_every_file_of_a_tool_is_in_the_list():
 def test_the_documents_have_a_row_for_each():
     """With the versions that are read, else written."""
     text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
-    rows = {
-        name.replace("-", "_"): row for name, row in re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
-    }
-    assert rows.keys() == TOOLS.keys(), (
-        f"the rows of docs/tools.md and TOOLS differ in {rows.keys() ^ TOOLS.keys()}"
-    )
+    found = re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
+    rows = {name.replace("-", "_"): row for name, row in found}
+    differ = rows.keys() ^ TOOLS.keys()
+    assert not differ, f"the rows of docs/tools.md and TOOLS differ in {differ}"
     for name, row in rows.items():
         tool = tool_of(name)
         first = (tool.reader or tool.writer).versions.split(" to ")[0]
@@ -208,12 +189,7 @@ def test_a_tool_is_known_by_its_own_keys():
         keys = [*TOOLS[name].own.split(), *(TOOLS[extends].own.split() if extends else ())]
         settings = {}
         for key in keys:
-            *path, last = key.split(".")
-            table = settings
-            for part in path:
-                table = table.setdefault(part, {})
-            if isinstance(table, dict):
-                table[last] = 1
+            put(settings, key, 1)
         assert detect(settings, "a.yaml") == name
     with pytest.raises(ib.InputError, match="did you mean 'axolotl'"):
         reader("axolotle")

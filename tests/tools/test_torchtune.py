@@ -8,6 +8,8 @@ import isobatch as ib
 from isobatch.doctor import examine
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
+from tools.test_reading import written
+from tools.test_rl import stops
 
 COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 LORA = f"""\
@@ -39,17 +41,13 @@ optimizer: {_component_: bitsandbytes.optim.PagedAdamW, lr: 3e-6}
 FULL = {
     "optimizer": {"_component_": "torch.optim.AdamW", "lr": 2e-5},
     "model": {"_component_": "torchtune.models.llama3_1.llama3_1_8b"},
-    "batch_size": 2,
-    "epochs": 3,
-    "max_steps_per_epoch": 100,
 }
+FULL |= {"batch_size": 2, "epochs": 3, "max_steps_per_epoch": 100}
 
 
 @pytest.fixture
 def lora(tmp_path):
-    path = tmp_path / "lora.yaml"
-    path.write_text(LORA)
-    return path
+    return written(tmp_path, "lora.yaml", LORA)
 
 
 def torchtunes_rate(step, warmup, total, peak):
@@ -140,5 +138,5 @@ def test_an_optimizer_in_the_backward_pass_is_not_written_with_an_accumulation()
     ],
 )  # fmt: skip
 def test_doctor_names_what_stops_torchtune(beside, says):
-    stops = [it.what for it in examine({**FULL, **beside}, 8).findings if it.weight == "Stops the run"]
-    assert [bool(stops), says is None or says in stops[0]] == [says is not None, True], stops
+    found = stops(examine({**FULL, **beside}, 8))
+    assert [bool(found), says is None or says in found[0]] == [says is not None, True], found
