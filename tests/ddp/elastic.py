@@ -148,6 +148,7 @@ def train(
             break
     own = net.state_dict(), optimizer.state_dict()
     parts = whole.get_state_dict(net, optimizer, options=WHOLE) if sharded else own
+    run._loop.free()  # A loader's workers end here: the garbage collector would wait for them in some later test.
     return {"model": parts[0], "optimizer": parts[1], "run": run.state_dict()}, seen
 
 

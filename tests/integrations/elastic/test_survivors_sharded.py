@@ -190,7 +190,7 @@ def replicas(store):
     made = []
 
     def member(name):
-        options = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 5.0, "timeout": 8.0}
+        options = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 2.0, "timeout": 8.0}
         made.append(Membership(Store(store, 5.0), name, **options))
         return made[-1]
 
@@ -248,7 +248,7 @@ def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
     _, form, (zero, one, two, three) = replicas
     two.leave()
     found, threads = form([zero, three], 7)
-    threads[0].join(7)  # The lease is 5 s.
+    threads[0].join(3)  # The lease is 2 s.
     assert not found
     woken, woken_threads = form([one], 7)
     threads[0].join(20)
