@@ -36,17 +36,24 @@ def with_tests():
     return os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 
 
-def run(command, cwd, seconds=240, **env):
+def start(command, cwd, **env):
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
     environment |= {"PYTHONPATH": with_tests(), "PYTHONWARNINGS": "default", **env}
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([str(word) for word in command], cwd=cwd, env=environment, **pipes)
+
+
+def end(process, seconds=240):
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run(command, cwd, seconds=240, **env):
+    return end(start(command, cwd, **env), seconds)
 
 
 def proofs(file):
@@ -139,13 +146,43 @@ def test_what_is_there_is_not_looked_through_for_a_while():
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.parametrize("start", [COMMAND, [*TORCHRUN, "-m", "isobatch.validate"]], ids=["fork", "torchrun"])
-def test_a_killed_rank_is_named(plan, tmp_path, start):
-    """With what was proven before; torchrun ends rank 0 with SIGTERM as soon as it sees that another is gone."""
-    words = [plan, "--quick", "--workload", "ddp.workloads:dies_on_rank_1", "--output", "report.json"]
-    done = run([*start, *words], tmp_path, OMP_NUM_THREADS="1")
+def lose(folder, workload, launcher=COMMAND, options=(), **env):
+    """Starts a run that loses a rank."""
+    folder.mkdir()
+    loop_of(effective_batch=32).save(folder / "plan.json")
+    words = ["plan.json", "--quick", "--workload", f"ddp.workloads:{workload}", "-o", "report.json", *options]
+    return folder, start([*launcher, *words], folder, OMP_NUM_THREADS="1", **env)
+
+
+def hang(folder, place, rank, **env):
+    return lose(folder, f"hangs_{place}", options=["--phase-seconds", "6"], HANGS=str(rank), **env)
+
+
+def proofs_of(lost):
+    folder, process = lost
+    done = end(process)
     assert done.returncode == 1, done.stdout + done.stderr
-    found = proofs(tmp_path / "report.json")
+    return proofs(folder / "report.json")
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory):
+    """The proofs of runs that lose a rank, which are made together: most of their time they wait."""
+    folder, torchrun = tmp_path_factory.mktemp("lost"), [*TORCHRUN, "-m", "isobatch.validate"]
+    started = {
+        "loss": hang(folder / "loss", "in_the_loss", 1),
+        "loader": hang(folder / "loader", "in_the_loader", 0),
+        "fork": lose(folder / "fork", "dies_on_rank_1"),
+        "torchrun": lose(folder / "torchrun", "dies_on_rank_1", torchrun),
+        "at once": lose(folder / "at once", "dies_at_once", options=["--nproc-per-node", "1"]),
+    }
+    return {name: proofs_of(one) for name, one in started.items()}
+
+
+@pytest.mark.parametrize("launcher", ["fork", "torchrun"])
+def test_a_killed_rank_is_named(lost, launcher):
+    """With what was proven before; torchrun ends rank 0 with SIGTERM as soon as it sees that another is gone."""
+    found = lost[launcher]
     text = found["ranks_alive"]["text"]
     assert f"rank 1 (host {socket.gethostname()})" in text and "in phase" in text
     assert "rank 0" not in text
@@ -153,11 +190,11 @@ def test_a_killed_rank_is_named(plan, tmp_path, start):
     assert found["world"]["verdict"] == "pass"
 
 
-def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(plan, tmp_path):
-    words = [plan, "--nproc-per-node", "1", "--workload", "ddp.workloads:dies_at_once", "-o", "report.json"]
-    assert run([*COMMAND, *words], tmp_path).returncode == 1
-    text = proofs(tmp_path / "report.json")["ranks_alive"]["text"]
-    assert text == f"rank 0 (host {socket.gethostname()}) died with signal SIGKILL"
+def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(lost):
+    assert (
+        lost["at once"]["ranks_alive"]["text"]
+        == f"rank 0 (host {socket.gethostname()}) died with signal SIGKILL"
+    )
 
 
 @pytest.mark.parametrize(
@@ -276,54 +313,37 @@ def test_a_host_that_never_comes_is_said(plan, tmp_path):
     assert (done.returncode, "no answer at 127.0.0.1:9" in done.stderr) == (2, True)
 
 
-def hang(plan, tmp_path, workload, **env):
-    words = [
-        "--quick",
-        "--workload",
-        f"ddp.workloads:{workload}",
-        "-o",
-        "report.json",
-        "--phase-seconds",
-        "6",
-    ]
-    done = run([*COMMAND, plan, *words], tmp_path, OMP_NUM_THREADS="1", **env)
-    assert done.returncode == 1, done.stdout + done.stderr
-    return proofs(tmp_path / "report.json")["ranks_alive"]
-
-
-@pytest.mark.parametrize(
-    ("place", "rank"),
-    [
-        ("loss", 1),
-        ("loader", 0),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("loss", 0), ("loader", 1), ("optimizer", 0), ("optimizer", 1))
-        ),
-    ],
-)
-def test_a_rank_that_hangs_is_named(plan, tmp_path, place, rank):
-    """And never the one that waits for it."""
-    proof = hang(plan, tmp_path, f"hangs_in_the_{place}", HANGS=str(rank))
-    assert re.search(
-        rf"the others wait for rank {rank} \(host .*\), in _hang \(workloads.py:\d+\)", proof["text"]
-    )
+def is_waited_for(proof, rank):
+    """Whether a rank is named, and never the one that waits for it."""
+    text = rf"the others wait for rank {rank} \(host .*\), in _hang \(workloads.py:\d+\)"
+    assert re.search(text, proof["text"])
     assert f"rank {1 - rank}" not in proof["text"]
-    assert proof["diagnosis"]["causes"] == [Cause.RANK_FAILED]
+    return proof["diagnosis"]["causes"] == [Cause.RANK_FAILED]
+
+
+@pytest.mark.parametrize(("place", "rank"), [("loss", 1), ("loader", 0)])
+def test_a_rank_that_hangs_is_named(lost, place, rank):
+    assert is_waited_for(lost[place]["ranks_alive"], rank)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "rank"), [("loss", 0), ("loader", 1), ("optimizer", 0), ("optimizer", 1)])
+def test_a_rank_that_hangs_anywhere_is_named(tmp_path, place, rank):
+    assert is_waited_for(proofs_of(hang(tmp_path / "run", f"in_the_{place}", rank))["ranks_alive"], rank)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_threads_all_stop_is_named(plan, tmp_path, rank):
-    proof = hang(plan, tmp_path, "hangs_in_the_loss", HANGS=str(rank), HANGS_LOCKED="1")
+def test_a_rank_whose_threads_all_stop_is_named(tmp_path, rank):
+    proof = proofs_of(hang(tmp_path / "run", "in_the_loss", rank, HANGS_LOCKED="1"))["ranks_alive"]
     assert f"rank {rank} (host" in proof["text"] and "no longer answers" in proof["text"]
     assert f"rank {1 - rank}" not in proof["text"]
     assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
 
 
 @pytest.mark.slow
-def test_none_is_named_where_none_is_behind(plan, tmp_path):
-    text = hang(plan, tmp_path, "hangs_together")["text"]
+def test_none_is_named_where_none_is_behind(tmp_path):
+    text = proofs_of(hang(tmp_path / "run", "together", 1))["ranks_alive"]["text"]
     assert re.search(r"collectives, so that none can be named; rank 0 \(host .*, rank 1 \(host", text)
 
 

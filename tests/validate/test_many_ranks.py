@@ -87,11 +87,13 @@ import os, sys
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "16", "GLOO_SOCKET_IFNAME": "lo"}
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import group
+worlds = []
 for port, most_meshed in zip(sys.argv[1::2], sys.argv[2::2]):
     if (world := os.fork()) == 0:
         break
-    os.waitpid(world, 0)
+    worlds.append(world)
 else:
+    [os.waitpid(world, 0) for world in worlds]
     sys.exit()
 os.environ["MASTER_PORT"], group.MAX_MESH = port, int(most_meshed)
 children = []
@@ -111,7 +113,7 @@ found = here.gather(sum("socket:" in file for file in files))
 here.close()
 if rank == 0:
     [os.waitpid(child, 0) for child in children]
-    print(max(found[1:]), flush=True)
+    print(most_meshed, max(found[1:]), flush=True)
 os._exit(0)
 """
 
@@ -124,9 +126,9 @@ def sockets(*most_meshed):
             words += [str(free.getsockname()[1]), str(most)]
     env = {name: value for name, value in os.environ.items() if name != "TORCH_GLOO_LAZY_INIT"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=200)
-    found = [int(line) for line in done.stdout.split()]
-    assert len(found) == len(most_meshed), done.stderr
-    return found
+    found = dict(map(int, line.split()) for line in done.stdout.splitlines())
+    assert found.keys() == {*most_meshed}, done.stderr
+    return [found[most] for most in most_meshed]
 
 
 def test_many_ranks_do_not_connect_each_to_each_other():
