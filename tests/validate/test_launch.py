@@ -200,7 +200,6 @@ def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(lost
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan.json", "--workload", "no.such:thing"], "no.such:thing"),
         (["plan.json", "--workload", "ddp.workloads:raises"], "ValueError: no data at /data"),
         (["plan.json", "--fail", "-1"], "fail"),
     ],

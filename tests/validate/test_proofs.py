@@ -258,6 +258,7 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):
         ("ddp.workloads:nan_everywhere", "the loss is not finite on any rank"),
         ("ddp.workloads:unused_parameters", "the loss does not use spare, and DDP waits"),
         ("os:system", "system must be a function without arguments, got one that needs command"),
+        ("no.such:thing", "no.such:thing"),
         ("os:name", "workload must be a function without arguments, got 'os:name'"),
     ],
 )
