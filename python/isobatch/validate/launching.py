@@ -25,25 +25,8 @@ from isobatch.validate.ranks import network
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 
 RENDEZVOUS_SECONDS = 30.0
-REFUSED = "refused.pickle"
-
-
-def refuse(folder: str, error: InputError) -> None:
-    """Leaves a rank's InputError in the folder that it shares with who started it; the first one stays."""
-    if not (Path(folder) / REFUSED).exists():
-        write_whole(Path(folder) / REFUSED, pickle.dumps((error.message, error.field, error.file)))
-
-
-def raise_refusal(folder: str) -> None:
-    """Raises the InputError that a rank has left, if any.
-
-    Raises:
-        InputError: a rank has left one.
-    """
-    refused = Path(folder) / REFUSED
-    if refused.exists():
-        message, field, file = pickle.loads(refused.read_bytes())
-        raise InputError(message, field=field, file=file)
+REPORT, REFUSED = "report.json", "refused.pickle"
+"""Files of the folder that ranks share with who started them."""
 
 
 @contextmanager
@@ -58,14 +41,14 @@ def gc_frozen() -> Iterator[None]:
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> None:
-    """Runs one rank. The text of an InputError goes into the folder, since a traceback would hide it."""
+    """Runs one rank. The first InputError goes into the folder, since a traceback would hide it."""
     import torch
 
     from isobatch.validate.worker import run
 
     if factory is not None:
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
-    path = Path(folder) / "report.json"
+    path, refused = Path(folder) / REPORT, Path(folder) / REFUSED
     try:
         with gc_frozen():
             report = run(
@@ -74,7 +57,8 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
-        refuse(folder, error)
+        if not refused.exists():
+            write_whole(refused, pickle.dumps(error))
 
 
 def launch(
@@ -124,10 +108,11 @@ def launch(
         fork = True if factory is not None else None if _fork else False
         hosts = nnodes, node_rank, rendezvous
         lost = start_ranks(work, (plan.to_json(), options, folder, factory), nproc_per_node, hosts, fork=fork)
-        path = Path(folder) / "report.json"
+        path, refused = Path(folder) / REPORT, Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
-        raise_refusal(folder)
+        if refused.exists():
+            raise pickle.loads(refused.read_bytes())
         # A rank died before rank 0 could write anything.
         text = lost or "no rank reported anything"
         draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, Cause.DEAD_RANK.likely()))
@@ -228,17 +213,14 @@ def start_ranks(
         elastic_launch(config, entry)(*args)
     except ChildFailedError as error:
         # Which ones died by themselves; the agent ends the others with SIGTERM.
-        failures = {
-            rank: failure
-            for rank, failure in error.failures.items()
-            if not (failure.exitcode == -15 and len(error.failures) > 1)
+        codes = {
+            rank: failure.exitcode
+            for rank, failure in sorted(error.failures.items())
+            if failure.exitcode != -signal.SIGTERM or len(error.failures) == 1
         }
         return "; ".join(
-            f"rank {rank} (host {socket.gethostname()}) died with {_how(failure.exitcode)}"
-            for rank, failure in sorted(failures.items())
+            f"rank {rank} (host {socket.gethostname()}) died with "
+            + (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+            for rank, code in codes.items()
         )
     return None
-
-
-def _how(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -95,30 +95,18 @@ class Training:
         """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's. The wrapper before
         it is freed first."""
         self._wrapper.clear()
+        given: dict[str, Any] = {
+            "device_ids": [self.group.device] if self.group.device.type == "cuda" else None
+        }
         # An explicit 25 MiB is not the default: it loses the small first bucket.
-        cap: dict[str, Any] = (
-            {}
-            if self.plan.recipe.bucket_cap_mb is None
-            else {"bucket_cap_mb": self.plan.recipe.bucket_cap_mb}
-        )
-        devices = [self.group.device] if self.group.device.type == "cuda" else None
-        ddp = DistributedDataParallel(
-            self.model, **{"device_ids": devices, **cap, **(self.workload.ddp or {})}
-        )
+        if self.plan.recipe.bucket_cap_mb is not None:
+            given["bucket_cap_mb"] = self.plan.recipe.bucket_cap_mb
+        ddp = DistributedDataParallel(self.model, **{**given, **(self.workload.ddp or {})})
         if hook is not None:
             # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
             ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
         self._wrapper.ddp = ddp
         self._wrapper.forward = cast(nn.Module, torch.compile(ddp)) if self.options.compile else ddp
-
-    @contextlib.contextmanager
-    def unwrapped(self) -> Iterator[None]:
-        """Frees the wrapper and its buckets for a while, to make room."""
-        self._wrapper.clear()
-        try:
-            yield
-        finally:
-            self.rewrap(self.hook)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Makes the workload's optimizer over a model's parameters."""
@@ -149,9 +137,9 @@ class Training:
 
         return mapped(batch, formatted) if self.options.channels_last else batch
 
-    def micro_batches(self, seed: int, rank: int | None = None) -> Iterator[Any]:
-        """Yields the micro-batches of one step of a rank, each made when it is asked for: a training has but one or two on its device."""
-        rank = self.group.rank if rank is None else rank
+    def micro_batches(self, seed: int) -> Iterator[Any]:
+        """Yields the micro-batches of one step of this rank, each made when it is asked for: a training has but one or two on its device."""
+        rank = self.group.rank
         return (self.samples(n, seed, rank, index) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
@@ -231,6 +219,17 @@ class Training:
         """Runs forward and backward by this rank alone, past DDP."""
         (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
 
+    def lone_seconds(self, n: int, seed: int, dtype: torch.dtype | None) -> float:
+        """Times forward and backward of one micro-batch of `n` samples by this rank alone: the second time, since the first also sets
+        things up."""
+        for _ in range(2):
+            self.group.sync()
+            begun = time.perf_counter()
+            self.lone_backward(self.samples(n, seed, self.group.rank, 0), 1.0, dtype)
+            self.group.sync()
+            took = time.perf_counter() - begun
+        return took
+
     def lone_step(self, n: int) -> None:
         """Takes a step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
         optimizer, scaler = self.still_optimizer(), self.scaler()
@@ -253,21 +252,12 @@ class Training:
         copy_from_first(self.group, kept)
 
     def micro_batch_seconds(self) -> float:
-        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format: the second time, since the first also sets
-        things up. The same on all ranks."""
-        group, took = self.group, 0.0
+        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format. The same on all ranks."""
         self.model.train()  # as the training does it, which was seen to fit
         with self.weights_kept():
-            for _ in range(2 if group.rank == 0 else 0):
-                group.sync()
-                begun = time.perf_counter()
-                batch = self.samples(self.micro_batch, 0, 0, 0)
-                self.lone_backward(batch, 1.0, self.dtype)
-                del batch
-                group.sync()
-                took = time.perf_counter() - begun
+            took = self.lone_seconds(self.micro_batch, 0, self.dtype) if self.group.rank == 0 else 0.0
             self.model.zero_grad(set_to_none=True)
-        return cast(float, group.from_first(took))
+        return cast(float, self.group.from_first(took))
 
     def bucket_bytes(self) -> list[int]:
         """Returns the sizes of DDP's buckets, which it settles after the first step."""

@@ -90,7 +90,9 @@ def run(
     draft.phase_seconds = group.pulse.phase_seconds
 
     def lost(text: str) -> None:
-        draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, _cause(text).likely()))
+        cause = Cause.DEAD_RANK if DEAD in text else Cause.RANK_FAILED
+        cause = Cause.OUT_OF_MEMORY if "out of memory" in text else cause
+        draft.add(judge_claim("ranks_alive", Verdict.FAIL, text, cause.likely()))
         if publish is not None:
             publish(draft.report())
 
@@ -98,7 +100,7 @@ def run(
     try:
         with _sigterm_as_exception():
             try:
-                _prove_or_report(Trial(plan, options, work, group, draft), draft)
+                _prove(Trial(plan, options, work, group, draft), draft)
             except SignalException:
                 # Who started the ranks ends them all because one is gone: stay alive until rank 0 sees which.
                 group.pulse.linger()
@@ -111,12 +113,6 @@ def run(
     if group.rank == 0 and publish is not None:
         publish(report)
     return report
-
-
-def _cause(text: str) -> Cause:
-    if "out of memory" in text:
-        return Cause.OUT_OF_MEMORY
-    return Cause.DEAD_RANK if DEAD in text else Cause.RANK_FAILED
 
 
 @contextlib.contextmanager
@@ -138,34 +134,30 @@ def _sigterm_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def _prove_or_report(trial: Trial, draft: Draft) -> None:
-    """Proves all claims; an error of this rank goes to rank 0."""
-    tf32 = trial.plan.recipe.precision == "tf32"
+def _prove(trial: Trial, draft: Draft) -> None:
+    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0. The claims of the hosts come before the
+    training's own connections are made."""
+    tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
+    connected = False
     try:
         with float32_as("tf32") if tf32 else contextlib.nullcontext():
-            _prove(trial, draft)
+            for claim in CLAIMS:
+                if not claim.wanted(trial.options):
+                    continue
+                if claim.connected and not connected:
+                    with pulse.phase("connect"):
+                        trial.group.connect()
+                    connected = True
+                with pulse.phase(claim.phase):
+                    trial.group.allow(trial.allowance_seconds)
+                    found = claim.prove(trial)
+                    draft.add(*found)
+                if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
+                    return
     except (InputError, SignalException):
         raise
     except Exception as error:
         traceback.print_exc()
         line = first_line(error)
-        trial.group.pulse.fail(f"out of memory: {line}" if out_of_memory(error) else line)
+        pulse.fail(f"out of memory: {line}" if out_of_memory(error) else line)
         raise
-
-
-def _prove(trial: Trial, draft: Draft) -> None:
-    """Proves all claims in turn, until a decisive one fails. Those of the hosts come before the training's own connections are made."""
-    connected = False
-    for claim in CLAIMS:
-        if not claim.wanted(trial.options):
-            continue
-        if claim.connected and not connected:
-            with trial.group.pulse.phase("connect"):
-                trial.group.connect()
-            connected = True
-        with trial.group.pulse.phase(claim.phase):
-            trial.group.allow(trial.allowance_seconds)
-            found = claim.prove(trial)
-            draft.add(*found)
-        if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
-            return

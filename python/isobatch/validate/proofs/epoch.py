@@ -1,14 +1,13 @@
 """An epoch of the plan, by the real sampler and the real loader; a ramp stage by stage."""
 
 import itertools
-from collections.abc import Iterator, Sequence, Sized
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sized
+from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data as data
 from numpy.typing import NDArray
-from torch import Tensor
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch.sampler import PlanSampler
@@ -35,18 +34,15 @@ def stages(plan: Plan) -> list[Stage]:
     return [(stage.samples, stage.batch) for stage in plan.course.legs[-1].stages]
 
 
-def _some(found: Sequence[Stage]) -> list[Stage]:
-    """Returns all stages, or `MAX_STAGES` of them, the first and the last included."""
-    if len(found) <= MAX_STAGES:
-        return list(found)
-    return [found[k * (len(found) - 1) // (MAX_STAGES - 1)] for k in range(MAX_STAGES)]
-
-
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas."""
+    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas; of many stages, `MAX_STAGES` with the
+    first and the last."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
+    every = stages(plan)
+    most = min(len(every), MAX_STAGES)
+    some = [every[k * (len(every) - 1) // max(1, most - 1)] for k in range(most)]
     # A step at the end of an epoch is cut short there.
-    picked = [(at, batch) for at, batch in _some(stages(plan)) if at % size + batch <= size]
+    picked = [(at, batch) for at, batch in some if at % size + batch <= size]
     wrong, served = [], []
     for at, batch in picked:
         # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at the end.
@@ -71,7 +67,7 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
                 f"{different} different samples after {at}, {batch} planned, in micro-batches of up to {largest}, {micro} planned"
             )
     batches = [batch for _, batch in picked]
-    text = f"{len(picked)} of {len(stages(plan))} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
+    text = f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
     values = {"samples": batches, "unique_samples": served}
     verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
     return judge_claim("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
@@ -154,25 +150,19 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         text = f"the convention is {plan.recipe.convention}, and its library is not installed: {missing}"
         return [skip_claim(name, text) for name in CLAIM.names]
     # Sums, not the ids of all: those would be the whole dataset, for each rank.
-    first, served = (group.total(counts).numpy() for counts in (mine.first, mine.served))
-    steps_taken = set[int]().union(*group.gather(mine.steps))
+    first, served = (group.total(torch.from_numpy(counts)).numpy() for counts in mine[:2])
+    steps_taken = set[int]().union(*group.gather(mine[2]))
     return [
         ramp or _effective_batch(plan, first),
         _epoch(plan, served, steps_taken, skipped) if dataset is not None else _no_epoch(),
     ]
 
 
-class _Served(NamedTuple):
-    """The samples of this rank's share of the replicas: how often each sample is in the first step, and in the epoch; and the numbers of
-    steps that a replica takes."""
-
-    first: Tensor
-    served: Tensor
-    steps: set[int]
-
-
-def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
-    """Serves an epoch of `size` samples; or names the missing library."""
+def _serve(
+    plan: Plan, group: Group, size: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], set[int]] | str:
+    """Serves an epoch of `size` samples to this rank's share of the replicas: how often each sample is in the first step, and in the epoch,
+    and the numbers of steps that a replica takes; or the missing library."""
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):
@@ -186,7 +176,7 @@ def _serve(plan: Plan, group: Group, size: int) -> _Served | str:
         except ImportError as error:
             return str(error)
         counts.add(count)
-    return _Served(torch.from_numpy(first), torch.from_numpy(served), counts)
+    return first, served, counts
 
 
 def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:

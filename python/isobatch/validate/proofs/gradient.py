@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -150,7 +149,7 @@ def affordable(training: Training, one: float) -> tuple[Training, str | None]:
 
 
 def prove_step(
-    training: Training, measured: str, amp: torch.dtype | None = None, *, smaller: str | None = None
+    training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
 ) -> list[Proof]:
     """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
     are as before in the end.
@@ -189,19 +188,16 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         scaler = training.scaler(scale) if how.amp is not None else None
         batches = training.micro_batches(SEED)
         training.backward(batches, loss_weights, sync=False, scaler=scaler, dtype=how.amp)
-        finite = all(
-            bool(torch.isfinite(piece).all())
-            for p in model.parameters()
-            if p.grad is not None
-            for piece in chunks(p.grad)
-        )
+        own = (grad for grad in grads(model) if grad is not None)
+        finite = all(bool(torch.isfinite(piece).all()) for grad in own for piece in chunks(grad))
         broken = [rank for rank, good in enumerate(training.group.gather(finite)) if not good]
-        if not broken:
-            return scale, broken
+        if not broken or scale <= 1:
+            break
         model.zero_grad(set_to_none=True)
-        if scale <= 1:
-            return scale, broken
         scale /= 16  # large gradients leave float16's range where small ones do not vanish
+    if broken:
+        model.zero_grad(set_to_none=True)
+    return scale, broken
 
 
 def _step(training: Training, how: _How, step: tuple[list[float], float], theirs: Reference) -> list[Proof]:
@@ -215,7 +211,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
-    sums = group.gather(checksum([p.grad for p in model.parameters() if p.grad is not None]))
+    sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]))
     if theirs.gradient is not None:
         ours = grads(model)
         proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how))
@@ -318,22 +314,19 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
     """Calls `prove_step` with micro-batches that fit, and as many as there is time for: in eval mode, or in another format, a step may
     need more memory than in training, and on a GPU many times as long. A gradient that cannot be computed in full precision is no
     fault of a plan in another one."""
-    group, host = training.group, 0
-    if group.rank == 0:
-        host = HOST_COPIES * training.parameter_bytes
-    short = lacking(group, host, free_on_host())
+    needed = HOST_COPIES * training.parameter_bytes if training.group.rank == 0 else 0
+    short = lacking(training.group, needed, free_on_host())
     on_host = (0, 0.0, f"on rank 0's host: {short}")
     most, seconds, why = _fitting(training, amp) if short is None else on_host
     if why is not None:
-        name = "gradient" if amp is None else f"gradient_{name_of(amp)}"
-        return [skip_claim(name, why)]
+        return [skip_claim("gradient" if amp is None else f"gradient_{name_of(amp)}", why)]
     planned = training.micro_batch
     if most < planned:
         training = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
     training, smaller = affordable(training, seconds)
     if most < planned:
         smaller = f"micro-batches of at most {most} samples, since larger ones do not fit in this proof"
-    return prove_step(training, measured, amp, smaller=smaller)
+    return prove_step(training, measured, amp, smaller)
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
@@ -345,12 +338,7 @@ def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, s
         fault, took = None, 0.0
         try:
             with float32_as("ieee"):
-                for _ in range(2):  # the first time also sets things up
-                    group.sync()
-                    begun = time.perf_counter()
-                    training.lone_backward(training.samples(n, SEED, group.rank, 0), 1.0, amp)
-                    group.sync()
-                    took = time.perf_counter() - begun
+                took = training.lone_seconds(n, SEED, amp)
         except (RuntimeError, MemoryError) as error:
             fault = "" if out_of_memory(error) else first_line(error)
         training.model.zero_grad(set_to_none=True)

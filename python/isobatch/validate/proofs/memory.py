@@ -72,13 +72,22 @@ class PeakMemory:
     """The peak memory of a block of work on this rank: `bytes` and `kind`; on CUDA `reserved`, and what was `left` of the device by its
     own count, which has other programs and libraries in it, too."""
 
+    reserved: int | None = None
+    left: int | None = None
+    _sampler: "_Sampler | None" = None
+
     def __init__(self, group: Group) -> None:
-        self._group = group
+        self._group, self.bytes = group, 0
         self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
-        self.bytes = 0
-        self.reserved: int | None = None
-        self.left: int | None = None
-        self._sampler: _Sampler | None = None
+
+    def over_ranks(self) -> "PeakMemory":
+        """Makes the figures those of the fullest rank, on all ranks."""
+        found = self._group.gather((self.bytes, self.reserved, self.left))
+        peaks, reserved, left = zip(*found, strict=True)
+        self.bytes = max(peaks)
+        if self.reserved is not None:
+            self.reserved, self.left = max(reserved), min(left)
+        return self
 
     def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
@@ -174,17 +183,17 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
     taken = memory.bytes if memory.reserved is None else memory.reserved
     if fault is None and limit is not None and taken > limit:
         fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
-    found = group.gather((fault, memory.bytes, memory.reserved, memory.left))
-    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, *_) in enumerate(found) if fault]
-    reserved = [(taken, peak) for _, peak, taken, _ in found if taken is not None]
+    found = group.gather((fault, taken - memory.bytes))
+    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, _) in enumerate(found) if fault]
+    memory.over_ranks()
     return MicroBatchTry(
         micro_batch=n,
         fits=not faults,
         fault=few(faults) or None,
-        peak_memory_bytes=max(peak for _, peak, *_ in found),
-        peak_memory_reserved_bytes=max((taken for taken, _ in reserved), default=None),
-        fragmentation_bytes=max((taken - peak for taken, peak in reserved), default=None),
-        left_bytes=min((left for *_, left in found if left is not None), default=None),
+        peak_memory_bytes=memory.bytes,
+        peak_memory_reserved_bytes=memory.reserved,
+        fragmentation_bytes=None if memory.reserved is None else max(idle for _, idle in found),
+        left_bytes=memory.left,
         peak_memory_kind=memory.kind,
     )
 
@@ -197,16 +206,9 @@ def _device_works(group: Group) -> bool:
         return False
 
 
-def reserve_bytes(group: Group) -> int:
-    """Returns the reserve of a GPU's memory, for NCCL's buffers and the fragmentation of a long run; nothing on a CPU."""
-    if group.device.type != "cuda":
-        return 0
-    return max(MIN_RESERVE_BYTES, int(RESERVE * torch.cuda.mem_get_info(group.device)[1]))
-
-
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
-    """Finds the largest micro-batch that leaves the reserve free, between two sizes that were tried by their memory; None where no size
-    that was tried does."""
+    """Finds the largest micro-batch that leaves the reserve free, for NCCL's buffers and the fragmentation of a long run: between two sizes
+    that were tried by their memory; None where no size that was tried does."""
     fitting = sorted((one for one in tries if one.fits), key=lambda one: one.micro_batch)
     roomy = [one for one in fitting if one.left_bytes is None or one.left_bytes >= reserve]
     if not roomy:
@@ -238,9 +240,12 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
         else:
             fails = n
         n = 2 * fits if fails is None else (fits + fails) // 2
+    reserve = 0
+    if group.device.type == "cuda":
+        reserve = max(MIN_RESERVE_BYTES, int(RESERVE * torch.cuda.mem_get_info(group.device)[1]))
     return MicroBatchSearch(
         largest_micro_batch=fits or None,
-        recommended_micro_batch=recommended(tries, reserve_bytes(group)),
+        recommended_micro_batch=recommended(tries, reserve),
         complete=fails is not None and fails <= fits + 1,
         memory_limit_bytes=limit_bytes(training),
         tries=sorted(tries, key=lambda one: one.micro_batch),
@@ -248,7 +253,8 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
 
 
 def prove_fits(training: Training) -> Proof | None:
-    """Returns a failed proof where the planned micro-batch does not fit on some rank, with the largest one that does."""
+    """Returns a failed proof where the planned micro-batch does not fit on some rank, with the largest one that does; else none, since
+    how much it takes is said by the step that is timed."""
     planned = attempt(training, training.micro_batch)
     if planned.fits:
         return None
@@ -260,7 +266,7 @@ def prove_fits(training: Training) -> Proof | None:
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Says nothing where it fits: how much it takes is said by the step that is timed."""
+    """Takes a step of the planned micro-batch."""
     with trial.training.weights_kept():
         unfit = prove_fits(trial.training)
     return [] if unfit is None else [unfit]

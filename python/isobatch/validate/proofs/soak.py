@@ -6,7 +6,7 @@ name the rank and its GPU, and those after it.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from isobatch.validate.figures import Soak
 from isobatch.validate.host.checks import place
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
-from isobatch.validate.training import Training
+from isobatch.validate.training import Training, grads
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
 
@@ -34,29 +34,26 @@ class Sums(NamedTuple):
     averaged: tuple[int, int]
 
 
-class Repeater:
-    """The same step again: from the same weights and batches, with the same random numbers."""
+def _repeater(training: Training) -> Callable[[bool], Sums]:
+    """Returns what computes the same step again: from the same weights and batches, with the same random numbers, and with torch's
+    deterministic kernels or the job's own."""
+    batches = training.few_in_turn(1)
+    weights = training.weights(batches)
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self._batches = training.few_in_turn(1)
-        self._weights = training.weights(self._batches)
-
-    def repeat(self, kernels: bool) -> Sums:
-        """Computes the step once, with torch's deterministic `kernels` or the job's own."""
-        with _deterministic(kernels):
-            own, averaged = (self._gradients(sync=sync) for sync in (False, True))
-        self.training.model.zero_grad(set_to_none=True)
-        self.training.group.sync()
-        return Sums(own, averaged)
-
-    def _gradients(self, *, sync: bool) -> tuple[int, int]:
-        training = self.training
+    def gradients(sync: bool) -> tuple[int, int]:
         training.model.zero_grad(set_to_none=True)
         torch.manual_seed(SEED + training.group.rank)
-        scaler = training.scaler()
-        training.backward(self._batches, self._weights, sync=sync, scaler=scaler, dtype=training.dtype)
-        return checksum([p.grad for p in training.model.parameters() if p.grad is not None])
+        training.backward(batches, weights, sync=sync, scaler=training.scaler(), dtype=training.dtype)
+        return checksum([grad for grad in grads(training.model) if grad is not None])
+
+    def repeat(kernels: bool) -> Sums:
+        with _deterministic(kernels):
+            sums = Sums(*map(gradients, (False, True)))
+        training.model.zero_grad(set_to_none=True)
+        training.group.sync()
+        return sums
+
+    return repeat
 
 
 @contextlib.contextmanager
@@ -85,11 +82,10 @@ class Usual(NamedTuple):
     kernels: bool
 
 
-def _usual(repeater: Repeater) -> Usual:
+def _usual(group: Group, repeat: Callable[[bool], Sums]) -> Usual:
     """Tries the step a few times, with the job's kernels and, where those give other bits each time, with deterministic ones."""
-    group = repeater.training.group
     for kernels in (False, True):
-        sums = [repeater.repeat(kernels) for _ in range(TRIES)]
+        sums = [repeat(kernels) for _ in range(TRIES)]
         bits = max(sums, key=sums.count)
         answers = group.gather([(one.own != bits.own, one.averaged != bits.averaged) for one in sums])
         differing = [sum(own for own, _ in rank) for rank in answers]
@@ -105,13 +101,13 @@ def measure(training: Training, minutes: float) -> Soak:
     """Repeats the step for so many minutes."""
     group = training.group
     training.model.train()
-    repeater = Repeater(training)
-    usual = _usual(repeater)
+    repeat = _repeater(training)
+    usual = _usual(group, repeat)
     differing, averaged, repeats = usual.differing, 0, TRIES
     end = clock() + 60 * minutes
     while usual.own and group.from_first(clock() < end):
         begun = clock()
-        sums = repeater.repeat(usual.kernels)
+        sums = repeat(usual.kernels)
         answers = group.gather((sums.own != usual.bits.own, sums.averaged != usual.bits.averaged))
         repeats += 1
         differing = [count + own for count, (own, _) in zip(differing, answers, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
-from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, MicroBatchTimes, StepTimes
+from isobatch.validate.figures import AllReduce, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
@@ -57,13 +57,13 @@ def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[Micr
         with PeakMemory(group) as memory:
             found = group.slowest(_samples(group, works.small, each / 2, TRIED))
             found = free_running(group, works.small, statistics.median(found), each / 2) or found
-        peaks = group.gather((memory.bytes, memory.reserved))
+        memory.over_ranks()
         rows.append(
             MicroBatchTimes(
                 micro_batch=n,
                 step_seconds=found,
-                peak_memory_bytes=max(peak for peak, _ in peaks),
-                peak_memory_reserved_bytes=max(r for _, r in peaks) if memory.reserved is not None else None,
+                peak_memory_bytes=memory.bytes,
+                peak_memory_reserved_bytes=memory.reserved,
                 peak_memory_kind=memory.kind,
             )
         )
@@ -176,41 +176,28 @@ def free_running(group: Group, work: Callable[[], None], took: float, seconds: f
     return group.slowest([group.time(block) / count for _ in range(BLOCKS)])
 
 
-class Peak(NamedTuple):
-    """The largest rank's peak memory in a step, of which kind it is, and what was left of the fullest GPU."""
-
-    bytes: int
-    kind: str
-    left: int | None
-
-
-def measure(
-    training: Training, planned: Training, table: list[AllReduceRow], buckets: list[int], largest: int
-) -> tuple[StepTimes, Peak]:
-    """Measures the step's times and memory. `planned` has all of the plan's micro-batches."""
-    group, seconds = training.group, SECONDS[training.options.extent]
+def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
+    """Measures the step's times and memory, over all ranks."""
+    training, group, buckets = trial.timed, trial.group, trial.buckets
+    seconds = SECONDS[trial.options.extent]
     training.model.train()
     works = Works(training)
-    parts = seconds * (1 - SIZES_SHARE)
-    times = _times(group, works, parts, seconds * FREE_SHARE)
-    peaks = group.gather((times.memory.bytes, times.memory.left))
-    peak = Peak(
-        bytes=max(taken for taken, _ in peaks),
-        kind=times.memory.kind,
-        left=min((left for _, left in peaks if left is not None), default=None),
-    )
+    times = _times(group, works, seconds * (1 - SIZES_SHARE), seconds * FREE_SHARE)
+    times.memory.over_ranks()
     slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
     slowest = group.slowest(times.whole)
     exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
-    communication, noise = _communication(table, buckets), spread(slow_reduced)
-    telling = communication is not None and communication > noise * statistics.median(slow_reduced)
+    # Of all buckets' all-reduces by the table, which may not reach that far.
+    parts = [interpolate(trial.allreduce.table, size) for size in buckets]
+    communication = None if not parts or None in parts else sum(filter(None, parts))
+    noise = spread(slow_reduced) * statistics.median(slow_reduced)
     median = statistics.median(slowest)
     free = free_running(group, works.whole, median, seconds * FREE_SHARE)
     with training.weights_kept():
-        micro_batches = micro_batch_table(works, seconds * SIZES_SHARE, largest)
+        micro_batches = micro_batch_table(works, seconds * SIZES_SHARE, trial.largest)
     # A micro-batch that is left out would have been one more without communication.
     whole = statistics.median(free) if free else median
-    counts = [max(map(len, one.sizes)) for one in (training, planned)]
+    counts = [max(map(len, one.sizes)) for one in (training, trial.training)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
     step = StepTimes(
         workload=training.options.workload,
@@ -231,19 +218,13 @@ def measure(
         spread=spread(slowest),
         exposed_seconds=exposed,
         communication_seconds=communication,
-        overlap=1 - exposed / communication if telling and communication else None,
-        samples_per_second=planned.batch / (whole + missing),
+        overlap=1 - exposed / communication if communication is not None and communication > noise else None,
+        samples_per_second=trial.training.batch / (whole + missing),
         planned_accumulation=counts[1],
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
     )
-    return step, peak
-
-
-def _communication(table: list[AllReduceRow], buckets: list[int]) -> float | None:
-    """Sums the seconds of the all-reduces of all buckets, by the table; None where it does not reach that far."""
-    parts = [interpolate(table, size) for size in buckets]
-    return None if not parts or None in parts else sum(part for part in parts if part is not None)
+    return step, times.memory
 
 
 def _foreign(training: Training) -> str | None:
@@ -282,7 +263,7 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
     return judge_claim("step_time", verdict, text, cause.likely(), options.caution, **values)
 
 
-def judge_memory(training: Training, peak: Peak) -> Proof:
+def judge_memory(training: Training, peak: PeakMemory) -> Proof:
     """Judges the peak memory by its forecast; and says how much the GPU itself has left."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
@@ -348,8 +329,7 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
 
 def prove(trial: Trial) -> list[Proof]:
     """Times the step, and finds its peak memory."""
-    table = trial.allreduce.table
-    step, peak = measure(trial.timed, trial.training, table, trial.buckets, trial.largest)
+    step, peak = measure(trial)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
     return [judge_time(trial.timed, step), judge_memory(trial.timed, peak)]

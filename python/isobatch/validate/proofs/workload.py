@@ -24,33 +24,29 @@ MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses in one line a workload that cannot be computed, before all else."""
-    with trial.training.weights_kept():
-        check(trial.training)
-    return []
-
-
-def check(training: Training) -> None:
-    """Runs the loss once on some samples, on this rank alone.
+    """Refuses in one line a workload that cannot be computed, before all else: runs the loss once on some samples, on each rank alone.
 
     Raises:
         InputError: it is no scalar tensor with a gradient, is NaN everywhere, or leaves parameters out; the same on all ranks.
     """
-    group, fault, finite = training.group, None, True
-    try:
-        finite = _try(training)
-    except InputError as error:
-        fault = error
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):  # what fits is asked elsewhere
-            raise
-    finally:
-        training.model.zero_grad(set_to_none=True)
-    found: list[tuple[str | None, bool]] = group.gather((None if fault is None else fault.message, finite))
-    if text := next((text for text, _ in found if text is not None), None):
-        raise fault or InputError(text, field="workload")
-    if not any(good for _, good in found):
-        raise InputError("the loss is not finite on any rank, at the model's first weights", field="workload")
+    training, fault, finite = trial.training, None, True
+    with training.weights_kept():
+        try:
+            finite = _try(training)
+        except InputError as error:
+            fault = error
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):  # what fits is asked elsewhere
+                raise
+        finally:
+            training.model.zero_grad(set_to_none=True)
+        found, good = zip(*training.group.gather((fault, finite)), strict=True)
+        if fault := fault or next(filter(None, found), None):
+            raise fault
+        if not any(good):
+            text = "the loss is not finite on any rank, at the model's first weights"
+            raise InputError(text, field="workload")
+    return []
 
 
 def _try(training: Training) -> bool:
