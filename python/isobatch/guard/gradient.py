@@ -1,7 +1,5 @@
 """Compares the gradient of the first steps with that of the mean loss, and the ranks' gradients with each other."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any

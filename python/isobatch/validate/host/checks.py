@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mode
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -70,14 +70,6 @@ def by_host(group: Group, answers: Sequence[T | None]) -> dict[str, T]:
     return found
 
 
-class _Mine(NamedTuple):
-    """One rank's answers; of what its host has once, only the host's first rank."""
-
-    gpu: Gpu | None
-    health: CheckResult
-    log: CheckResult | None
-
-
 def compare(gpus: Sequence[Gpu], nodes: Sequence[int], answers: Sequence[CheckResult]) -> list[CheckResult]:
     """Adds to the answers who has fewer NVLinks or PCIe lanes than most; and where GPUs of one board, which NVLink joins, have none up:
     all alike, none has fewer than most."""
@@ -98,7 +90,7 @@ def compare(gpus: Sequence[Gpu], nodes: Sequence[int], answers: Sequence[CheckRe
     return found
 
 
-def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult]) -> Proof:
+def judge_gpus(group: Group, gpus: Sequence[Gpu | None], answers: Sequence[CheckResult]) -> Proof:
     """Judges whether all GPUs are the job's alone, healthy and alike."""
     known = [one for one in gpus if one is not None]
     if len(known) == len(gpus):
@@ -106,8 +98,8 @@ def judge_gpus(group: Group, gpus: list[Gpu | None], answers: list[CheckResult])
     return judge("gpu", {place(group, rank): answer for rank, answer in enumerate(answers)})
 
 
-def _own_gpu(trial: Trial) -> tuple[Gpu | None, CheckResult]:
-    group, board = trial.group, gpu.open_board(trial.group)
+def _own_gpu(group: Group) -> tuple[Gpu | None, CheckResult]:
+    board = gpu.open_board(group)
     if isinstance(board, str):
         return None, CheckResult(why_not=board)
     torch.zeros(1, device=group.device)  # from now on this process is one of those that NVML counts
@@ -117,35 +109,27 @@ def _own_gpu(trial: Trial) -> tuple[Gpu | None, CheckResult]:
     return state, gpu.check(state).short()
 
 
-def _ask(trial: Trial) -> _Mine:
-    """Asks this rank's GPU, and its host where this rank is the first one there."""
-    group, log = trial.group, ON_A_CPU
-    if group.device.type == "cuda":
-        trial.log_before = system.kernel_log()
-        log = system.check_log(trial.log_before).short()
-    state, health = _own_gpu(trial)
-    return _Mine(gpu=state, health=health, log=log if group.local_rank == 0 else None)
+def _judge_logs(name: str, group: Group, log: str | None, before: str | None = None) -> Proof:
+    """Judges the kernel's logs of all hosts, each as its first rank has read it."""
+    own = system.check_log(log, before).short() if group.device.type == "cuda" else ON_A_CPU
+    return judge(name, by_host(group, group.gather(own if group.local_rank == 0 else None)))
 
 
 def prove(trial: Trial) -> list[Proof]:
     """Asks each rank for its GPU, and the first one of each host for its host."""
     group = trial.group
-    found: list[_Mine] = group.gather(_ask(trial))
-    gpus = [one.gpu for one in found]
+    if group.device.type == "cuda":
+        trial.log_before = system.kernel_log()
+    gpus, health = zip(*group.gather(_own_gpu(group)), strict=True)
     trial.add(hosts=Hosts(gpus=[one for one in gpus if one is not None]))
-    return [
-        judge_gpus(group, gpus, [one.health for one in found]),
-        judge("gpu_errors", by_host(group, [one.log for one in found])),
-    ]
+    return [judge_gpus(group, gpus, health), _judge_logs("gpu_errors", group, trial.log_before)]
 
 
 def prove_meanwhile(trial: Trial) -> list[Proof]:
     """Asks each host's first rank for new errors since the validation began."""
-    group, mine = trial.group, None
-    if group.local_rank == 0:
-        cuda = group.device.type == "cuda"
-        mine = system.check_log(system.kernel_log(), trial.log_before or "").short() if cuda else ON_A_CPU
-    return [judge("host_meanwhile", by_host(group, group.gather(mine)))]
+    group = trial.group
+    log = system.kernel_log() if group.device.type == "cuda" and group.local_rank == 0 else None
+    return [_judge_logs("host_meanwhile", group, log, trial.log_before or "")]
 
 
 CLAIM = Claim(phase="host", names=("gpu", "gpu_errors"), prove=prove, connected=False)

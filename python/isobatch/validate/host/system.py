@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -64,23 +64,6 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, findings=cut, seen=self.seen[:MAX_CHARACTERS])
 
 
-class Xid(NamedTuple):
-    """A GPU's error in its driver's log: its place on the bus, the error's number, what the driver said more."""
-
-    bus: str
-    number: int
-    more: str
-
-
-def xids(log: str) -> list[Xid]:
-    """Finds the errors in a kernel's log.
-
-    >>> xids("[5.1] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.")[0].number
-    79
-    """
-    return [Xid(found[1].lower(), int(found[2]), found[3] or "") for found in XID.finditer(log)]
-
-
 def kernel_log(kmsg: Path = KMSG) -> str | None:
     """Reads the kernel's log since the host was started, or what is left of it; None where this user may not read it."""
     records: list[str] = []
@@ -100,25 +83,28 @@ def kernel_log(kmsg: Path = KMSG) -> str | None:
         finally:
             os.close(reading)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        words = ["dmesg"]
-        return subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=10, check=True
-        ).stdout
+        return subprocess.check_output(
+            ["dmesg"], stderr=subprocess.DEVNULL, text=True, errors="replace", timeout=10
+        )
     return None
 
 
 def check_log(text: str | None, before: str | None = None) -> CheckResult:
-    """Looks for errors of GPUs since the host was started; or, with the log from `before`, since then."""
+    """Looks for errors of GPUs since the host was started; or, with the log from `before`, since then.
+
+    >>> check_log("[5.1] NVRM: Xid (PCI:0000:3B:00): 79, pid=1234, GPU has fallen off the bus.").findings[0].text
+    'XID 79 of the GPU at 0000:3b:00, 1 ×: pid=1234, GPU has fallen off the bus.'
+    """
     if text is None:
         return CheckResult(why_not="this user may not read the kernel's log (dmesg)")
-    found = xids(text if before is None else _added(before, text))
-    own: dict[tuple[str, int], list[Xid]] = {}
-    for one in found:
-        if one.number not in XIDS_OF_PROGRAMS:
-            own.setdefault((one.bus, one.number), []).append(one)
+    found = XID.findall(text if before is None else _added(before, text))
+    own: dict[tuple[str, int], list[str]] = {}
+    for bus, number, more in found:
+        if int(number) not in XIDS_OF_PROGRAMS:
+            own.setdefault((bus.lower(), int(number)), []).append(more)
     findings = tuple(
         HostFault(
-            f"XID {number} of the GPU at {bus}, {len(each)} ×: {each[-1].more[:80]}",
+            f"XID {number} of the GPU at {bus}, {len(each)} ×: {each[-1][:80]}",
             Cause.XID,
             before is not None,
             "reboot" if number in REBOOTING_XIDS else "reset",
@@ -133,11 +119,5 @@ def check_log(text: str | None, before: str | None = None) -> CheckResult:
 
 def _added(before: str, after: str) -> str:
     """Returns the added lines: by their times and not by their number, for a full log drops its oldest."""
-    known = Counter(before.splitlines())
-    lines = []
-    for line in after.splitlines():
-        if known[line]:
-            known[line] -= 1
-        else:
-            lines.append(line)
-    return "\n".join(lines)
+    added = Counter(after.splitlines()) - Counter(before.splitlines())
+    return "\n".join(added.elements())

@@ -1,7 +1,5 @@
 """A crew: the ranks that train together until one is lost or joins, and the run among them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """A crew's process group: formed anew under each list, cut where a rank is lost, and freed before the next."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

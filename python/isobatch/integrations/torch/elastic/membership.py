@@ -1,7 +1,5 @@
 """Who trains together: crews, each on one list in the store, closed once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A training whose replicas are groups of ranks, each with a shard (HSDP): sharded anew for each crew, from the shards that it holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import timedelta

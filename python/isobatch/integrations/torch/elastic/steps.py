@@ -1,7 +1,5 @@
 """A run's steps and their micro-batches, as a training loop goes through them, and the factors of their losses."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """`survivors`: a run that outlives its ranks. Those that are left form again in their own processes, and go on in the same step."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket
