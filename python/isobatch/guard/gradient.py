@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
-from isobatch.guard.clipping import EXACT, Clipping
-from isobatch.guard.likeness import Likeness, beside_weights, compare
+from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
 from isobatch.guard.run import Run, has_room, inner, local, sharded
@@ -97,7 +96,11 @@ class Gradient:
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
         if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
-            self._stop_empty()
+            if self._sharded and self._clipping.hidden:
+                run.stop(
+                    Cause.NEVER_AVERAGED, "no gradient has reached the sharded parameters before this step"
+                )
+            run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
         if not self._sharded:
             off = run.unlike("gradients", grads)
             if off:
@@ -228,12 +231,6 @@ class Gradient:
         """Gives up the gradient's size."""
         self._sized = False
         self._run.unchecked.append(f"the gradient's size: {why}")
-
-    def _stop_empty(self) -> None:
-        if self._sharded and self._clipping.hidden:
-            text = "no gradient has reached the sharded parameters before this step"
-            self._run.stop(Cause.NEVER_AVERAGED, text)
-        self._run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
 
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""

@@ -134,11 +134,6 @@ class LoaderWatch:
         """Whether Accelerate's sampler deals the batches out, also for transformers' Trainer."""
         return _is_a("BatchSamplerShard", self.batch_sampler)
 
-    @property
-    def accelerated(self) -> bool:
-        """Whether Accelerate deals the batches out, by its sampler or from rank 0."""
-        return self.sharded or self.dispatched
-
     def remove(self) -> None:
         """Gives loader and samplers their own classes back."""
         for thing, kind in reversed(self._kinds):

@@ -19,7 +19,7 @@ from isobatch.guard.optimizer import (
     settle_start,
     torch_optimizer,
 )
-from isobatch.guard.reference import Loss, OtherUnits, ReferenceLoss, Weight
+from isobatch.guard.reference import Loss, ReferenceLoss, Weight
 from isobatch.guard.run import Run, inner, local, sharded
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
@@ -41,9 +41,7 @@ class Guard:
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
-        self._loss, self._weight = loss, weight
-        self._other_units: OtherUnits | None = None
-        self._assumed = False
+        self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
@@ -81,29 +79,22 @@ class Guard:
         self._model, self._optimizer, self._start_step = model, optimizer, start_step
         self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
         self._watch = LoaderWatch(loader, owner and owner.limit) if loader is not None else None
-        if self._loss is not None and loader is None:
+        if self._reference.loss is not None and loader is None:
             run.note(NO_LOADER)
-        if owner is None and self._watch is not None and self._watch.accelerated:
+        watch = self._watch
+        if owner is None and watch is not None and (watch.sharded or watch.dispatched):
             owner = Owner("transformers")
         if owner is not None:
             check_convention(run, owner)
         self._owner = owner
         self._replicated, self._inner = not sharded(model), inner(model)
         self._equal_weights()
-        self._samples = Samples(run, self._watch, weighted=self._weight is not None)
+        self._samples = Samples(run, watch, weighted=self._reference.weight is not None)
         self._optimizers = Optimizers(run, self._inner, optimizer)
         self._rates = LearningRates(run, self._optimizers)
-        ids_seen = self._watch is not None and self._watch.sampled
-        self._finite = Finite(run, model, optimizer, ids_seen=ids_seen)
+        self._finite = Finite(run, model, optimizer, ids_seen=watch is not None and watch.sampled)
         self._zero_grad: ZeroGradCheck | None = ZeroGradCheck(run, self._inner)
-        self._gradient: Gradient | None = Gradient(
-            run,
-            model,
-            optimizer,
-            self._watch,
-            ReferenceLoss(self._loss, self._weight, self._other_units, self._assumed),
-            owner,
-        )
+        self._gradient: Gradient | None = Gradient(run, model, optimizer, watch, self._reference, owner)
         self._in_eval_mode = False
         self._handles = [
             model.register_forward_pre_hook(self._forward, prepend=True),
@@ -125,9 +116,8 @@ class Guard:
         """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
-        if self._loss is None:
-            self._loss, self._weight, self._other_units = model_loss, label_count, FIRST_LABELS
-            self._assumed = True
+        if self._reference.loss is None:
+            self._reference = ReferenceLoss(model_loss, label_count, FIRST_LABELS, assumed=True)
         return transformers_callback(self)
 
     def finish(self) -> None:

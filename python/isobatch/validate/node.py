@@ -70,11 +70,6 @@ def _gpu(gates: Gates) -> list[Proof]:
     return [msgspec.structs.replace(proof, values=values)]
 
 
-def _gpu_errors(_: Gates) -> list[Proof]:
-    """Looks for errors of GPUs in the kernel's log."""
-    return [checks.judge("gpu_errors", {"node": system.check_log(system.kernel_log())})]
-
-
 def _models() -> list[str]:
     """Lists the models of the GPUs that CUDA finds."""
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -150,7 +145,7 @@ def _reduce(name: str, seconds: float) -> None:
 
 CHECKS: dict[str, Callable[[Gates], list[Proof]]] = {
     "gpu": _gpu,
-    "gpu_errors": _gpu_errors,
+    "gpu_errors": lambda _: [checks.judge("gpu_errors", {"node": system.check_log(system.kernel_log())})],
     "matmul": _matmul,
     "all_reduce": _all_reduce,
 }

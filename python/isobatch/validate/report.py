@@ -105,8 +105,7 @@ def judge_claim(
     name: str, verdict: Verdict, text: str, diagnosis: Diagnosis, gate: float | None = None, **values: Any
 ) -> Proof:
     """Returns a claim that may have failed; where it passes, the diagnosis is left out."""
-    wrong = verdict not in (Verdict.PASS, Verdict.UNCHECKED)
-    found = diagnosis if wrong else None
+    found = None if verdict in (Verdict.PASS, Verdict.UNCHECKED) else diagnosis
     return Proof(name=name, verdict=verdict, text=text, diagnosis=found, gate=gate, values=values)
 
 
@@ -228,10 +227,7 @@ class Report(ProofReport, frozen=True, kw_only=True):
         Raises:
             KeyError: there is none.
         """
-        for proof in self.proofs:
-            if proof.name == name:
-                return proof
-        raise KeyError(name)
+        return {proof.name: proof for proof in reversed(self.proofs)}[name]
 
     def show(self, file: IO[str] | None = None) -> None:
         """Prints the report as a table, to standard output where no file is given."""
@@ -239,14 +235,11 @@ class Report(ProofReport, frozen=True, kw_only=True):
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
         show_proofs(title, self.verdict, self.proofs, file)
-        if self.machine is not None:
-            print(self._footer(self.machine), file=file)
-
-    def _footer(self, machine: Machine) -> str:
-        where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
-        devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
-        versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
-        return f"{where}, {machine.backend}, {devices}; {versions}"
+        if (machine := self.machine) is not None:
+            where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
+            devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
+            versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
+            print(f"{where}, {machine.backend}, {devices}; {versions}", file=file)
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         """Shows the table in a notebook."""

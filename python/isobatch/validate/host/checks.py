@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mode
-from typing import TypeVar
 
 import msgspec
 import torch
@@ -21,8 +20,6 @@ ON_A_CPU = CheckResult(why_not="the ranks run on the CPU")
 
 BOARDS = ("SXM", "HBM3", "B200", "B300")
 """In the names of GPUs that are on one board with NVLink; not those of PCIe cards."""
-
-T = TypeVar("T")
 
 
 def judge(name: str, found: Mapping[str, CheckResult]) -> Proof:
@@ -58,16 +55,6 @@ def place(group: Group, rank: int) -> str:
     """Names a rank's GPU, as in a sentence."""
     one = group.roster[rank]
     return f"host {one.host} GPU {one.local_rank} (rank {rank})"
-
-
-def by_host(group: Group, answers: Sequence[T | None]) -> dict[str, T]:
-    """Returns the answers of the first rank of each host, by the host's name."""
-    found: dict[str, T] = {}
-    for rank, answer in zip(group.roster, answers, strict=True):
-        if answer is not None:
-            name = f"host {rank.host}"
-            found[name if name not in found else f"{name} (node {rank.node})"] = answer
-    return found
 
 
 def compare(gpus: Sequence[Gpu], nodes: Sequence[int], answers: Sequence[CheckResult]) -> list[CheckResult]:
@@ -112,7 +99,13 @@ def _own_gpu(group: Group) -> tuple[Gpu | None, CheckResult]:
 def _judge_logs(name: str, group: Group, log: str | None, before: str | None = None) -> Proof:
     """Judges the kernel's logs of all hosts, each as its first rank has read it."""
     own = system.check_log(log, before).short() if group.device.type == "cuda" else ON_A_CPU
-    return judge(name, by_host(group, group.gather(own if group.local_rank == 0 else None)))
+    found: dict[str, CheckResult] = {}
+    answers = group.gather(own if group.local_rank == 0 else None)
+    for rank, answer in zip(group.roster, answers, strict=True):
+        if answer is not None:
+            host = f"host {rank.host}"
+            found[host if host not in found else f"{host} (node {rank.node})"] = answer
+    return judge(name, found)
 
 
 def prove(trial: Trial) -> list[Proof]:

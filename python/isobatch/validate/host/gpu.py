@@ -178,10 +178,10 @@ def check(gpu: Gpu) -> CheckResult:
     asked = ("memory_bytes", "other_processes", "mig", "ecc_uncorrected")
     if unknown := [name for name in asked if getattr(gpu, name) is None]:
         seen.append(f"not told: {', '.join(unknown)}")
-    return CheckResult(findings=(*_shared(gpu), *_ill(gpu), *_narrow(gpu)), seen=", ".join(seen))
+    return CheckResult(findings=tuple(_faults(gpu)), seen=", ".join(seen))
 
 
-def _shared(gpu: Gpu) -> Iterator[HostFault]:
+def _faults(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.other_processes:
         yield HostFault(f"{gpu.other_processes} other processes on the GPU", Cause.GPU_SHARED, True)
     if gpu.taken_bytes is not None and gpu.taken_bytes > MAX_TAKEN_BYTES:
@@ -189,9 +189,6 @@ def _shared(gpu: Gpu) -> Iterator[HostFault]:
         yield HostFault(taken, Cause.GPU_SHARED, True)
     if gpu.mig:
         yield HostFault("the GPU is divided (MIG)", Cause.GPU_SHARED)
-
-
-def _ill(gpu: Gpu) -> Iterator[HostFault]:
     if gpu.recovery_action:
         text, action = RECOVERY.get(gpu.recovery_action, (f"action {gpu.recovery_action}", "drain"))
         yield HostFault(f"the driver asks for a recovery: {text}", Cause.GPU_ILL, True, action)
@@ -207,9 +204,6 @@ def _ill(gpu: Gpu) -> Iterator[HostFault]:
     now, usual = gpu.power_limit_w, gpu.power_limit_default_w
     if now is not None and usual is not None and now < 0.95 * usual:
         yield HostFault(f"power is limited to {now:.0f} of {usual:.0f} W", Cause.GPU_THROTTLED)
-
-
-def _narrow(gpu: Gpu) -> Iterator[HostFault]:
     width, widest = gpu.pcie_width, gpu.pcie_width_max
     if width is not None and widest is not None and width < widest:
         yield HostFault(f"PCIe has {width} of {widest} lanes", Cause.GPU_LINK, action="drain")

@@ -127,7 +127,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         text = "megatron's own samplers, which are in no package, serve a megatron plan"
         return [skip_claim(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
-    dataset = plan.recipe.dataset_size
+    dataset, no_epoch = plan.recipe.dataset_size, skip_claim("epoch", "the recipe has no dataset_size")
     budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
     ramp: Proof | None = None
     if plan.recipe.ramp is not None:
@@ -137,7 +137,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     size = dataset if dataset is not None else 2 * batch
     whole = size * replicas <= budget * group.world_size
     if ramp is not None and dataset is None:
-        return [ramp, _no_epoch()]
+        return [ramp, no_epoch]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
         left = [skip_claim(name, text) for name in CLAIM.names]
@@ -154,7 +154,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     steps_taken = set[int]().union(*group.gather(mine[2]))
     return [
         ramp or _effective_batch(plan, first),
-        _epoch(plan, served, steps_taken, skipped) if dataset is not None else _no_epoch(),
+        _epoch(plan, served, steps_taken, skipped) if dataset is not None else no_epoch,
     ]
 
 
@@ -187,10 +187,6 @@ def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     return judge_claim(
         "effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique
     )
-
-
-def _no_epoch() -> Proof:
-    return skip_claim("epoch", "the recipe has no dataset_size")
 
 
 def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int) -> Proof:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
@@ -163,7 +163,9 @@ def prove_step(
         The proofs, the same on all ranks.
     """
     group, model = training.group, training.model
-    coarse = amp or _format(model)
+    # Of the coarsest number format that the parameters have.
+    formats = {p.dtype for p in trained(model) if p.dtype in GATES}
+    coarse = amp or max(formats, key=GATES.__getitem__, default=torch.float32)
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
     how = _How(measured, amp, smaller, coarse, gate)
     loss_weights = training.weights(training.micro_batches(SEED))
@@ -235,12 +237,6 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, how.suffix, values))
     return proofs
-
-
-def _format(model: nn.Module) -> torch.dtype:
-    """Returns the coarsest number format of a model's parameters."""
-    formats = {p.dtype for p in model.parameters() if p.requires_grad and p.dtype in GATES}
-    return max(formats, key=GATES.__getitem__, default=torch.float32)
 
 
 def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:

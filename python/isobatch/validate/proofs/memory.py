@@ -276,17 +276,12 @@ def prove_search(trial: Trial) -> list[Proof]:
     """Searches for the largest micro-batch, on all ranks alike."""
     with trial.training.weights_kept():
         found = search(trial.training)
-    trial.largest = found.largest_micro_batch or trial.largest
     trial.add(micro_batch_search=found)
-    return [judge_search(trial.training, found)]
-
-
-def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
-    """Describes a search's result."""
     largest, best = found.largest_micro_batch, found.recommended_micro_batch
     if largest is None:  # noise: the planned one has fitted before
         text = f"nothing fits below micro-batch {found.tries[-1].micro_batch}"
-        return judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())
+        return [judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())]
+    trial.largest = largest
     tried = next(one for one in found.tries if one.micro_batch == largest)
     text = f"{'' if found.complete else 'at least '}{largest} samples fit, {tried.peak_memory_bytes / 2**30:.3g} GiB"
     if tried.fragmentation_bytes is not None:
@@ -295,9 +290,9 @@ def judge_search(training: Training, found: MicroBatchSearch) -> Proof:
         text += "; no size that was tried leaves the GPU a reserve"
     elif best != largest:
         text += f"; {best} recommended, which leave the GPU a reserve for NCCL and fragmentation"
-    text += f"; {training.micro_batch} planned, {len(found.tries)} sizes tried"
+    text += f"; {trial.training.micro_batch} planned, {len(found.tries)} sizes tried"
     values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": found.complete}
-    return pass_claim("micro_batch", text, **values)
+    return [pass_claim("micro_batch", text, **values)]
 
 
 CLAIM = Claim(phase="memory", names=("memory",), prove=prove, decisive=True)

@@ -227,15 +227,6 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
     return step, times.memory
 
 
-def _foreign(training: Training) -> str | None:
-    """Says why a forecast does not apply here; None where it does."""
-    if training.group.world_size != training.plan.data_parallel:
-        return f"rehearsal {training.group.world_size}/{training.plan.data_parallel}"
-    if training.group.emulated:
-        return "emulated, several ranks on a GPU: function only, not performance"
-    return None
-
-
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
     """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
     return given if given is not None or training.workload.stand_in else planned
@@ -243,7 +234,7 @@ def _forecast(training: Training, given: float | None, planned: float | None) ->
 
 def judge_time(training: Training, step: StepTimes) -> Proof:
     """Judges the step's time by its forecast."""
-    options = training.options
+    options, ranks, planned = training.options, training.group.world_size, training.plan.data_parallel
     expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
     text = (
         f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, median of "
@@ -252,7 +243,11 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
     if step.accumulation < step.planned_accumulation:
         text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
-    why = _foreign(training) or (None if expected else "no forecast of this workload (--step-seconds)")
+    why = None if expected else "no forecast of this workload (--step-seconds)"
+    if training.group.emulated:
+        why = "emulated, several ranks on a GPU: function only, not performance"
+    if ranks != planned:
+        why = f"rehearsal {ranks}/{planned}"
     if why is not None or expected is None:
         return skip_claim("step_time", f"{text}; {why}", **values)
     off = step.planned_step_seconds / expected - 1

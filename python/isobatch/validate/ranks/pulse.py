@@ -24,6 +24,7 @@ SUSPECT_SECONDS = 5.0  # likewise, once torchrun has ended the run
 GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 DEAD = "dead, or cut off"
 OVER = "is over the phase's limit"
+WITNESS_SIGNS = "Connection closed", "Connection reset", "Timed out", "closure", OVER
 _END = 1 << 30  # below it, the order in the store counts how often all ranks were asked where they are
 
 
@@ -162,7 +163,7 @@ class Pulse:
             for r in failed
         ]
         # Who only reports that a connection broke, or that it has waited too long, is a witness, not the cause.
-        own = [text for text in reports if not _is_witness(text)]
+        own = [text for text in reports if not any(sign in text for sign in WITNESS_SIGNS)]
         gone = [f"{self.who(r)} gave no sign of life for {self._patience:g} s: {DEAD}" for r in lost]
         if own or gone:
             return f"in phase {self._phase!r}: " + "; ".join(own + gone)
@@ -214,11 +215,6 @@ class Pulse:
                 time.sleep(SUSPECT_SECONDS + GRACE_SECONDS)
                 os._exit(1)
         self._end(store, self._find_behind)
-
-
-def _is_witness(text: str) -> bool:
-    signs = ("Connection closed", "Connection reset", "Timed out", "closure", OVER)
-    return any(sign in text for sign in signs)
 
 
 def judge_progress(found: dict[int, Whereabouts], who: Callable[[int], str], why: str) -> str:
