@@ -6,35 +6,6 @@ from typing import NamedTuple
 from isobatch.planning.plan import Plan
 
 
-class Deal(NamedTuple):
-    """One round of micro-batches: the samples from `start` to `stop`, dealt out like cards to the first `sharing` replicas."""
-
-    start: int
-    stop: int
-    sharing: int
-
-    def of(self, replica: int) -> range:
-        """Returns the places of a replica; none where it has no part in the round."""
-        return range(self.start + replica, self.stop if replica < self.sharing else 0, self.sharing)
-
-
-def deals(start: int, stop: int, micro_batch: int, replicas: int, *, whole: bool) -> Iterator[Deal]:
-    """Yields the rounds of a step with the samples from `start` to `stop`.
-
-    Args:
-        micro_batch: the most samples of a replica in a round.
-        replicas: how many share a round.
-        whole: the last round goes in whole micro-batches to the first replicas, as an `uneven` plan has it in full steps;
-            else it is spread over as many as there are samples.
-
-    >>> [[list(one.of(replica)) for replica in range(2)] for one in deals(0, 6, 2, 2, whole=True)]
-    [[[0, 2], [1, 3]], [[4, 5], []]]
-    """
-    for low in range(start, stop, micro_batch * replicas):
-        high = min(low + micro_batch * replicas, stop)
-        yield Deal(low, high, (high - low) // micro_batch if whole else min(high - low, replicas))
-
-
 class Span(NamedTuple):
     """The samples of one optimizer step: `samples` of them behind the first `offset` of the epoch's order.
 
@@ -113,21 +84,28 @@ def passes(
     """Lists the passes of a replica in a step.
 
     Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's samples do not depend on
-    the replicas. In `uneven` plans the replicas of a full step's last round take whole micro-batches.
+    the replicas. In `uneven` plans a full step's last round goes in whole micro-batches to the first replicas; else it is spread over as
+    many as there are samples.
 
     Args:
         equal: every replica makes the same number of passes, those it lacks being stand-ins.
         least: the number of passes below which none makes, likewise.
+
+    >>> import isobatch as ib
+    >>> plan = ib.plan(ib.Recipe(effective_batch=10, lr=0.1), 4, max_micro_batch=2, split="uneven")
+    >>> step = Span(0, 0, 0, 10, full=True, last_of_epoch=False)
+    >>> [[list(one.places) for one in passes(plan, step, replica, uneven=True)] for replica in (0, 3)]
+    [[[0, 4], [8, 9]], [[3, 7]]]
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
-    stop = span.offset + span.samples
-    every = [*deals(span.offset, stop, micro, replicas, whole=uneven and span.full)]
-    own = [
-        Pass(places := one.of(replica), len(places), False, one.stop)
-        for one in every
-        if replica < one.sharing
-    ]
-    lacking = max(least, len(every) if equal else 1) - len(own)
+    stop, own, rounds = span.offset + span.samples, list[Pass](), 0
+    for low in range(span.offset, stop, micro * replicas):
+        high, rounds = min(low + micro * replicas, stop), rounds + 1
+        sharing = (high - low) // micro if uneven and span.full else min(high - low, replicas)
+        if replica < sharing:
+            places = range(low + replica, high, sharing)
+            own.append(Pass(places, len(places), False, high))
+    lacking = max(least, rounds if equal else 1) - len(own)
     if lacking > 0:
         own += [Pass(range(span.offset, span.offset + 1), 0, False, stop)] * lacking
     places, samples, _, after = own[-1]

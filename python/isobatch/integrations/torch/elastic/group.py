@@ -153,9 +153,8 @@ class CrewGroup:
             with warnings.catch_warnings(), suppress(RuntimeError):
                 warnings.simplefilter("ignore")
                 dist.destroy_process_group()
-            if (
-                sys.is_finalizing()
-            ):  # A script that ends by an error of its own: no thread begins any more, and none has to.
+            # A script that ends by an error of its own: no thread begins any more, and none has to.
+            if sys.is_finalizing():
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(groups))
                 return
             release = threading.Thread(target=groups.clear, name="isobatch release", daemon=True)

@@ -280,10 +280,7 @@ def _empty(net: nn.Module) -> None:
 
     for module in [*net.modules()]:
         if (state := _get_module_state(module)) is not None:
-            for one in (
-                getattr(state, "_comm_ctx", state),
-                state,
-                module,
-            ):  # A pass that was cut off left layers in the first.
+            # A pass that was cut off left layers in the first.
+            for one in getattr(state, "_comm_ctx", state), state, module:
                 vars(one).clear()
             del _module_state_mapping[module]
