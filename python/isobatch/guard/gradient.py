@@ -136,9 +136,8 @@ class Gradient:
                 own, same = self._again.of(batches, random, shares)
             except Exception as raised:  # whatever the script's loss does with batches that it does not know
                 error = f"{type(raised).__name__}: {str(raised)[:200]}"
-        answers = run.exchange("reference", (error, same and not watch.changed))
-        if any(error for error, _ in answers):
-            why = next(error for error, _ in answers if error)
+        errors, unchanged = zip(*run.exchange("reference", (error, same and not watch.changed)), strict=True)
+        if why := next(filter(None, errors), None):
             self._leave(f"the loss cannot be computed of the loader's batches ({why})")
             return
         if summed is None and not self._run.since:
@@ -146,7 +145,7 @@ class Gradient:
         if summed:
             text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
-        if not all(same for _, same in answers):
+        if not all(unchanged):
             self._leave("the script changes the batches between loader and model")
             return
         like, gate = self._compare(grads, own), GATES[self._precision]
@@ -190,9 +189,8 @@ class Gradient:
             reasons.append("a communication hook changes the gradients")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
-        found = run.exchange("reasons", reasons)
-        if any(found):
-            return str(next(one[0] for one in found if one))
+        if found := [one for own in run.exchange("reasons", reasons) for one in own]:
+            return str(found[0])
         if not all(run.exchange("room", self._room(grads, 3))):
             return None
         with self._again.replay():

@@ -160,13 +160,9 @@ class Samples:
             return False
         now = watch.now if watch is not None else None
         crossing = now is not None and now.trained < run.micro and run.plan.steps_per_epoch is not None
-        if (
-            now is not None
-            and watch is not None
-            and now.trained > watch.given > 0
-            and watch.given != now.length
-        ):
-            self._elsewhere(watch, now)
+        given = watch.given if watch is not None else 0
+        if now is not None and now.trained > given > 0 and given != now.length:
+            self._elsewhere(given, now)
         if now is not None and run.plan.samples_per_epoch and now.whole and now.trained > len(now.sizes):
             text = "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle does)"
             run.stop(Cause.SAMPLES_REPEATED, text)
@@ -175,16 +171,20 @@ class Samples:
             end = now is None or self._at_end(now)
             self._count(end=end, last=run.micro - now.trained if now is not None and crossing else 0)
         if run.near and watch is not None and watch.workers > 1 and not watch.sampled:
-            self._workers(watch)
+            first = watch.digests[: watch.workers]  # the workers take turns
+            if any(run.exchange("workers", len(first) > 1 and len(set(first)) == 1)):
+                text = f"the first {len(first)} batches of {watch.workers} workers are the same"
+                run.stop(Cause.WORKERS_REPEAT, text)
         if not run.near or now is None or watch is None or self._draws:
             return run.micro == len(run.planned)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         return self._step(now, end)
 
-    def _elsewhere(self, watch: LoaderWatch, now: Epoch) -> None:
-        """Counts a step on other batches than the loader's, or once more on the same: an epoch has more steps than it has of its own."""
-        run, now.trained = self._run, watch.given
+    def _elsewhere(self, given: int, now: Epoch) -> None:
+        """Counts a step on other batches than those the loader gave, or once more on the same: an epoch has more steps than it has of its
+        own."""
+        run, now.trained = self._run, given
         if run.near and run.plan.steps_per_epoch is not None:
             text = f"this step has no new batch of the loader, whose epoch has {run.plan.steps_per_epoch:,} steps by the plan"
             run.stop(Cause.ANOTHER_LENGTH, text)
@@ -213,12 +213,8 @@ class Samples:
 
     def _at_end(self, now: Epoch) -> bool:
         """Tells whether the last micro-batch trained on was its epoch's last."""
-        length, done = now.length, now.skipped + now.trained
-        return (
-            length is None
-            or done == length
-            or (now is self._resumed and now.trained + self._behind == length)
-        )
+        done = now.trained + (self._behind if now is self._resumed else now.skipped)
+        return now.length in (None, done, now.skipped + now.trained)
 
     def _step(self, now: Epoch, end: bool) -> bool:
         """Checks one of the first steps: nobody's samples are somebody else's, and micro-batches are as large as planned."""
@@ -258,13 +254,6 @@ class Samples:
                 "the gradient's size: micro-batches of different sizes, and no weight was given"
             )
         return self._weighted
-
-    def _workers(self, watch: LoaderWatch) -> None:
-        """Compares the workers' first batches: they take turns."""
-        first = watch.digests[: watch.workers]
-        if any(self._run.exchange("workers", len(first) > 1 and len(set(first)) == 1)):
-            text = f"the first {len(first)} batches of {watch.workers} workers are the same"
-            self._run.stop(Cause.WORKERS_REPEAT, text)
 
     def _set_epoch(self, watch: LoaderWatch, sampler: DistributedSampler[Any]) -> None:
         plan = self._run.plan

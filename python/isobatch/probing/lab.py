@@ -152,11 +152,10 @@ class Lab:
     def _check_finite(self, losses: Any, how: str) -> None:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
         if not np.isfinite(losses).all():
-            loss, when = (
-                losses[~np.isfinite(losses)][0],
-                f"before the first step{how}, at seed 0 and the first weights",
+            loss, when = losses[~np.isfinite(losses)][0], f"before the first step{how}"
+            raise unusable(
+                f"the loss is {loss} {when}, at seed 0 and the first weights: nothing can be measured with it"
             )
-            raise unusable(f"the loss is {loss} {when}: nothing can be measured with it")
 
     @property
     def start_lr(self) -> float:
@@ -193,7 +192,7 @@ class Lab:
             block=self.block,
             checkpoint=checkpoint,
             double=double,
-            expired=self.budget.expired,
+            check_budget=self.budget.check,
         )
 
     def split(self, batch: int) -> Replicas:

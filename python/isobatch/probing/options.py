@@ -87,9 +87,14 @@ class Budget:
         """Returns the seconds left for trials."""
         return self.seconds - self.spent()
 
-    def expired(self) -> bool:
-        """Tells whether trials must end."""
-        return self.left() <= 0
+    def check(self) -> None:
+        """Ends trials where no time is left.
+
+        Raises:
+            Expired: the budget is spent.
+        """
+        if self.left() <= 0:
+            raise Expired
 
 
 def seconds_of(text: str | float) -> float:

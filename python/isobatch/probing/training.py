@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from isobatch.diagnosis.tensors import AUTOCAST, mapped, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
-from isobatch.probing.options import Expired
 from isobatch.validate.workload import Workload, fault_of_loss, user_code
 
 GROWTH = 4.0
@@ -131,7 +130,7 @@ class ShortTraining:
         block: samples that are drawn at once.
         checkpoint: another training's `state`, to go on from.
         double: in double precision, without dropout.
-        expired: whether the budget is spent; asked before each micro-batch.
+        check_budget: raises Expired where the budget is spent; called before each micro-batch.
 
     Raises:
         InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be made.
@@ -147,9 +146,9 @@ class ShortTraining:
         block: int,
         checkpoint: dict[str, Any] | None = None,
         double: bool = False,
-        expired: Callable[[], bool] = lambda: False,
+        check_budget: Callable[[], None],
     ) -> None:
-        self.plan, self.device, self._double, self._expired = plan, device, double, expired
+        self.plan, self.device, self._double, self._check_budget = plan, device, double, check_budget
         self.workload = make(seed, plan)
         self.model = self.workload.model.to(device)
         if double:
@@ -213,10 +212,6 @@ class ShortTraining:
             summed += float(loss.detach())
         self.consumed += batch
         return summed
-
-    def _check_budget(self) -> None:
-        if self._expired():
-            raise Expired
 
     def _part(self, share: range) -> Any:
         start = self.consumed + share.start

@@ -105,8 +105,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._sizes:
-            size = -(-storage.nbytes() // BLOCK) * BLOCK
-            self._sizes[key] = size
+            self._sizes[key] = size = -(-storage.nbytes() // BLOCK) * BLOCK
             self.now += size
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self._forget, key)

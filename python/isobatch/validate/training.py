@@ -36,6 +36,11 @@ def trained(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
+def parameter_bytes(model: nn.Module) -> int:
+    """Counts the bytes of a model's weights."""
+    return sum(p.nbytes for p in model.parameters())
+
+
 def grads(model: nn.Module) -> list[Tensor | None]:
     """Returns their gradients, None where there is none."""
     return [p.grad for p in trained(model)]
@@ -270,11 +275,6 @@ class Training:
         data = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         text = str(data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or "")
         return [int(size) for size in text.replace(",", " ").split()]
-
-    @property
-    def parameter_bytes(self) -> int:
-        """The size of the weights."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @property
     def micro_batch(self) -> int:

@@ -11,7 +11,7 @@ from isobatch.validate.figures import AllReduce, Machine
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Draft, Proof
-from isobatch.validate.training import Training
+from isobatch.validate.training import Training, parameter_bytes
 from isobatch.validate.workload import Workload
 
 COMPILED_AGAIN = 4
@@ -49,7 +49,7 @@ class Trial:
     @property
     def allowance_seconds(self) -> float:
         """Counts the seconds of a phase beyond its limit, for a large or compiled model."""
-        size = sum(p.numel() * p.element_size() for p in self.workload.model.parameters())
+        size = parameter_bytes(self.workload.model)
         return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
     @cached_property

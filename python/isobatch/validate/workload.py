@@ -182,17 +182,14 @@ def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Opt
     lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
     betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
     eps = plan.eps if plan.eps is not None else 1e-8
-    match plan.recipe.optimizer:
-        case "sgd":
-            return lambda p: torch.optim.SGD(p, lr=lr, momentum=plan.momentum or 0.0, weight_decay=decay)
-        case "adam":
-            return lambda p: torch.optim.Adam(p, lr=lr, betas=betas, eps=eps, weight_decay=decay)
-        case "rmsprop":
-            return lambda p: torch.optim.RMSprop(
-                p, lr=lr, alpha=betas[1], eps=eps, momentum=plan.momentum or 0.0, weight_decay=decay
-            )
-        case _:
-            return lambda p: torch.optim.AdamW(p, lr=lr, betas=betas, eps=eps, weight_decay=decay)
+    momentum: dict[str, Any] = {"momentum": plan.momentum or 0.0}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "sgd": (torch.optim.SGD, momentum),
+        "adam": (torch.optim.Adam, {"betas": betas, "eps": eps}),
+        "rmsprop": (torch.optim.RMSprop, {"alpha": betas[1], "eps": eps, **momentum}),
+    }
+    kind, more = kinds.get(plan.recipe.optimizer, (torch.optim.AdamW, {"betas": betas, "eps": eps}))
+    return lambda p: kind(p, lr=lr, weight_decay=decay, **more)
 
 
 def perceptron(plan: Plan, parameters: int) -> Workload:

@@ -15,7 +15,16 @@ from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, diff
 from isobatch.validate.proofs.memory import free_on_host, lacking
 from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
-from isobatch.validate.training import LOSS_SCALE, Copies, Training, copy_to_host, grads, put, trained
+from isobatch.validate.training import (
+    LOSS_SCALE,
+    Copies,
+    Training,
+    copy_to_host,
+    grads,
+    parameter_bytes,
+    put,
+    trained,
+)
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import first_line, out_of_memory
 
@@ -310,7 +319,7 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
     """Calls `prove_step` with micro-batches that fit, and as many as there is time for: in eval mode, or in another format, a step may
     need more memory than in training, and on a GPU many times as long. A gradient that cannot be computed in full precision is no
     fault of a plan in another one."""
-    needed = HOST_COPIES * training.parameter_bytes if training.group.rank == 0 else 0
+    needed = HOST_COPIES * parameter_bytes(training.model) if training.group.rank == 0 else 0
     short = lacking(training.group, needed, free_on_host())
     on_host = (0, 0.0, f"on rank 0's host: {short}")
     most, seconds, why = _fitting(training, amp) if short is None else on_host

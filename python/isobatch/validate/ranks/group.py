@@ -15,13 +15,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic.agreement import set_timeout
 from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.pulse import Pulse
-
-# Of older torch by another name.
-set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
 SHORT_SECONDS = 1.0  # of which a time limit need not know
 LATER = timedelta(seconds=30)

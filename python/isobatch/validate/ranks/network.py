@@ -285,18 +285,12 @@ def _refuse_unlike(found: dict[int, Facts]) -> None:
         ("device", "have different devices", "look at the GPUs of {cpu} (nvidia-smi), or pass --device cpu"),
         ("nccl", "have loaded different versions of NCCL", "use the same everywhere"),
     ):
-        hosts = _hosts(found, field)
+        hosts: dict[object, dict[str, None]] = {}
+        for facts in found.values():
+            hosts.setdefault(getattr(facts, field), {})[facts.host] = None
         if len(hosts) > 1:
-            each = ", ".join(f"{value} on {names}" for value, names in hosts.items())
-            raise InputError(f"the hosts {what}: {each}; {todo.format(cpu=hosts.get('cpu'))}")
-
-
-def _hosts(found: dict[int, Facts], field: str) -> dict[object, str]:
-    """Names the hosts by their value of a field."""
-    hosts: dict[object, dict[str, None]] = {}
-    for facts in found.values():
-        hosts.setdefault(getattr(facts, field), {})[facts.host] = None
-    return {value: few(names) for value, names in hosts.items()}
+            each = ", ".join(f"{value} on {few(names)}" for value, names in hosts.items())
+            raise InputError(f"the hosts {what}: {each}; {todo.format(cpu=few(hosts.get('cpu', ())))}")
 
 
 def gpu_is_shared(found: Iterable[Facts]) -> bool:

@@ -130,10 +130,10 @@ class RunBatches(Sampler[list[int]]):
                     places = np.arange(one.places.start, one.places.stop, one.places.step)
                     yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
                 else:  # Under a ramp a step goes on in the next epoch.
-                    places = (divmod(place, self._size) for place in one.places)
-                    yield [
-                        int(self._order(span, later)[at]) if self._run.shuffle else at for later, at in places
-                    ]
+                    yield [self._sample(span, *divmod(place, self._size)) for place in one.places]
+
+    def _sample(self, span: Span, epochs: int, place: int) -> int:
+        return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
         """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those before it are let go."""
