@@ -227,6 +227,12 @@ def test_an_interrupted_command_leaves_no_check_behind(monkeypatch, tmp_path):
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1.0])
+def test_seconds_that_are_none_are_refused_from_python_too(seconds):
+    with pytest.raises(InputError, match="seconds must be a number of seconds, at least 2"):
+        Gates(seconds=seconds)
+
+
 def test_wrong_input_found_by_a_check_ends_the_command(monkeypatch):
     def refuses(_):
         raise InputError("of another GPU", field="baseline", file="a.json")

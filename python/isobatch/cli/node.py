@@ -6,7 +6,7 @@ from pathlib import Path
 
 from isobatch.cli.options import option
 from isobatch.cli.parser import Parser
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, unknown
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
@@ -46,15 +46,16 @@ def run(args: argparse.Namespace) -> int:
     only = tuple(dict.fromkeys(filter(None, args.only.split(","))))
     if wrong := [name for name in only if name not in CHECKS]:
         raise unknown("check", wrong[0], CHECKS)
-    if not 2 <= args.seconds < float("inf"):
-        raise must_be("a number of seconds, at least 2", args.seconds, field="--seconds")
     for place in filter(None, (args.output, args.failing_nodes)):
         check_place(place)
     thresholds = {} if args.thresholds is None else read_thresholds(args.thresholds)
     gpus = max(thresholds.pop("host", {}).get("gpus", 0), args.device == "cuda")
     baseline = None if args.baseline is None else NodeReport.load(args.baseline)
     file = args.thresholds and str(args.thresholds)
-    gates = Gates(seconds=args.seconds, gpus=gpus, thresholds=thresholds, file=file, baseline=baseline)
+    try:
+        gates = Gates(seconds=args.seconds, gpus=gpus, thresholds=thresholds, file=file, baseline=baseline)
+    except InputError as error:
+        raise error.at(field="--seconds") from None
     report = check(gates, only or tuple(CHECKS))
     if args.failing_nodes is not None:
         list_unfit(args.failing_nodes, report.node, fit=not report.exit_code)

@@ -43,13 +43,21 @@ class NodeReport(ProofReport, frozen=True, kw_only=True):
 
 class Gates(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has to reach: a number of GPUs, thresholds by GPU model (and the file that they are from), the report of a good node;
-    and the seconds for all checks together."""
+    and the seconds for all checks together.
+
+    Raises:
+        InputError: these are too few, or no number.
+    """
 
     seconds: float = 60.0
     gpus: float = 0
     thresholds: Thresholds = {}
     file: str | None = None
     baseline: NodeReport | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.seconds < float("inf"):
+            raise must_be("a number of seconds, at least 2", self.seconds, field="seconds")
 
     def judge(self, text: str, found: float, model: str, name: str) -> tuple[Verdict, str]:
         """Judges a figure of a GPU by its threshold and the baseline; unchecked where there is neither.
