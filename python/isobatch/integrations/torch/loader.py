@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader
 
 from isobatch.errors import InputError, must_be, together
 from isobatch.integrations.torch.dealing import Span
+from isobatch.integrations.torch.elastic.agreement import find_world
 from isobatch.integrations.torch.elastic.loader import ReplicaShare, data_loader, is_stream, next_batch
-from isobatch.integrations.torch.elastic.world import find_world
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import shown
@@ -107,9 +107,12 @@ class GlobalLoader:
             raise InputError(f"the dataset has {size:,} samples, and no step of {batch:,}", field="dataset")
         recipe = Recipe(effective_batch=batch, lr=1.0, dataset_size=size, convention="exact", duration="1st")
         made = plan(recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True).require()
-        share = _EpochShare(made, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last)
-        least = share.rounds if equal_passes else 1
-        self._bind(share, dataset, options, equal=equal_passes, least=least)
+        self._share: ReplicaShare = _EpochShare(
+            made, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
+        )
+        self._join: Join | None = None
+        self.equal, self.passes = equal_passes, self._share.rounds if equal_passes else 1
+        self._load(dataset, options)
 
     @classmethod
     def of_run(
@@ -132,21 +135,13 @@ class GlobalLoader:
             join: puts each batch and its factor together, for a trainer that divides by `least` passes.
         """
         loader = cls.__new__(cls)
-        loader._bind(share, dataset, options, equal=equal, least=least, join=join)
+        loader._share, loader._join, loader.equal, loader.passes = share, join, equal, least
+        loader._load(dataset, options)
         return loader
 
-    def _bind(
-        self,
-        share: ReplicaShare,
-        dataset: Any,
-        options: dict[str, Any],
-        *,
-        equal: bool,
-        least: int,
-        join: Join | None = None,
-    ) -> None:
-        self._share, self.dataset, self._join = share, dataset, join
-        self.equal, self.passes = equal, least
+    def _load(self, dataset: Any, options: dict[str, Any]) -> None:
+        share, equal, least = self._share, self.equal, self.passes
+        self.dataset = dataset
         self._loader: DataLoader[Any] = data_loader(share, dataset, options, equal=equal, least=least)
         self.batch_sampler, self.num_workers = self._loader.batch_sampler, self._loader.num_workers
         self.weight, self.last, self.stand_in = 0.0, True, False

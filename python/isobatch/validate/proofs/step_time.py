@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,23 +89,16 @@ class Works:
         self._small: list[Any] = []
         self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
         self._batches = training.few_in_turn(1)
-        self._weights = training.weights(self._batches)
-
-    def _backward(self, *, sync: bool) -> None:
-        training = self.training
-        training.backward(self._batches, self._weights, sync=sync, scaler=self._scaler, dtype=training.dtype)
-
-    def alone(self) -> None:
-        """Computes without communication. The gradients stay."""
-        self._backward(sync=False)
-
-    def reduced(self) -> None:
-        """Computes with the all-reduce. The gradients stay."""
-        self._backward(sync=True)
+        weights = training.weights(self._batches)
+        # The gradients stay.
+        backward = partial(
+            training.backward, self._batches, weights, scaler=self._scaler, dtype=training.dtype
+        )
+        self.alone, self.reduced = (partial(backward, sync=sync) for sync in (False, True))
 
     def whole(self) -> None:
         """Takes the whole step, with the optimizer's."""
-        self._backward(sync=True)
+        self.reduced()
         self.training.step(self._optimizer, self._scaler)
         self.clear()
 

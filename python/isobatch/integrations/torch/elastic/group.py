@@ -80,13 +80,7 @@ class CrewGroup:
             # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that are left.
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
         os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
-        dist.init_process_group(
-            BACKEND,
-            store=prefix,
-            rank=rank,
-            world_size=size,
-            timeout=connecting(lease),
-        )
+        dist.init_process_group(BACKEND, store=prefix, rank=rank, world_size=size, timeout=connecting(lease))
         sys.excepthook = hook
         set_timeout(timedelta(seconds=timeout))
 

@@ -11,12 +11,11 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.agreement import RankGroup
+from isobatch.integrations.torch.elastic.agreement import RankGroup, check_rendezvous, find_world, replica_of
 from isobatch.integrations.torch.elastic.loader import RunShare
 from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
 from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
-from isobatch.integrations.torch.elastic.world import check_rendezvous, find_world, replica_of
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.course import Position
