@@ -120,9 +120,8 @@ class Step:
 def _has_collectives_inside(model: nn.Module) -> bool:
     found = _INSIDE.get(model)
     if found is None:
-        kinds = (nn.SyncBatchNorm,)
         found = _INSIDE[model] = any(
-            isinstance(module, kinds)
+            isinstance(module, nn.SyncBatchNorm)
             or hasattr(module, "set_requires_gradient_sync")
             or type(module).__name__ == _FSDP1
             for module in model.modules()
@@ -176,36 +175,27 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
     (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as in evaluation, where they have any:
     one sample has no variance.
     """
+    samples: list[
+        torch.Tensor
+    ] = []  # The input of the module under way: between its two hooks no other module runs.
+
+    def empty(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        samples[:] = inputs[:1]
+        return (inputs[0][:0],)
+
+    def refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+        """Puts the sample itself in the empty output's place, tied to it, so backward comes through the module too."""
+        return torch.cat([output, samples.pop().to(output.dtype)])
+
     with contextlib.ExitStack() as stack:
         for module in model.modules():
             if not isinstance(module, _BatchNorm) or not module.training:
                 continue
             if isinstance(module, nn.SyncBatchNorm):
-                for hook in (
-                    module.register_forward_pre_hook(_empty),
-                    # Before the user's own, which see what the module gives to the next one.
-                    module.register_forward_hook(_refill, prepend=True),
-                ):
-                    stack.callback(hook.remove)
+                stack.callback(module.register_forward_pre_hook(empty).remove)
+                # Before the user's own, which see what the module gives to the next one.
+                stack.callback(module.register_forward_hook(refill, prepend=True).remove)
             elif module.running_mean is not None:
                 module.training = False
                 stack.callback(setattr, module, "training", True)
         yield
-
-
-def _empty(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    _Sample.input = inputs[0]
-    return (inputs[0][:0],)
-
-
-def _refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-    """Puts the sample itself in the empty output's place, tied to it, so backward comes through the module too."""
-    sample = _Sample.input
-    del _Sample.input
-    return torch.cat([output, sample.to(output.dtype)])
-
-
-class _Sample:
-    """The input of the module under way: between its two hooks no other module runs."""
-
-    input: torch.Tensor
