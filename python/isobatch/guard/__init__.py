@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from isobatch.diagnosis.causes import Cause, Diagnosis
+from isobatch.diagnosis.causes import Cause
+from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -17,40 +18,6 @@ if TYPE_CHECKING:
     from isobatch.guard.session import Guard
 
 __all__ = ["Cause", "GuardError", "guard"]
-
-
-class GuardError(RuntimeError):
-    """Says how a training departs from its plan.
-
-    It is raised inside the training loop, by the call that could not go on: `attach`, `optimizer.step()`, the model's forward
-    or `finish`; on all ranks where all of them see it, else on those that do. Nobody needs to catch it: uncaught, it
-    ends the process with exit code 1, and torchrun then ends the others.
-
-    Attributes:
-        step: the optimizer step before which it was noticed, counted as the plan counts.
-        text: what was seen, and what was planned.
-        cause: what most likely went wrong, a `Cause`.
-        diagnosis: the same in words with their figures; where several causes look the same, all of them.
-        advice: what to do about it.
-        ranks: the data-parallel ranks that are unlike the others; empty where it is all of them, or none can be told.
-
-    >>> from isobatch.guard import Cause
-    >>> raise GuardError(3, Cause.ANOTHER_LR, "learning rate 0.2, 0.1 planned")
-    Traceback (most recent call last):
-    isobatch.guard.GuardError: isobatch guard, before step 3: learning rate 0.2, 0.1 planned → another learning rate. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
-    """
-
-    def __init__(
-        self, step: int, diagnosis: Cause | Diagnosis, text: str, ranks: tuple[int, ...] = ()
-    ) -> None:
-        self._found = diagnosis.likely() if isinstance(diagnosis, Cause) else diagnosis
-        self.step, self.text, self.ranks = step, text, ranks
-        self.cause, self.diagnosis, self.advice = self._found.cause, self._found.text, self._found.advice
-        advice = f"{self.advice[0].upper()}{self.advice[1:]}"
-        super().__init__(f"isobatch guard, before step {step}: {text} → {self.diagnosis}. {advice}.")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self._found, self.text, self.ranks)
 
 
 def guard(

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing
-from isobatch.guard import GuardError
+from isobatch.guard.error import GuardError
 from isobatch.planning.plan import Plan
 from isobatch.words import few_ranks
 
