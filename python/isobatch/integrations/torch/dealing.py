@@ -68,14 +68,8 @@ def _of_a_stream(course: Plan, dataset: int | None, step: int) -> Iterator[Span]
         for number in range(max(step, stage.step), end):
             epoch, offset = (0, at) if dataset is None else divmod(at, dataset)
             at += stage.batch
-            yield Span(
-                number,
-                epoch,
-                offset,
-                stage.batch,
-                True,
-                dataset is not None and offset + stage.batch >= dataset,
-            )
+            last = dataset is not None and offset + stage.batch >= dataset
+            yield Span(number, epoch, offset, stage.batch, full=True, last_of_epoch=last)
 
 
 def passes(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from isobatch.diagnosis.causes import Cause
@@ -155,13 +156,8 @@ def state(board: Board, rank: int, own_bytes: int, ranks_here: int) -> Gpu:
 
 def links(board: Board) -> list[bool]:
     """Lists the GPU's NVLinks by whether they are up."""
-    found = []
-    for link in range(board.module.NVML_NVLINK_MAX_LINKS):
-        up = board.ask("GetNvLinkState", link)
-        if up is None:  # the GPU has no more of them
-            break
-        found.append(bool(up))
-    return found
+    states = (board.ask("GetNvLinkState", link) for link in range(board.module.NVML_NVLINK_MAX_LINKS))
+    return [bool(up) for up in takewhile(lambda up: up is not None, states)]  # the GPU has no more of them
 
 
 def _watts(milliwatts: Any) -> float | None:

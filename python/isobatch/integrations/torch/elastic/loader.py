@@ -9,6 +9,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -158,7 +159,7 @@ def data_loader(
     Raises:
         InputError: the dataset is not as long as the recipe says, or an option is the plan's.
     """
-    options = {**options, "worker_init_fn": _Worker(options.get("worker_init_fn"))}
+    options = {**options, "worker_init_fn": partial(_begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
     for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
         if name in options:
@@ -179,32 +180,27 @@ def data_loader(
     return DataLoader(dataset, batch_sampler=RunBatches(progress, size, equal=equal, least=least), **options)
 
 
-class _Worker:
-    """The beginning of a DataLoader's worker, before the user's own: it ends with its parent, not before.
+def _begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
+    """Begins a DataLoader's worker, before the user's own function: it ends with its parent, not before.
 
     torchrun and Slurm send SIGTERM to workers too, which would end the training before it can stop by itself; a second SIGTERM, or 40 s,
     end the worker. A forked worker of a rank that was killed would hold its sockets open for five seconds, and the others would wait.
     """
-
-    def __init__(self, own: Callable[[int], Any] | None) -> None:
-        self._own = own
-
-    def __call__(self, worker: int) -> None:
-        gc.freeze()  # The garbage of its rank may have groups of crews that are over: freeing one waits for threads that a fork lacks.
-        signal.signal(signal.SIGTERM, _outlive)
-        rank = multiprocessing.parent_process()
-        # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
-        if (
-            sys.platform == "linux"
-            and threading.current_thread().name == "MainThread"
-            and rank
-            and os.getppid() == rank.pid
-        ):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
-            threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
-        if self._own is not None:
-            self._own(worker)
+    gc.freeze()  # The garbage of its rank may have groups of crews that are over: freeing one waits for threads that a fork lacks.
+    signal.signal(signal.SIGTERM, _outlive)
+    rank = multiprocessing.parent_process()
+    # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
+    if (
+        sys.platform == "linux"
+        and threading.current_thread().name == "MainThread"
+        and rank
+        and os.getppid() == rank.pid
+    ):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
+        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+    if own is not None:
+        own(worker)
 
 
 _PR_SET_PDEATHSIG = 1

@@ -1,7 +1,7 @@
 """The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan), and the plan that follows
 from it, whose run is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / batch⌉ steps."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -200,14 +200,12 @@ def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
         }
         if course is None:
             course = plan(alone, 1, policy=leg.batch, max_micro_batch=leg.batch, **asked)
-        elif (course.effective_batch, _of(course, asked)) != (leg.batch, asked):
+        elif course.effective_batch != leg.batch or any(
+            getattr(course.settings, name) != value for name, value in asked.items()
+        ):
             course = replan(
                 course, at_step=leg.step, effective_batch=leg.batch, max_micro_batch=leg.batch, **asked
             )
         course.require()
     assert course is not None
     return course
-
-
-def _of(course: Plan, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(course.settings, name) for name in names}
