@@ -127,6 +127,11 @@ def check_settings(run: Run, optimizer: Any) -> None:
             run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
 
 
+def waits(rate: Any) -> bool:
+    """Tells whether a learning rate is read only when a GPU has come to it."""
+    return isinstance(rate, Tensor) and not rate.is_cpu
+
+
 def _close(found: Any, want: Any) -> bool:
     pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
     return all(math.isclose(float(a), float(b), rel_tol=SETTING_TOLERANCE) for a, b in pairs)
@@ -226,8 +231,7 @@ class LearningRates:
         planned = self._ahead[since % STEPS_AHEAD]
         if self._waited and not (run.rare or since % LOOK_EVERY_STEPS == 0):
             return
-        rates = (group["lr"] for group in groups)
-        self._waited = any(isinstance(rate, Tensor) and not rate.is_cpu for rate in rates)
+        self._waited = any(waits(group["lr"]) for group in groups)
         if len(groups) == len(self._allowed):  # all factors are known, and mostly there is nothing to see
             for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
                 want = planned * factor
