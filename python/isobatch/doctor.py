@@ -269,7 +269,10 @@ def _lengths(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
     # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
-    for field, what, whole in (("duration", "the run", math.ceil), ("warmup", "the warmup", _nearest)):
+    for field, what, whole in (
+        ("duration", "the run", math.ceil),
+        ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
+    ):
         length = case.fields.get(field)
         counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
         if isinstance(length, str) and length.endswith("st") and not counted_anew:
@@ -281,10 +284,6 @@ def _lengths(case: Case) -> Iterator[Issue]:
                 case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
                 + "  (for the tuned samples, if the batch moves)",
             )
-
-
-def _nearest(steps: float) -> int:
-    return math.floor(steps + 0.5)
 
 
 def _uneven(case: Case) -> Iterator[Issue]:

@@ -2,13 +2,12 @@
 
 from functools import cached_property
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import _core
-from isobatch.allocation.jobs import Choices, Jobs
+from isobatch.allocation.jobs import Jobs, Planner
 from isobatch.allocation.nodes import Held, Pool
 from isobatch.allocation.objectives import Values
 from isobatch.allocation.placement import Want, place
@@ -18,13 +17,6 @@ _STEPS_DOWN = 32
 
 _TIE = 1e-9
 """By how much of its value a job rather stays than changes, where nothing says what a restart costs."""
-
-
-class Speeds(Protocol):
-    """What knows how fast each job is on every count: the `Planner`, or somebody else's measurements."""
-
-    def choices(self, held: NDArray[np.int64]) -> Choices:
-        """All counts of all jobs; `held` is the kind and GPUs that each has now, −1 where it has none."""
 
 
 class Division:
@@ -38,12 +30,12 @@ class Division:
     """
 
     def __init__(
-        self, jobs: Jobs, pool: Pool, rates: Speeds, held: dict[int, Held], objective: str, p: float
+        self, jobs: Jobs, pool: Pool, planner: Planner, held: dict[int, Held], objective: str, p: float
     ) -> None:
         self.jobs, self.pool, self.held, self.objective = jobs, pool, held, objective
         shape = np.full((2, jobs.rows), -1)
         shape[:, list(held)] = pool.shapes(list(held.values()))
-        self.choices = rates.choices(shape)
+        self.choices = planner.choices(shape)
         holders = np.zeros(jobs.rows, bool)
         holders[list(held)] = True
         self.values = Values(objective, p, jobs, pool, self.choices, holders)

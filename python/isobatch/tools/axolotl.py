@@ -112,14 +112,10 @@ def _schedule(page: SettingsPage) -> None:
     trainer.read_schedule(page, "lr_scheduler", "cosine")
     if name == "cosine" and ratio:
         page.times_lr("min_lr", ratio, "cosine_min_lr_ratio")
-        if level:
-            page.give("schedule", f"cosine(until={_until(page, level)})", "cosine_constant_lr_ratio")
-
-
-def _until(page: SettingsPage, level: float) -> str:
-    """Whole steps where they are known, which axolotl rounds down."""
-    steps = page.whole("max_steps")
-    return length(int(steps * level), "st") if steps and steps > 0 else share(level)
+        steps = page.whole("max_steps")
+        if level:  # of whole steps where they are known, which axolotl rounds down
+            until = length(int(steps * level), "st") if steps and steps > 0 else share(level)
+            page.give("schedule", f"cosine(until={until})", "cosine_constant_lr_ratio")
 
 
 def write(plan: Plan, job: Job) -> SettingsSheet:

@@ -68,10 +68,12 @@ def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
     if isinstance(uneven, Mapping) and uneven.get("use_uneven_batch", True):
         number, small, large = (_whole(uneven, name, f"{place}.uneven_batch") for name in _UNEVEN)
         groups = (number, small, large)
+    if type(rate := merged.get("learning_rate")) not in (int, float, str, type(None)):
+        raise must_be("a number", rate, field=f"{place}.learning_rate")
     return ScaleRow(
         _whole({"num_nodes": value_at(row, "trainer.num_nodes")}, "num_nodes", f"{at}.trainer"),
         _whole(merged, "train_batch_size", place),
-        _rate(merged.get("learning_rate"), f"{place}.learning_rate"),
+        rate,
         _whole({"micro_train_batch_size": 1, **merged}, "micro_train_batch_size", place),
         groups,
     )
@@ -81,12 +83,6 @@ def _whole(table: Mapping[str, Any], name: str, place: str) -> int:
     value = table.get(name)
     if type(value) is not int or value < 1:
         raise must_be("a whole number from 1", value, field=f"{place}.{name}")
-    return value
-
-
-def _rate(value: Any, place: str) -> int | float | str | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | str)):
-        raise must_be("a number", value, field=place)
     return value
 
 

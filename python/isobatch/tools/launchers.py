@@ -192,6 +192,9 @@ def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
     """Writes a TrainJob of the runtime torch-distributed, a caller of torchrun."""
     sheet = launcher(plan, job)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
+    # The runtime tells by PET_* what to check; without, torchrun takes 1.
+    checked = check(job, "kubeflow", "${PET_NNODES:-1} * ${PET_NPROC_PER_NODE:-1}")
+    start = ["sh", "-c", f'{checked}exec torchrun "$@"\n', "torchrun"] if checked else ["torchrun"]
     name = safe_name(job.name, dns=True)
     if name != job.name:
         sheet.note(f"the job is named {name}: Kubernetes takes small letters, digits and dashes")
@@ -209,18 +212,12 @@ def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
                 "numNodes": nodes,
                 "numProcPerNode": each,
                 "resourcesPerNode": {"limits": {"nvidia.com/gpu": each}},
-                "command": [_literal(word) for word in (*_kubeflow_start(job), *job.command)],
+                "command": [_literal(word) for word in (*start, *job.command)],
                 "env": [{"name": key, "value": _literal(value)} for key, value in env.items()],
             },
         },
     }
     return sheet
-
-
-def _kubeflow_start(job: Job) -> list[str]:
-    """The words before the script: torchrun, after the check of what the runtime tells it by PET_*; without, torchrun takes 1."""
-    checked = check(job, "kubeflow", "${PET_NNODES:-1} * ${PET_NPROC_PER_NODE:-1}")
-    return ["sh", "-c", f'{checked}exec torchrun "$@"\n', "torchrun"] if checked else ["torchrun"]
 
 
 def _literal(text: str) -> str:

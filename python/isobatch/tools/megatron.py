@@ -74,8 +74,15 @@ def read(page: SettingsPage) -> None:
     page.precision({"bf16": "bf16", "fp16": "fp16"})
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
-    _read_length(page)
-    _intervals(page)
+    for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
+        if page.length(key, "duration", unit):
+            if unit == "st" and "ramp" in page.reading.fields:
+                page.note(
+                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
+                )
+            break
+    for key in ("eval", "save", "log"):
+        page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
 
 
@@ -116,21 +123,6 @@ def _batch(page: SettingsPage) -> None:
     for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
         if value is not None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
-
-
-def _read_length(page: SettingsPage) -> None:
-    for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
-        if page.length(key, "duration", unit):
-            if unit == "st" and "ramp" in page.reading.fields:
-                page.note(
-                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
-                )
-            return
-
-
-def _intervals(page: SettingsPage) -> None:
-    for key in ("eval", "save", "log"):
-        page.length(f"{key}_interval", f"{key}_every", "st")
 
 
 def _read_schedule(page: SettingsPage) -> None:

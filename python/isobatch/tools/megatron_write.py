@@ -75,7 +75,8 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
             "lr_warmup_iters": _in_batches(plan, line.warmup),
         }
         return
-    if ramp is not None and _is_over(plan):
+    moves = getattr(plan, "moves", ())
+    if ramp is not None and moves and plan.stages[-1].step <= moves[-1].step:
         sheet.note("the batch ramp is over: remove --rampup-batch-size or --step-batch-size-schedule")
     elif ramp is not None:
         _write_ramp(plan, ramp, sheet)
@@ -89,12 +90,6 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     sheet.settings |= {"train_samples": total, "lr_decay_samples": decay, "lr_warmup_samples": warmup}
     if not in_samples:
         sheet.note("the lengths are in samples: remove --train-iters, --lr-decay-iters and --lr-warmup-iters")
-
-
-def _is_over(plan: Plan) -> bool:
-    """Whether a run that moved is behind its ramp."""
-    moves: Any = getattr(plan, "moves", ())
-    return bool(moves) and plan.stages[-1].step <= moves[-1].step
 
 
 def _write_ramp(plan: Plan, ramp: str, sheet: SettingsSheet) -> None:

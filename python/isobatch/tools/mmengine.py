@@ -76,7 +76,12 @@ def _schedule(page: SettingsPage) -> None:
             "param_scheduler",
             "a scheduler whose begin, end or type is computed, or whose iterations accumulative_counts does not divide,",
         )
-    rates = [part for part in parts if part is not None and _moves_lr(part)]
+    # Others move the momentum, the weight decay, or what `param_name` says.
+    rates = [
+        it
+        for it in parts
+        if it and (it.kind.endswith(("LR", "Annealing")) or it.given.get("param_name") == "lr")
+    ]
     if len(rates) < len(parts):
         page.note(
             "a scheduler of param_scheduler that moves no learning rate stays as it is: no plan moves it"
@@ -123,11 +128,6 @@ def _in_steps(given: Mapping[str, Any], each: int) -> Mapping[str, Any] | None:
     return {**given, **steps}
 
 
-def _moves_lr(part: Stretch) -> bool:
-    """Others move the momentum, the weight decay, or what `param_name` says."""
-    return part.kind.endswith(("LR", "Annealing")) or part.given.get("param_name") == "lr"
-
-
 def _warmup(page: SettingsPage, part: Stretch) -> None:
     first, last = part.given.get("start_factor", 1.0 / 3), part.given.get("end_factor", 1.0)
     if last != 1 or not isinstance(first, int | float) or first >= 1:
@@ -141,20 +141,28 @@ def _decay(page: SettingsPage, part: Stretch, warmup: Stretch | None) -> None:
         return _drops(page, part)
     if part.kind not in _COSINES + _POWERS:
         return page.unsupported("param_scheduler", f"the scheduler {part.kind}")
-    shape, span = _shape(part), None if part.end is None else part.end - part.begin
+    power = float(part.given.get("power", 1.0))
+    shape = "cosine" if part.kind in _COSINES else f"polynomial(power={power})"
+    span = None if part.end is None else part.end - part.begin
     own = part.given.get("T_max") if part.kind in _COSINES else None
     run = str(page.reading.fields.get("duration"))
     if span is None and run.endswith(part.unit):
         span = float(run.removesuffix(part.unit)) - part.begin
     if own is not None and own not in (span, None if span is None else span - 1):
         return page.unsupported("param_scheduler", f"a cosine whose T_max {own} is not its own length")
-    _bottom(page, part)
+    end, ratio = part.given.get("eta_min"), part.given.get("eta_min_ratio")
+    if type(end) in (int, float):
+        page.give("min_lr", end, "param_scheduler")
+    elif type(ratio) in (int, float):
+        page.times_lr("min_lr", ratio, "param_scheduler")
     if part.unit == "ep" and not part.given.get("convert_to_iter_based"):
         page.note("the learning rate moves once an epoch, the plan's every step")
     starts = 0 if warmup is None else warmup.end
     if part.begin == starts and (warmup is None or warmup.unit == part.unit):
-        until = "" if part.end is None else f"until={length(part.end, part.unit)}"
-        return page.give("schedule", _call(shape, until), "param_scheduler")
+        if part.end is not None:
+            until = f"until={length(part.end, part.unit)})"
+            shape = f"{shape[:-1]}, {until}" if shape.endswith(")") else f"{shape}({until}"
+        return page.give("schedule", shape, "param_scheduler")
     if part.begin == 0:
         page.note("the decay counts from the start of the run, the plan's from the end of the warmup")
         return page.give("schedule", shape, "param_scheduler")
@@ -162,24 +170,6 @@ def _decay(page: SettingsPage, part: Stretch, warmup: Stretch | None) -> None:
         return page.unsupported("param_scheduler", f"a {part.kind} that begins at {part.begin}")
     plain = "cosine" if shape == "cosine" else "linear"
     return page.give("schedule", f"wsd(decay={length(span, part.unit)}, shape={plain})", "param_scheduler")
-
-
-def _shape(part: Stretch) -> str:
-    return "cosine" if part.kind in _COSINES else f"polynomial(power={float(part.given.get('power', 1.0))})"
-
-
-def _call(shape: str, argument: str) -> str:
-    if not argument:
-        return shape
-    return f"{shape[:-1]}, {argument})" if shape.endswith(")") else f"{shape}({argument})"
-
-
-def _bottom(page: SettingsPage, part: Stretch) -> None:
-    end, ratio = part.given.get("eta_min"), part.given.get("eta_min_ratio")
-    if type(end) in (int, float):
-        page.give("min_lr", end, "param_scheduler")
-    elif type(ratio) in (int, float):
-        page.times_lr("min_lr", ratio, "param_scheduler")
 
 
 def _drops(page: SettingsPage, part: Stretch) -> None:

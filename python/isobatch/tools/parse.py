@@ -75,7 +75,8 @@ def parse(
 
 
 def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
-    if _is_python(text, suffix):
+    is_json = text.lstrip()[:1] == "{"
+    if suffix == ".py" or (suffix == "" and not is_json and _PYTHON.search(text)):
         from isobatch.tools.literals import configuration, has_functions, python_literals
         from isobatch.tools.scripts import is_script, script_settings
 
@@ -86,7 +87,16 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
             if settings:
                 return settings
         return python_literals(text, file, None if bases is None else bases.settings)
-    data = _parsed(text, file, suffix, bases, name)
+    if is_json:
+        data = _json(text, file)
+    elif suffix not in (".yaml", ".yml") and (
+        suffix == ".toml" or (_TABLE.search(text) and _ASSIGNED.search(text))
+    ):
+        data = parse_toml(text)
+    elif suffix in (".yaml", ".yml") or not _FLAG.search(text):
+        data = parse_yaml(text, file, tagged=UNKNOWN)
+    else:
+        data = _command_line(text, file, bases, int(name) if name else None)
     if isinstance(data, Mapping) and data.get("kind") in _JOBS and "apiVersion" in data:
         from isobatch.tools import kubernetes
 
@@ -102,18 +112,6 @@ def _read(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> 
 
             data = merge(data, bases.settings(data.pop(key), key))
     return data
-
-
-def _parsed(text: str, file: str, suffix: str, bases: Bases | None, name: str) -> Any:
-    if text.lstrip()[:1] == "{":
-        return _json(text, file)
-    if suffix in (".yaml", ".yml"):
-        return parse_yaml(text, file, tagged=UNKNOWN)
-    if suffix == ".toml" or _is_toml(text):
-        return parse_toml(text)
-    if not looks_like_arguments(text):
-        return parse_yaml(text, file, tagged=UNKNOWN)
-    return _command_line(text, file, bases, int(name) if name else None)
 
 
 def _command_line(text: str, file: str, bases: Bases | None, line: int | None = None) -> dict[str, Any]:
@@ -142,14 +140,6 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             nested[name] = value
     return nested
-
-
-def _is_python(text: str, suffix: str) -> bool:
-    return suffix == ".py" or (suffix == "" and text.lstrip()[:1] != "{" and bool(_PYTHON.search(text)))
-
-
-def _is_toml(text: str) -> bool:
-    return bool(_TABLE.search(text) and _ASSIGNED.search(text))
 
 
 def _json(text: str, file: str) -> Any:
@@ -242,8 +232,3 @@ class Bases:
         return parse(
             read_whole(path, MAX_FILE_BYTES), file=str(path), suffix=path.suffix.lower(), bases=inner
         )
-
-
-def looks_like_arguments(text: str) -> bool:
-    """Whether a text has flags such as --global-batch-size in it, or overrides such as trainer.nnodes=2."""
-    return bool(_FLAG.search(text))

@@ -1,5 +1,6 @@
 """Reads files of other tools as the fields of a recipe, and asks for the rest."""
 
+import math
 import operator
 import os
 import re
@@ -115,7 +116,8 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
     name = (tool or of or detect(settings, file)).lower().replace("-", "_")
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
-    in_flags = suffix not in (".json", ".yaml", ".yml", ".toml", ".py") and _is_flat(settings)
+    is_flat = not any(isinstance(value, Mapping) for value in settings.values())
+    in_flags = is_flat and suffix not in (".json", ".yaml", ".yml", ".toml", ".py")
     assert known.reader is not None
     page = SettingsPage(settings, found, dashes=in_flags)
     known.reader.read(page)
@@ -174,21 +176,21 @@ def _merged(
         for name, value in page.fields.items():
             if name in given:
                 continue
-            owner = owners.get(name)
-            differ = owner is not None and fields[name] != value
-            if differ and (name in _ALWAYS or (_is_said(page, name) and _is_said(owner, name))):
-                text = f"{value} in {page.file}, but {fields[name]} in {owners[name].file}"
+            owner = owners.get(name, page)
+            said, before = (_is_said(it, name) for it in (page, owner))
+            if fields.get(name, value) != value and (name in _ALWAYS or (said and before)):
+                text = f"{value} in {page.file}, but {fields[name]} in {owner.file}"
                 faults.append(InputError(f"{text}: give {name} a value", field=name))
-            if owner is None or (_is_said(page, name) and not _is_said(owner, name)):
+            if owner is page or (said and not before):
                 fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
     return fields, keys
 
 
-def _is_said(page: Reading | None, field: str) -> bool:
+def _is_said(page: Reading, field: str) -> bool:
     """Whether a file says a field, so that it is no default of its tool."""
-    key = "" if page is None else page.keys.get(field, "")
+    key = page.keys.get(field, "")
     plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
-    return page is not None and bool(plain) and value_at(page.settings, plain) is not None
+    return plain != "" and value_at(page.settings, plain) is not None
 
 
 def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
@@ -206,13 +208,9 @@ def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
         ("ep", "dataset_size", "samples in an epoch"),
         ("tok", "seq_len", "tokens in a sample"),
     ):
-        users = [name for name, text in units.items() if _uses(text, unit)]
+        users = [name for name, text in units.items() if re.search(rf"\d{unit}[ )]*(?:[,=(]|$)", text)]
         if users and field not in fields:
             yield field, "N", f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})"
-
-
-def _uses(text: str, unit: str) -> bool:
-    return re.search(rf"\d{unit}[ )]*(?:[,=(]|$)", text) is not None
 
 
 def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
@@ -231,16 +229,7 @@ def _has_another_batch(left: Sequence[str], found: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
     if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
         return False
-    batches = [
-        key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
-        for field in ("batch_per_gpu", "micro_batch", "effective_batch")
-        if (key := found.keys.get(field))
-    ]
-    return not any(value_at(found.settings, key) is not None for key in batches)
-
-
-def _is_flat(settings: Mapping[str, Any]) -> bool:
-    return not any(isinstance(value, Mapping) for value in settings.values())
+    return not any(_is_said(found, field) for field in ("batch_per_gpu", "micro_batch", "effective_batch"))
 
 
 def count_of(name: str, value: Any) -> int:
@@ -284,11 +273,10 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel"):
         if done.get(name) is not None:
             done[name] = count_of(names.get(name, name), done[name])
-    batch, micro, accumulation = (
-        done.get(name) for name in ("effective_batch", "micro_batch", "accumulation")
+    batch, micro, accumulation, gpus = map(
+        done.get, ("effective_batch", "micro_batch", "accumulation", "gpus")
     )
     parallel = done.get("model_parallel") or 1
-    gpus = done.get("gpus")
     if gpus is not None and gpus % parallel:
         raise InputError(
             f"{names['gpus']} {gpus} is not a multiple of model_parallel {parallel}", field="gpus"
@@ -299,9 +287,8 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
         done.setdefault("micro_batch", micro)
         return done
     known = {names["micro_batch"]: micro, names["accumulation"]: accumulation, "replicas": replicas}
-    product, unknown = 1, [name for name, value in known.items() if value is None]
-    for value in known.values():
-        product *= value or 1
+    unknown = [name for name, value in known.items() if value is None]
+    product = math.prod(value or 1 for value in known.values())
     if batch and (batch % product or (not unknown and batch != product)):
         factors = " × ".join(
             f"{value} replicas" if name == "replicas" else f"{name} {value}"

@@ -146,7 +146,11 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
         if kwargs.number("num_cycles", default=0.5) != 0.5:
             page.unsupported("lr_scheduler_kwargs", "a cosine with num_cycles other than 0.5")
         page.give("schedule", "cosine", key)
-        _bottom(page, kwargs)
+        lr, rate = page.reading.fields.get("lr"), kwargs.number("min_lr_rate")
+        if rate is not None and lr is not None:
+            page.give("min_lr", lr * rate, "lr_scheduler_kwargs")
+        else:
+            kwargs.number("min_lr", "min_lr")
     elif name == "polynomial":
         page.give("schedule", f"polynomial(power={kwargs.number('power', default=1.0)!r})", key)
         kwargs.number("lr_end", "min_lr", default=1e-7)
@@ -159,14 +163,6 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
         page.give("schedule", "cosine", key)
     else:
         page.unsupported(key, f"the scheduler {name!r}")
-
-
-def _bottom(page: SettingsPage, kwargs: SettingsPage) -> None:
-    lr, rate = page.reading.fields.get("lr"), kwargs.number("min_lr_rate")
-    if rate is not None and lr is not None:
-        page.give("min_lr", lr * rate, "lr_scheduler_kwargs")
-    else:
-        kwargs.number("min_lr", "min_lr")
 
 
 def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:

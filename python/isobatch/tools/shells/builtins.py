@@ -10,7 +10,7 @@ from isobatch.tools.shells.conditions import evaluate_test
 from isobatch.tools.shells.expansion import Expansion
 from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
-from isobatch.tools.shells.tree import Assignment, Document, Simple
+from isobatch.tools.shells.tree import Assignment, Simple
 
 _OPTIONS = {"export": "", "readonly": "a"}
 """Of the commands that set variables; of the others, all that are read."""
@@ -116,11 +116,6 @@ def _read(expansion: Expansion, shell: Shell, words: list[str]) -> None:
     names = [word for word in words[1:] if word and not word.startswith("-")]
     for name in (*names, "REPLY"):
         shell.set(name, expansion.marks.mark(f"${name}", "which read sets in the run"))
-
-
-def read_document(expansion: Expansion, shell: Shell, document: Document, name: str) -> None:
-    """Follows `read -r -d '' NAME`, which sets a variable to a whole here-document."""
-    expansion.assign(shell, name, expansion.text(shell, document.word).strip(" \t\n"))
 
 
 def _printf(_: Expansion, __: Shell, words: list[str]) -> None:

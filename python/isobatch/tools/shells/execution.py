@@ -286,7 +286,8 @@ class Execution:
             raise InputError(f"{name} with an assignment or a redirection is not read")
         whole = name == "read" and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
         if whole and command.document and not command.assignments:
-            builtins.read_document(self.expansion, shell, command.document, words[-1])
+            text = self.expansion.text(shell, command.document.word).strip(" \t\n")
+            self.expansion.assign(shell, words[-1], text)
             return False, ""  # it wants an end that is not there
         if name in builtins.BUILTINS:
             status = builtins.BUILTINS[name](self.expansion, shell, words)

@@ -102,7 +102,7 @@ class WordReader(ABC):
             elif char == "$":
                 out.append(self._dollar(quoted))
             elif char == "`":
-                out.append(self._backquotes(quoted))
+                out.append(Output(quoted, self.match(_BACKQUOTES) or self.fail("a backquote is not closed")))
             else:
                 out.append(Text(self.match(_QUOTED if quoted else _PLAIN) or self._one(), quoted))
         self.deeper(-1)
@@ -129,9 +129,6 @@ class WordReader(ABC):
             self.fail('a quote " is not closed')
         self.at += 1
         return inside or (Text("", True),)
-
-    def _backquotes(self, quoted: bool) -> Output:
-        return Output(quoted, self.match(_BACKQUOTES) or self.fail("a backquote is not closed"))
 
     def _dollar(self, quoted: bool) -> Part:
         first = self.at
