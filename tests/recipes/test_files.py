@@ -121,7 +121,7 @@ def test_a_bomb_of_aliases_stays_small(tmp_path, name):
         (".json", '{"lr": ' + "[" * 100 + "]" * 100 + "}", "deeper"),
         (".toml", "lr = " + "[" * 100_000, "deeper|cannot be read"),
         (".toml", "x = [" + "0," * 200_000 + "]", "more than 200,000 values"),
-        (".toml", "#" * 5_000_000, "at most 4,194,304 bytes, got 5,000,000"),
+        (".toml", "#" * 5_000_000, "more than the 4,194,304 bytes"),
         (".txt", "lr = 1", "cannot tell the format: use .toml, .yaml or .json"),
     ],
 )

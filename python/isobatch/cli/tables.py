@@ -171,29 +171,27 @@ class Screen:
     """The first rows as a table, and how many more there are."""
 
     def __init__(self, columns: tuple[str, ...] | None) -> None:
-        self.columns = columns
-        self.first: Any = None
-        self.rows = 0
+        self.columns, self.rows = columns, 0
+        self.first: list[Any] = []
 
     def __call__(self, table: Any) -> None:
         """Takes the next rows."""
-        if self.first is None:
-            self.first = table.slice(0, SHOWN)
-        elif self.first.num_rows < SHOWN:
-            import pyarrow as pa
-
-            self.first = pa.concat_tables([self.first, table.slice(0, SHOWN - self.first.num_rows)])
+        if self.rows < SHOWN:
+            self.first.append(table.slice(0, SHOWN - self.rows))
         self.rows += table.num_rows
 
     def close(self) -> None:
         """Shows them."""
-        if self.first is None:
+        import pyarrow as pa
+
+        if not self.first:
             return
-        every = self.first.column_names
+        first = pa.concat_tables(self.first)
+        every = first.column_names
         names = list(self.columns or [name for name in _USUAL if name in every] or every)
         names = show_table(
             names,
-            [[cell(row[name]) for name in names] for row in self.first.select(names).to_pylist()],
+            [[cell(row[name]) for name in names] for row in first.select(names).to_pylist()],
             spare=() if self.columns else _SPARE,
         )
         if self.rows > SHOWN or len(names) < len(every):

@@ -15,7 +15,7 @@ from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.words import count, shown
+from isobatch.words import shown
 
 MAX_FILE_BYTES = 4 << 20
 MAX_DEPTH_LEVELS = 50
@@ -42,7 +42,8 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
         InputError: the file cannot be read, is no table of named values, or is too large or nested too deep.
     """
     file = os.fspath(path)
-    text = _bounded_text(file)
+    # Windows' editors begin a file of UTF-8 with the mark.
+    text = read_whole(file, MAX_FILE_BYTES).removeprefix("\ufeff")
     suffix = Path(file).suffix
     yaml = partial(parse_yaml, file=file)
     parsers: dict[str, Callable[[str], Any]]
@@ -62,16 +63,6 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise InputError(f"a field's name must be a text, got {shown(name)}", file=file)
     refuse_large(fields, file)
     return fields
-
-
-def _bounded_text(file: str) -> str:
-    try:
-        size = Path(file).stat().st_size
-    except OSError:
-        size = 0  # reading it says why
-    if size > MAX_FILE_BYTES:
-        raise InputError(f"must have at most {count(MAX_FILE_BYTES)} bytes, got {count(size)}", file=file)
-    return read_whole(file).removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
 
 
 # Limits

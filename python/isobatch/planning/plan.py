@@ -515,13 +515,10 @@ def refuse_no_plan(plan: Any) -> None:
     if isinstance(plan, Plan):
         return
     if isinstance(plan, str) or hasattr(plan, "__fspath__"):
-        raise InputError(
-            f"plan must be a Plan, got the path {str(plan)!r}: Plan.load(path) reads one", field="plan"
-        )
-    if isinstance(plan, Recipe):
-        raise InputError(
-            "plan must be a Plan, got a Recipe: isobatch.plan(recipe, gpus) makes one", field="plan"
-        )
-    raise must_be(
-        "a Plan", plan, field="plan", todo="isobatch.plan(recipe, gpus) makes one, Plan.load reads one"
-    )
+        got = f"the path {str(plan)!r}: Plan.load(path) reads one"
+    elif isinstance(plan, Recipe):
+        got = "a Recipe: isobatch.plan(recipe, gpus) makes one"
+    else:
+        todo = "isobatch.plan(recipe, gpus) makes one, Plan.load reads one"
+        raise must_be("a Plan", plan, field="plan", todo=todo)
+    raise InputError(f"plan must be a Plan, got {got}", field="plan")

@@ -153,15 +153,6 @@ def back_of(there, batch=256):
     return {name: {"cluster": 8, "effective_batch": batch, "split": "even"}[name] for name in there}
 
 
-def test_a_moved_plan_is_a_file(tmp_path):
-    moved = ib.replan(ib.replan(run_of(), at_step=5, effective_batch=512), at_step=31, cluster=4)
-    moved.save(tmp_path / "plan.json")
-    again = ib.Plan.load(tmp_path / "plan.json")
-    assert again == moved
-    assert again.schedule == moved.schedule
-    assert ib.replan(again, at_step=31, cluster=8) == ib.replan(moved, at_step=31, cluster=8)
-
-
 def test_adascale_counts_its_gain():
     run = plan_of(8, optimizer="sgd", duration="1000st", sigma_sq=3.0, mu_sq=1.0, schedule="linear")
     moved = ib.replan(run, at_step=100, effective_batch=1024, rule="adascale")
