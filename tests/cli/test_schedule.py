@@ -6,25 +6,23 @@ import pytest
 
 import isobatch as ib
 from isobatch import schedules as S
-from isobatch.cli import main
 from isobatch.cli.schedule import characters
 
 
-def call(*arguments):
-    return main(["schedule", *arguments])
+@pytest.fixture
+def call(ran):
+    return lambda *words, code=0: ran(["schedule", *words], code)
 
 
-def test_prints_a_table(capsys):
-    assert call("linear", "--lr", "0.5", "--steps", "20") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_prints_a_table(call):
+    lines = call("linear", "--lr", "0.5", "--steps", "20").out.splitlines()
     assert (
         lines[0] == "step\tlr" and lines[1] == "0\t0.5" and lines[11] == "10\t0.25" and lines[-1] == "20\t0"
     )
 
 
-def test_prints_json_that_can_be_read_back(capsys, tmp_path):
-    assert call("wsd(decay=20%)", "--steps", "100", "--warmup", "10", "--json") == 0
-    printed = capsys.readouterr()
+def test_prints_json_that_can_be_read_back(tmp_path, call):
+    printed = call("wsd(decay=20%)", "--steps", "100", "--warmup", "10", "--json")
     schedule = S.Schedule.from_json(printed.out)
     assert (
         json.loads(printed.out)["schema"] == 1 and ".0" not in printed.out and '"length":10,' in printed.out
@@ -33,18 +31,16 @@ def test_prints_json_that_can_be_read_back(capsys, tmp_path):
     assert "first_update_at_zero" in printed.err
     path = tmp_path / "s.json"
     path.write_text(printed.out)
-    assert call(str(path)) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "100\t0"
+    assert call(str(path)).out.splitlines()[-1] == "100\t0"
 
 
-def test_draws(capsys, tmp_path):
-    assert call("cosine", "--steps", "100", "--plot") == 0
-    assert "█" in capsys.readouterr().out
+def test_draws(tmp_path, call):
+    assert "█" in call("cosine", "--steps", "100", "--plot").out
     path = tmp_path / "s.svg"
     pytest.importorskip("vl_convert", reason="charts come with the extra 'report'")
-    assert call("cosine", "--lr", "3e-4", "--steps", "1234567", "--plot", str(path)) == 0
+    call("cosine", "--lr", "3e-4", "--steps", "1234567", "--plot", str(path))
     assert path.read_text().startswith("<svg") and list(tmp_path.iterdir()) == [path]
-    assert call("cosine", "--steps", "100", "--plot", str(tmp_path / "no" / "s.svg")) == 2
+    call("cosine", "--steps", "100", "--plot", str(tmp_path / "no" / "s.svg"), code=2)
     assert ">Learning rate 0.0003 at most, 1,234,567 steps<" in path.read_text()
 
 
@@ -58,18 +54,16 @@ def test_draws(capsys, tmp_path):
         (["cosine", "--steps", "0"], "--steps must be at least 1, got 0"),
     ],
 )
-def test_wrong_use(arguments, says, capsys):
-    assert call(*arguments) == 2
-    assert says in capsys.readouterr().err
+def test_wrong_use(arguments, says, call):
+    assert says in call(*arguments, code=2).err
 
 
-def test_a_plot_shows_the_whole_run_with_ticks_and_its_peak(capsys):
+def test_a_plot_shows_the_whole_run_with_ticks_and_its_peak(call):
     # A peak of three steps in 100,000: a column of the plot is 1,389.
     short = ib.schedules.warmup(ib.schedules.exponential(0.8, 0.5, every=1.0), 3)
     assert characters(short, 100_000).lstrip().startswith(f"{short.peak:.6g} │█")
     words = ["multistep(30ep, 60ep, 80ep)", "--lr", "0.1", "--steps", "450450", "--steps-per-epoch", "5005"]
-    assert call(*words, "--warmup", "25025", "--plot") == 0
-    out = capsys.readouterr().out.splitlines()
+    out = call(*words, "--warmup", "25025", "--plot").out.splitlines()
     assert out[0].lstrip().startswith("0.1 │") and out[-1].rstrip().endswith("450,450 steps")
     assert [word for word in out[-1].split() if word[0].isdigit()][:4] == ["0", "225,225", "450,450"]
     # The last thousandth is small, and not nothing.
