@@ -198,10 +198,8 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, ran, word
 def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
     said = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
-    assert (
-        "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
-        in said
-    )
+    says = "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
+    assert says in said
     assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in said
 
 
@@ -217,7 +215,5 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
 
 
 def test_jobs_and_clusters_in_the_wrong_order_are_told(files, ran):
-    assert (
-        "nodes is missing: these are jobs: give them first, and the clusters behind them"
-        in ran(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")], 2).err
-    )
+    says = "nodes is missing: these are jobs: give them first, and the clusters behind them"
+    assert says in ran(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")], 2).err

@@ -107,11 +107,9 @@ def test_the_command_line_gives_what_requests_leave_out(monkeypatch, capsysbinar
 def test_a_fault_of_our_own_ends_no_other(monkeypatch, capsysbinary):
     monkeypatch.setattr("isobatch.cli.plan._cluster", lambda *_: 1 / 0)
     code, answers, _ = served(monkeypatch, capsysbinary, [{"id": 1, "recipe": RECIPE, "gpus": 8}] * 2)
-    assert (
-        code == 3
-        and len(answers) == 2
-        and "a fault of isobatch itself (ZeroDivisionError" in answers[1]["error"]
-    )
+    assert code == 3
+    assert len(answers) == 2
+    assert "a fault of isobatch itself (ZeroDivisionError" in answers[1]["error"]
 
 
 def test_an_answer_comes_before_the_next_question():

@@ -127,11 +127,9 @@ def table_of(shown):
 def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(fleet):
     shown = on_a_terminal("fleet", *fleet)
     lines = table_of(shown)
-    assert (
-        "resnet50-goyal-imagenet-1k" in lines[1]
-        and "infeasible" in lines[1]
-        and "a-job-名前-with-wide-signs" in shown
-    )
+    assert "resnet50-goyal-imagenet-1k" in lines[1]
+    assert "infeasible" in lines[1]
+    assert "a-job-名前-with-wide-signs" in shown
     assert lines[0].split()[:3] == ["job", "cluster", "status"] and "total_steps" not in lines[0]
     assert all(tables._width(line) <= 80 for line in lines[:5])
     assert re.search(r"showing 4 of 4 rows, \d of \d+ columns; use -o FILE for all", shown)
@@ -195,9 +193,8 @@ def test_help_has_examples_that_can_be_given(capsys):
             main([name, "--help"])
         assert done.value.code == 0
         shown = capsys.readouterr().out
-        assert shown.startswith(f"usage: isobatch {name}") and f"examples:\n  {lines[0]}" in shown.replace(
-            " \\\n      ", " "
-        )
+        assert shown.startswith(f"usage: isobatch {name}")
+        assert f"examples:\n  {lines[0]}" in shown.replace(" \\\n      ", " ")
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
     shown = capsys.readouterr().out

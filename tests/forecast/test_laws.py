@@ -43,9 +43,8 @@ def test_another_length_has_both_signs():
 def test_the_batch_as_nanochat_is_an_assumption(ran):
     """Its own comment: where D doubles, B grows by 2^0.383, about 1.3."""
     (law,) = ib.laws(tokens=2e10, tuned_tokens=1e10).batch_duration_laws
-    assert (law.name, law.formula) == ("as nanochat", "(D/D0)^0.383") and law.value == pytest.approx(
-        1.304, abs=1e-3
-    )
+    assert (law.name, law.formula) == ("as nanochat", "(D/D0)^0.383")
+    assert law.value == pytest.approx(1.304, abs=1e-3)
     assert "karpathy/nanochat" in law.source and law.caution.startswith("an assumption")
     assert ib.laws(tokens=2e10).batch_duration_laws == ()
     said = ran(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]).out

@@ -73,10 +73,8 @@ def test_a_constant_without_an_error_is_no_sure_thing():
 def test_the_range_of_a_plan():
     plan = planned()
     assert plan.hours_error == pytest.approx(0.25 * plan.hours)
-    assert (
-        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost 331 (248 to 414); ± 25 %."
-        in (plan.explain())
-    )
+    says = "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost 331 (248 to 414); ± 25 %."
+    assert says in plan.explain()
     assert {it.label: it.value for it in plan_page(plan).headlines}["cost"] == "$331 ($248 to $414)"
     wide = ib.plan(RECIPE, NODE, profile=profile(scatter=1.5))
     assert "(up to 2 d 4 h)" in wide.explain()
@@ -140,10 +138,8 @@ def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
     rows = [line.split() for line in shown.out.splitlines()]
     assert "range" in rows[0] and all("±" in row for row in rows[1:])
     assert [row[-1] for row in rows[1:]] == ["missed", "missed", "likely", "met"]
-    assert (
-        "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; with the fewest GPU-hours on 8 GPUs"
-        in (shown.err)
-    )
+    says = "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; with the fewest GPU-hours on 8 GPUs"
+    assert says in shown.err
     found = counts_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
     assert "surely met at none, likely at 1 count" in found.err
     bare = counts_said(capsys, tmp_path, profile(scatter=0.0), "--gpus", "8", "--json")
@@ -233,10 +229,8 @@ def test_goodput_names_the_noise_scale_that_decided(capsys, ran, tmp_path):
         for end in (3500.0, 6500.0)
     ]
     said = capsys.readouterr().err
-    assert (
-        f"5,000 (3,500 to 6,500) as the noise scale; at the ends of that range it would be {ends[0]} and {ends[1]}"
-        in said
-    )
+    says = f"5,000 (3,500 to 6,500) as the noise scale; at the ends of that range it would be {ends[0]} and {ends[1]}"
+    assert says in said
     profile(noise_scale=Constant(value=5000)).save(tmp_path / "profile.json")
     assert "a noise scale whose range is not known" in ran([*goodput, str(tmp_path / "profile.json")]).err
 

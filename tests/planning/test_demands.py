@@ -29,10 +29,8 @@ def test_groups_stay_in_one_step(policy):
         plan = ib.plan(recipe, gpus, policy=policy, batch_multiple=12, batch_tolerance=0.1)
         assert plan.effective_batch % 12 == 0
     assert ib.plan(recipe, 8, batch_multiple=12).reasons == (ib.Reason.NOT_DIVISIBLE,)
-    assert (
-        "256 samples are not a multiple of batch_multiple 12"
-        in ib.plan(recipe, 8, batch_multiple=12).explain()
-    )
+    says = "256 samples are not a multiple of batch_multiple 12"
+    assert says in ib.plan(recipe, 8, batch_multiple=12).explain()
     ragged = ib.plan(recipe, 7, batch_multiple=8, split="ragged")
     assert ragged.effective_batch == 256
     assert ib.plan(recipe, 7, batch_multiple=12, split="ragged").status == "infeasible"
@@ -110,7 +108,5 @@ def test_an_interval_in_epochs_needs_the_dataset():
 
 
 def test_the_plan_says_how_often():
-    assert (
-        "evaluate every 125 steps, save every 63 steps, log every 3 steps"
-        in ib.plan(OFTEN, 8, policy=1024).explain()
-    )
+    says = "evaluate every 125 steps, save every 63 steps, log every 3 steps"
+    assert says in ib.plan(OFTEN, 8, policy=1024).explain()
