@@ -1,4 +1,4 @@
-"""The command line. A command is a file here, with DESCRIPTION, EXAMPLES, `add(parser)` and `run(args) -> int`; it is imported when it is called.
+"""The command line. A command is a file here, with DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`; it is imported when it is called.
 
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
@@ -65,10 +65,12 @@ _EXTRAS = {
 
 def parser_of(command: str) -> Parser:
     """Makes the parser of one command; no other command is imported."""
+    from isobatch.cli.options import add_options
+
     module = import_module(f"isobatch.cli.{command}")
     everyday = getattr(module, "EVERYDAY", None)
     parser = Parser(f"isobatch {command}", module.DESCRIPTION, module.EXAMPLES, everyday)
-    module.add(parser)
+    add_options(parser, module.OPTIONS)
     return parser
 
 

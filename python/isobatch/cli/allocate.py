@@ -4,7 +4,6 @@ import argparse
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError
@@ -21,24 +20,22 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    jobs = "a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …"
-    command.add_argument("jobs", type=options.path, help=jobs)
-    nodes = "a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node"
-    command.add_argument("nodes", type=options.path, help=nodes)
-    held = {
-        "--held FILE": "what each job has now: a table of job, node, gpus",
-        "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
-        "--p P": ("of fair, the exponent of the mean, from -10 to 1 (default: -1)", -1.0),
-    }
-    options.add_options(command, held)
-    options.add_settings(command)
-    output = {
-        "-o/--output FILE": "write the rows to a .parquet, .csv, .tsv or .jsonl file",
-        "--json": "print the whole answer as JSON: rows, value, bound, prices, changes",
-    }
-    options.add_options(command, output)
+OPTIONS = {
+    "jobs": (
+        "a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …",
+        {"type": options.path},
+    ),
+    "nodes": (
+        "a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node",
+        {"type": options.path},
+    ),
+    "--held FILE": "what each job has now: a table of job, node, gpus",
+    "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
+    "--p P": ("of fair, the exponent of the mean, from -10 to 1 (default: -1)", -1.0),
+    "how to plan": {"settings": options.add_settings},
+    "-o/--output FILE": "write the rows to a .parquet, .csv, .tsv or .jsonl file",
+    "--json": "print the whole answer as JSON: rows, value, bound, prices, changes",
+}
 
 
 def run(args: argparse.Namespace) -> int:

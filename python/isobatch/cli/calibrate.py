@@ -2,8 +2,6 @@
 
 import argparse
 
-from isobatch.cli.options import option
-from isobatch.cli.parser import Parser
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -11,13 +9,12 @@ DESCRIPTION = "Fits a profile, for forecasts, to validator reports."
 EXAMPLES = ("isobatch calibrate report.json -o profile.json",)
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    reports = "a validator's report, or measurements, as JSON"
-    command.add_argument("reports", nargs="+", metavar="REPORT", help=reports)
-    option(command, "-o/--output FILE", "write the profile here, as JSON", required=True)
-    option(command, "--merge FILE", "an older profile to merge with")
-    option(command, "--json", "print the profile as JSON")
+OPTIONS = {
+    "reports": ("a validator's report, or measurements, as JSON", {"nargs": "+", "metavar": "REPORT"}),
+    "-o/--output FILE": ("write the profile here, as JSON", {"required": True}),
+    "--merge FILE": "an older profile to merge with",
+    "--json": "print the profile as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

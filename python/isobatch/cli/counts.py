@@ -7,8 +7,7 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
-from isobatch.cli.source import add_from, read, recipe, target
+from isobatch.cli.source import FROM, read, recipe, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be, unknown
@@ -35,26 +34,22 @@ EXAMPLES = (
 EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --to --json --output"
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    command.add_argument("recipe", nargs="?", help="a .toml, .yaml or .json file with Recipe's fields")
-    every = range(1, 1025)
-    options.add_options(command, {"--gpus A..B|N,N": ("the counts (default 1..1024)", every)})
-    add_from(command)
-    where = command.add_argument_group("target cluster")
-    node = {"--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", options.PER_NODE)}
-    options.add_options(where, node)
-    options.add_hardware(where)
-    options.add_options(where, {"--currency SIGN": ("of the price (default: $)", "$")})
-    options.add_settings(command)
-    output = {
-        "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
-        "to copy (default: that of --from)",
-        "--json": "print every count as a line of JSON, the infeasible too",
-        "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of "
-        "--policy; or its charts (.svg, .png)",
-    }
-    options.add_options(command, output)
+OPTIONS = {
+    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields",
+    "--gpus A..B|N,N": ("the counts (default 1..1024)", range(1, 1025)),
+    "recipe": FROM,
+    "target cluster": {
+        "--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", options.PER_NODE),
+        **options.HARDWARE,
+        "--currency SIGN": ("of the price (default: $)", "$"),
+    },
+    "how to plan": {"settings": options.add_settings},
+    "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
+    "to copy (default: that of --from)",
+    "--json": "print every count as a line of JSON, the infeasible too",
+    "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of "
+    "--policy; or its charts (.svg, .png)",
+}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,9 +2,8 @@
 
 import argparse
 
-from isobatch.cli.options import gpu_count, option
-from isobatch.cli.parser import Parser
-from isobatch.cli.source import add_set, fields
+from isobatch.cli.options import gpu_count
+from isobatch.cli.source import TOOL, fields
 from isobatch.cli.terminal import show_lines
 from isobatch.errors import InputError
 
@@ -15,14 +14,14 @@ DESCRIPTION = (
 EXAMPLES = ("isobatch doctor training_args.json --gpus 32",)
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    file = "another tool's configuration, or a checkpoint folder of transformers' Trainer"
-    command.add_argument("file", help=file)
-    gpus = "number of GPUs that it is to run on (default: every row of a HyperPod recipe)"
-    option(command, "--gpus N", gpus, type=gpu_count)
-    option(command, "--tool NAME", "whose it is, where its content leaves that open")
-    add_set(command)
+OPTIONS = {
+    "file": "another tool's configuration, or a checkpoint folder of transformers' Trainer",
+    "--gpus N": (
+        "number of GPUs that it is to run on (default: every row of a HyperPod recipe)",
+        {"type": gpu_count},
+    ),
+    **TOOL,
+}
 
 
 def run(args: argparse.Namespace) -> int:

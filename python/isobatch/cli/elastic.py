@@ -3,8 +3,7 @@
 import argparse
 
 from isobatch import words
-from isobatch.cli.options import add_options, numbers, option
-from isobatch.cli.parser import Parser
+from isobatch.cli.options import numbers
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 
@@ -12,21 +11,16 @@ DESCRIPTION = "Finds the effective batch under a cap that works at the most GPU 
 EXAMPLES = ("isobatch elastic --max-batch 1024 --micro-batches 8,12 --gpus 1..64",)
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    option(command, "--max-batch N", "largest effective batch to consider", required=True)
-    micro = "micro-batches to consider (samples per replica per pass)"
-    option(command, "--micro-batches N,N", micro, required=True)
-    option(command, "--gpus A..B|N,N", "GPU counts to consider (default: %(default)s)", default="1..64")
-    weights = "how much each GPU count matters, in the order of --gpus"
-    option(command, "--weights W,W", weights, type=numbers)
-    others = {
-        "--model-parallel N": ("GPUs per model replica (default: 1)", 1),
-        "--gpus-per-node N": "only whole nodes of this size",
-        "--prefer-smaller": "of equally good batches take the smallest",
-        "--json": "print JSON",
-    }
-    add_options(command, others)
+OPTIONS = {
+    "--max-batch N": ("largest effective batch to consider", {"required": True}),
+    "--micro-batches N,N": ("micro-batches to consider (samples per replica per pass)", {"required": True}),
+    "--gpus A..B|N,N": ("GPU counts to consider (default: %(default)s)", "1..64"),
+    "--weights W,W": ("how much each GPU count matters, in the order of --gpus", {"type": numbers}),
+    "--model-parallel N": ("GPUs per model replica (default: 1)", 1),
+    "--gpus-per-node N": "only whole nodes of this size",
+    "--prefer-smaller": "of equally good batches take the smallest",
+    "--json": "print JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

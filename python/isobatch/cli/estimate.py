@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options import add_options, count, option, size
-from isobatch.cli.parser import Parser
+from isobatch.cli.options import count, size
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import missing, raise_all
@@ -28,39 +27,47 @@ EVERYDAY = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    model = "a transformers config.json, or the folder that has it"
-    command.add_argument("model", nargs="?", metavar="CONFIG", help=model)
-    option(command, "--parameters N", "in place of a config, such as 7e9", type=size)
-    option(command, "--seq-len TOKENS", "tokens in a sample", type=count)
-    computing = {
-        "--gpu NAME": "the data sheet; --gpu list shows all",
-        "--precision FORMAT": ("bf16 (default), fp16, tf32 or fp32", "bf16"),
-        "--optimizer NAME": ("the recipe's optimizer (default: adamw)", "adamw"),
-        "--tensor-parallel N": ("GPUs that share a layer (default: 1)", 1),
-        "--pipeline-parallel N": ("stages of a pipeline (default: 1)", 1),
-        "--micro-batch N": ("of the pipeline's bubble (default: 1)", 1),
-    }
-    add_options(command, computing)
-    reached = "the share of the peak that is reached (default: 0.3..0.5)"
-    option(command, "--utilization A..B", reached, type=_shares, default=(0.3, 0.5))
-    kept = "what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full"
-    others = {
-        "--recompute WHAT": (kept, "attention"),
-        "--shards N": ("GPUs over which weights, gradients and optimizer are sharded (default: 1)", 1),
-        "--inter-gb-s GB": "a node's network, 1e9 bytes a second, one direction",
-        "-o/--output FILE": "write the profile here, as JSON",
-        "--json": "print it as JSON",
-    }
-    add_options(command, others)
-    laws = command.add_argument_group("published laws of a fresh language-model run")
-    each = "print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)"
-    option(laws, "--laws", each)
-    option(laws, "--tokens D", "tokens of the run", type=size)
-    option(laws, "--effective-batch B", "in sequences: for the law of Power", type=float)
-    tuned = "learning rate and batch were tuned on D0 tokens: what multiplies them on D"
-    option(laws, "--tuned-tokens D0", tuned, type=size)
+def _shares(text: str) -> tuple[float, float]:
+    """`0.3..0.5`, or one share."""
+    low, dots, high = text.partition("..")
+    try:
+        return float(low), float(high if dots else low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a range such as 0.3..0.5, got {shown(text)}") from None
+
+
+OPTIONS = {
+    "[model]": ("a transformers config.json, or the folder that has it", {"metavar": "CONFIG"}),
+    "--parameters N": ("in place of a config, such as 7e9", {"type": size}),
+    "--seq-len TOKENS": ("tokens in a sample", {"type": count}),
+    "--gpu NAME": "the data sheet; --gpu list shows all",
+    "--precision FORMAT": ("bf16 (default), fp16, tf32 or fp32", "bf16"),
+    "--optimizer NAME": ("the recipe's optimizer (default: adamw)", "adamw"),
+    "--tensor-parallel N": ("GPUs that share a layer (default: 1)", 1),
+    "--pipeline-parallel N": ("stages of a pipeline (default: 1)", 1),
+    "--micro-batch N": ("of the pipeline's bubble (default: 1)", 1),
+    "--utilization A..B": (
+        "the share of the peak that is reached (default: 0.3..0.5)",
+        {"type": _shares, "default": (0.3, 0.5)},
+    ),
+    "--recompute WHAT": (
+        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
+        "attention",
+    ),
+    "--shards N": ("GPUs over which weights, gradients and optimizer are sharded (default: 1)", 1),
+    "--inter-gb-s GB": "a node's network, 1e9 bytes a second, one direction",
+    "-o/--output FILE": "write the profile here, as JSON",
+    "--json": "print it as JSON",
+    "published laws of a fresh language-model run": {
+        "--laws": "print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
+        "--tokens D": ("tokens of the run", {"type": size}),
+        "--effective-batch B": ("in sequences: for the law of Power", {"type": float}),
+        "--tuned-tokens D0": (
+            "learning rate and batch were tuned on D0 tokens: what multiplies them on D",
+            {"type": size},
+        ),
+    },
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,15 +125,6 @@ def _list(sheets: Any) -> None:
 
 def _ends(low: float, high: float) -> str:
     return figure(low) if low == high else f"{figure(low)} to {figure(high)}"
-
-
-def _shares(text: str) -> tuple[float, float]:
-    """`0.3..0.5`, or one share."""
-    low, dots, high = text.partition("..")
-    try:
-        return float(low), float(high if dots else low)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a range such as 0.3..0.5, got {shown(text)}") from None
 
 
 # ---- published laws ----

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from isobatch.cli.options import add_decimal, add_options
-from isobatch.cli.parser import Parser
+from isobatch.cli.options import DECIMAL
 from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import show_lines, write_json
@@ -30,26 +29,19 @@ EXAMPLES = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    written = "a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin"
-    plans = f"what `isobatch fleet` wrote: {written}; or a plan that `isobatch plan -o` saved"
-    command.add_argument("plans", nargs="?", help=plans)
-    rows = {
-        "--job ID": "only this job's rows",
-        "--cluster ID": "only rows on this cluster",
-        "--gpus N": "only rows on this many GPUs",
-        "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
-        "--clusters FILE": "their clusters likewise (needs --jobs)",
-    }
-    add_options(command, rows)
-    add_decimal(command)
-    lists = {
-        "--illegal": "list every job whose values are illegal, a line each (needs --jobs)",
-        "--rules": "list the scaling rules with their formulas, ranges and sources",
-        "--json": "print the rules as JSON",
-    }
-    add_options(command, lists)
+OPTIONS = {
+    "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
+    "`isobatch plan -o` saved",
+    "--job ID": "only this job's rows",
+    "--cluster ID": "only rows on this cluster",
+    "--gpus N": "only rows on this many GPUs",
+    "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
+    "--clusters FILE": "their clusters likewise (needs --jobs)",
+    **DECIMAL,
+    "--illegal": "list every job whose values are illegal, a line each (needs --jobs)",
+    "--rules": "list the scaling rules with their formulas, ranges and sources",
+    "--json": "print the rules as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

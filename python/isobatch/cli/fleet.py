@@ -9,7 +9,6 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
@@ -29,45 +28,42 @@ EVERYDAY = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    jobs = "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin"
-    command.add_argument("jobs", type=options.path, help=jobs)
-    clusters = "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's"
-    command.add_argument("clusters", nargs="?", type=options.path, help=clusters)
-    rows = {
-        "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
-        "--pairs FILE": "plan only these pairs: a table with the columns job, cluster",
-    }
-    options.add_options(command, rows)
-    columns = "compute and write only these columns of the result"
-    options.option(command, "--columns A,B,…", columns, type=options.names)
-    options.add_decimal(command)
-    where = command.add_argument_group("target cluster, with --gpus")
-    options.add_options(where, {"--gpus-per-node N": "GPUs per node (default: each count is one node)"})
-    options.add_hardware(where)
-    options.add_settings(command)
-    chosen = {
-        "--select WHICH": ("rows to keep per job: all (default), fastest, cheapest or goodput", "all"),
-        "--top N": "keep the best N rows per job (needs --select; default: 1)",
-    }
-    options.add_options(command, chosen)
-    output = {
+OPTIONS = {
+    "jobs": (
+        "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
+        {"type": options.path},
+    ),
+    "[clusters]": (
+        "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
+        {"type": options.path},
+    ),
+    "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
+    "--pairs FILE": "plan only these pairs: a table with the columns job, cluster",
+    "--columns A,B,…": ("compute and write only these columns of the result", {"type": options.names}),
+    **options.DECIMAL,
+    "target cluster, with --gpus": {
+        "--gpus-per-node N": "GPUs per node (default: each count is one node)",
+        **options.HARDWARE,
+    },
+    "how to plan": {"settings": options.add_settings},
+    "--select WHICH": ("rows to keep per job: all (default), fastest, cheapest or goodput", "all"),
+    "--top N": "keep the best N rows per job (needs --select; default: 1)",
+    "output": {
         "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
         "(default: stdout)",
         "--json": "write JSON lines to stdout",
         "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
         "--strict": "exit with 1 if any row is infeasible",
-    }
-    options.add_options(command.add_argument_group("output"), output)
-    folder = command.add_argument_group("output into a folder")
-    resume = "go on from what the same command has done before (default)"
-    folder.add_argument("--resume", help=resume, action=argparse.BooleanOptionalAction, default=True)
-    ray = {
+    },
+    "output into a folder": {
+        "--resume": (
+            "go on from what the same command has done before (default)",
+            {"action": argparse.BooleanOptionalAction, "default": True},
+        ),
         "--engine ENGINE": ("local (default), or ray: run on a Ray cluster", "local"),
         "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
-    }
-    options.add_options(folder, ray)
+    },
+}
 
 
 def run(args: argparse.Namespace) -> int:

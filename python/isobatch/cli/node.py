@@ -4,8 +4,6 @@ import argparse
 import os
 from pathlib import Path
 
-from isobatch.cli.options import option
-from isobatch.cli.parser import Parser
 from isobatch.errors import InputError, unknown
 from isobatch.files.whole import check_place
 
@@ -19,19 +17,25 @@ EXAMPLES = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    option(command, "--only NAMES", "checks to make, such as gpu,gpu_errors (default all)", default="")
-    option(command, "--seconds S", "time for all checks together (default 60)", type=float, default=60.0)
-    device = "cuda: a node without a GPU is unfit"
-    command.add_argument("--device", choices=("auto", "cuda"), default="auto", help=device)
-    least = "the least that figures may be, by GPU model (.toml, .yaml, .json)"
-    option(command, "--thresholds FILE", least, type=Path)
-    option(command, "--baseline REPORT", "what -o wrote on a good node", type=Path)
-    unfit = "a file with the unfit nodes, one a line: adds this one, or takes it out"
-    option(command, "--failing-nodes FILE", unfit, type=Path)
-    option(command, "-o/--output FILE", "write the report as JSON", type=Path)
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
+OPTIONS = {
+    "--only NAMES": ("checks to make, such as gpu,gpu_errors (default all)", ""),
+    "--seconds S": ("time for all checks together (default 60)", 60.0),
+    "--device": (
+        "cuda: a node without a GPU is unfit",
+        {"choices": ("auto", "cuda"), "default": "auto"},
+    ),
+    "--thresholds FILE": (
+        "the least that figures may be, by GPU model (.toml, .yaml, .json)",
+        {"type": Path},
+    ),
+    "--baseline REPORT": ("what -o wrote on a good node", {"type": Path}),
+    "--failing-nodes FILE": (
+        "a file with the unfit nodes, one a line: adds this one, or takes it out",
+        {"type": Path},
+    ),
+    "-o/--output FILE": ("write the report as JSON", {"type": Path}),
+    "--json": "print the report as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

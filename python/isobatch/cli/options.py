@@ -154,36 +154,35 @@ _READERS: dict[str, Callable[[str], Any]] = {
 """How a value is read, by its name in the help; others by their default, else they are texts."""
 
 
-def option(where: Any, usage: str, help: str, **more: Any) -> None:
-    """Adds an option to a parser, or to a group of one.
+def add_options(where: Any, rows: Mapping[str, Any]) -> None:
+    """Adds a table of options to a parser, or to a group of one.
 
     Args:
         where: the parser or group.
-        usage: as the help shows it, such as "-o/--output FILE"; one without a value is a flag.
-        help: what it does.
-        more: type, default, dest and so on, as argparse has them.
+        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without a dash), what each does,
+            or a pair of that and its default, or what else argparse takes; by title, the table of a group; by any name, a
+            function that adds some. An argument in brackets may be left out.
     """
+    for usage, row in rows.items():
+        if callable(row):
+            row(where)
+        elif isinstance(row, Mapping):
+            add_options(where.add_argument_group(usage), row)
+        else:
+            _add(where, usage, *(row if isinstance(row, tuple) else (row, {})))
+
+
+def _add(where: Any, usage: str, help: str, more: Any) -> None:
+    more = more if isinstance(more, dict) else {"default": more}
     names, _, value = usage.partition(" ")
     if value:
         reader = _READERS.get(value, float if isinstance(more.get("default"), float) else str)
         more = {"metavar": value, "type": reader} | more
-    where.add_argument(*names.split("/"), help=help, **more or {"action": "store_true"})
-
-
-def add_options(where: Any, rows: Mapping[str, Any]) -> None:
-    """Adds a table of options: by its usage, what each does, or a pair of that and its default."""
-    for usage, row in rows.items():
-        help, default = row if isinstance(row, tuple) else (row, None)
-        option(where, usage, help, **({} if default is None else {"default": default}))
-
-
-def add_decimal(command: Any) -> None:
-    """Adds the decimal sign of tables."""
-    signs = (
-        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
-        "them; . reads 256.000 as 256, which is refused without it"
-    )
-    option(command, "--decimal SIGN", signs, type=_decimal)
+    elif usage.startswith("["):
+        names, more = usage[1:-1], {"nargs": "?"} | more
+    elif usage.startswith("-"):
+        more = more or {"action": "store_true"}
+    where.add_argument(*names.split("/"), help=help, **more)
 
 
 def _decimal(text: str) -> str:
@@ -192,28 +191,38 @@ def _decimal(text: str) -> str:
     return text
 
 
+DECIMAL: dict[str, Any] = {
+    "--decimal SIGN": (
+        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
+        "them; . reads 256.000 as 256, which is refused without it",
+        {"type": _decimal},
+    )
+}
+"""The decimal sign of tables."""
+
+
 # ---- the cluster ----
 
 PER_NODE = 8
 """GPUs of a node where nothing else is said."""
 
 
-def add_cluster(command: argparse.ArgumentParser) -> None:
-    """Adds the cluster's options."""
-    where = command.add_argument_group("target cluster")
-    option(where, "--gpus N", "number of GPUs: one node, or nodes of --gpus-per-node", type=gpu_count)
-    option(where, "--nodes N", "number of nodes, instead of --gpus")
-    option(where, "--gpus-per-node N", f"GPUs per node (with --nodes {PER_NODE} by default)")
-    add_hardware(where)
-
-
-def add_hardware(where: Any) -> None:
-    """Adds the options of a cluster beside its GPU count."""
-    option(where, "--model-parallel N", "GPUs per model replica (default: as the recipe)")
-    option(where, "--gpu NAME", "GPU type; selects one of several profiles")
-    option(where, "--memory-gib GIB", "memory of one GPU", type=number("memory_gib"))
-    price = number("price_per_gpu_hour")
-    option(where, "--price-per-gpu-hour PRICE", "price of a GPU-hour, for the cost", type=price)
+HARDWARE: dict[str, Any] = {
+    "--model-parallel N": "GPUs per model replica (default: as the recipe)",
+    "--gpu NAME": "GPU type; selects one of several profiles",
+    "--memory-gib GIB": ("memory of one GPU", {"type": number("memory_gib")}),
+    "--price-per-gpu-hour PRICE": (
+        "price of a GPU-hour, for the cost",
+        {"type": number("price_per_gpu_hour")},
+    ),
+}
+"""The options of a cluster beside its GPU count."""
+CLUSTER: dict[str, Any] = {
+    "--gpus N": ("number of GPUs: one node, or nodes of --gpus-per-node", {"type": gpu_count}),
+    "--nodes N": "number of nodes, instead of --gpus",
+    "--gpus-per-node N": f"GPUs per node (with --nodes {PER_NODE} by default)",
+    **HARDWARE,
+}
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
@@ -292,23 +301,23 @@ _READ: dict[str, Callable[[str], Any]] = {
 """How a text is read where it is not simply of the setting's type."""
 
 
-def add_settings(parser: argparse.ArgumentParser, title: str = "how to plan") -> None:
+def add_settings(where: Any) -> None:
     """Adds an option for each setting, and --profile."""
-    group = parser.add_argument_group(title)
     for name, hint in get_type_hints(Settings, include_extras=True).items():
         kind, called, what = get_args(hint)
         usage = f"--{name.replace('_', '-')}"
         if kind is bool:
-            option(group, usage, what, action="store_true", default=None)
+            _add(where, usage, what, {"action": "store_true", "default": None})
             continue
         if name == "max_micro_batch":
             found = "or what `isobatch validate --find-micro-batch -o REPORT` found"
             called, what = "N|REPORT", f"{what}; {found}"
         # The core refuses a fraction where it must be whole.
         is_number = {int, float} & {kind, *get_args(kind)}
-        option(group, f"{usage} {called}", what, type=_READ.get(name, number(name) if is_number else str))
+        reader = _READ.get(name, number(name) if is_number else str)
+        _add(where, f"{usage} {called}", what, {"type": reader})
     profile = "what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types"
-    option(group, "--profile FILE", profile, action="append")
+    _add(where, "--profile FILE", profile, {"action": "append"})
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
-from isobatch.cli.source import add_from, add_to, fields, is_plan, job, recipe, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, fields, is_plan, job, recipe, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
@@ -35,23 +34,19 @@ EXAMPLES = (
 EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    requests = "JSON requests on stdin, one a line, each answered"
-    recipe = f"a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: {requests}"
-    command.add_argument("recipe", nargs="?", help=recipe)
-    add_from(command)
-    add_to(command)
-    options.option(command, "--force", "of a saved plan: replace the tool's file where it is there")
-    options.add_cluster(command)
-    options.add_settings(command)
-    others = {
-        "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
-        "optimizer: a function that returns an isobatch.validate.Workload",
-        "--json": "print the plan as JSON",
-        "-o/--output FILE": "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
-    }
-    options.add_options(command, others)
+OPTIONS = {
+    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON requests on stdin, one a line, "
+    "each answered",
+    "recipe": FROM,
+    "another tool": TO,
+    "--force": "of a saved plan: replace the tool's file where it is there",
+    "target cluster": options.CLUSTER,
+    "how to plan": {"settings": options.add_settings},
+    "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
+    "optimizer: a function that returns an isobatch.validate.Workload",
+    "--json": "print the plan as JSON",
+    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+}
 
 
 def run(args: argparse.Namespace) -> int:

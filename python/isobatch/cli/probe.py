@@ -8,7 +8,6 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
 from isobatch.cli.terminal import say, write_json
 
 DESCRIPTION = (
@@ -19,37 +18,34 @@ DESCRIPTION = (
 EXAMPLES = ("isobatch probe plan.json --budget 10m", "isobatch probe plan.json --same")
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    plan = "a plan's JSON file (`isobatch plan -o`)"
-    command.add_argument("plan", metavar="PLAN", type=options.path, help=plan)
-    what = command.add_mutually_exclusive_group()
+def _add_measures(where: Any) -> None:
     measures = {
         "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
         "--critical": "the critical batch by branched training",
     }
-    options.add_options(what, measures)
-    trials = {
-        "--workload NAME": "package.module:factory of your training; only --same can do without",
-        "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
-        "--seeds N": ("seeds for the last learning rates (default 3)", 3),
-    }
-    options.add_options(command, trials)
-    batches = "further effective batches to measure"
-    options.option(command, "--batches B,…", batches, type=options.numbers, default=[])
-    others = {
-        "--samples N": "samples of a whole trial (default: what the budget allows)",
-        "--tolerance X": ("of --critical: how much worse a loss may be (default 0.01)", 0.01),
-    }
-    options.add_options(command, others)
-    devices = ("auto", "cpu", "cuda")
-    command.add_argument("--device", help="where the trials run", choices=devices, default="auto")
-    output = {
-        "--recipe FILE": "write the recipe with the measured exponent as its power",
-        "-o/--output FILE": "write the finding as JSON",
-        "--json": "print the finding as JSON",
-    }
-    options.add_options(command, output)
+    options.add_options(where.add_mutually_exclusive_group(), measures)
+
+
+OPTIONS = {
+    "plan": (
+        "a plan's JSON file (`isobatch plan -o`)",
+        {"metavar": "PLAN", "type": options.path},
+    ),
+    "measure": _add_measures,
+    "--workload NAME": "package.module:factory of your training; only --same can do without",
+    "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
+    "--seeds N": ("seeds for the last learning rates (default 3)", 3),
+    "--batches B,…": ("further effective batches to measure", {"type": options.numbers, "default": []}),
+    "--samples N": "samples of a whole trial (default: what the budget allows)",
+    "--tolerance X": ("of --critical: how much worse a loss may be (default 0.01)", 0.01),
+    "--device": (
+        "where the trials run",
+        {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
+    ),
+    "--recipe FILE": "write the recipe with the measured exponent as its power",
+    "-o/--output FILE": "write the finding as JSON",
+    "--json": "print the finding as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

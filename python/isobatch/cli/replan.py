@@ -5,8 +5,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.parser import Parser
-from isobatch.cli.source import add_from, add_to, job, read, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
@@ -21,21 +20,22 @@ EVERYDAY = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    followed = (
-        "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from"
-    )
-    command.add_argument("plan", nargs="?", help=followed)
-    step = "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself"
-    options.option(command, "--at-step N", step, type=int)
-    options.add_options(command, {"--effective-batch N": "effective batch to move to"})
-    add_from(command)
-    add_to(command)
-    options.add_cluster(command)
-    options.add_settings(command, "how to plan (what is not given stays as the plan has it, its policy too)")
-    output = {"--json": "print the plan as JSON", "-o/--output FILE": "also save the plan, as JSON"}
-    options.add_options(command, output)
+OPTIONS = {
+    "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
+    "--at-step N": (
+        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
+        {"type": int},
+    ),
+    "--effective-batch N": "effective batch to move to",
+    "recipe": FROM,
+    "another tool": TO,
+    "target cluster": options.CLUSTER,
+    "how to plan (what is not given stays as the plan has it, its policy too)": {
+        "settings": options.add_settings
+    },
+    "--json": "print the plan as JSON",
+    "-o/--output FILE": "also save the plan, as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from isobatch.cli.options import add_options, path
-from isobatch.cli.parser import Parser
-from isobatch.cli.source import add_to, is_plan, job, stdin_as_file
+from isobatch.cli.options import path
+from isobatch.cli.source import TO, is_plan, job, stdin_as_file
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.words import counted
@@ -23,26 +22,25 @@ EXAMPLES = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    fleet = "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder)"
-    source = f"{fleet}, a plan.json, or a validation's report.json, or a log of divisions (.jsonl); -: stdin"
-    command.add_argument("source", metavar="FILE", type=path, help=source)
-    page = {
-        "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
-        "--title TEXT": "the page's heading (default: the answer that it has)",
-        "--deadline-hours HOURS": "hours that a run may take (default: as the plans say)",
-        "--currency SIGN": ("of the prices (default: $)", "$"),
-    }
-    add_options(command, page)
-    add_to(command, help="write the plans of a table as this tool's files instead, a folder for each job")
-    files = {
-        "--force": "with --to: replace files that are there",
-        "--gpus-per-node N": "with --to: of a table's clusters, which have no nodes (default 8)",
-        "--jobs FILE": "with --to: the jobs that were planned",
-        "--clusters FILE": "with --to: the clusters that they were planned on",
-    }
-    add_options(command, files)
+OPTIONS = {
+    "source": (
+        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's report.json, or a log of "
+        "divisions (.jsonl); -: stdin",
+        {"metavar": "FILE", "type": path},
+    ),
+    "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
+    "--title TEXT": "the page's heading (default: the answer that it has)",
+    "--deadline-hours HOURS": "hours that a run may take (default: as the plans say)",
+    "--currency SIGN": ("of the prices (default: $)", "$"),
+    "another tool": {
+        **TO,
+        "--to TOOL": "write the plans of a table as this tool's files instead, a folder for each job",
+    },
+    "--force": "with --to: replace files that are there",
+    "--gpus-per-node N": "with --to: of a table's clusters, which have no nodes (default 8)",
+    "--jobs FILE": "with --to: the jobs that were planned",
+    "--clusters FILE": "with --to: the clusters that they were planned on",
+}
 
 
 def run(args: argparse.Namespace) -> int:

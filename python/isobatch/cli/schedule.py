@@ -7,8 +7,6 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from isobatch.cli.options import option
-from isobatch.cli.parser import Parser
 from isobatch.cli.source import refuse_recipe
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, missing
@@ -24,22 +22,28 @@ EXAMPLES = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    spec = 'cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan'
-    command.add_argument("spec", metavar="SPEC", help=spec)
-    option(command, "--lr LR", "the peak (default: %(default)s)", default=1.0, dest="peak")
-    option(command, "--min-lr LR", "the learning rate at the end (default: 0)", default=0.0)
-    option(command, "--steps N", "length of the run, in optimizer steps", dest="total_steps")
-    warmup = "optimizer steps of warmup (default: 0)"
-    option(command, "--warmup STEPS", warmup, type=int, default=0, dest="warmup_steps")
-    option(command, "--warmup-start LR", "the learning rate at step 0 (default: 0)", default=0.0)
-    option(command, "--batch N", "samples a step, for lengths in sp and tok", default=1)
-    option(command, "--steps-per-epoch N", "for lengths in ep", type=float)
-    option(command, "--seq-len N", "tokens a sample, for lengths in tok")
-    drawn = "draw it: on the terminal, or into an .svg or .png file"
-    option(command, "--plot FILE", drawn, nargs="?", const="-")
-    option(command, "--json", "print the schedule as JSON")
+OPTIONS = {
+    "spec": (
+        'cosine, "wsd(decay=20%%)", "multistep(30ep, 60ep)", or a JSON file of a schedule or a plan',
+        {"metavar": "SPEC"},
+    ),
+    "--lr LR": ("the peak (default: %(default)s)", {"default": 1.0, "dest": "peak"}),
+    "--min-lr LR": ("the learning rate at the end (default: 0)", 0.0),
+    "--steps N": ("length of the run, in optimizer steps", {"dest": "total_steps"}),
+    "--warmup STEPS": (
+        "optimizer steps of warmup (default: 0)",
+        {"type": int, "default": 0, "dest": "warmup_steps"},
+    ),
+    "--warmup-start LR": ("the learning rate at step 0 (default: 0)", 0.0),
+    "--batch N": ("samples a step, for lengths in sp and tok", 1),
+    "--steps-per-epoch N": ("for lengths in ep", {"type": float}),
+    "--seq-len N": "tokens a sample, for lengths in tok",
+    "--plot FILE": (
+        "draw it: on the terminal, or into an .svg or .png file",
+        {"nargs": "?", "const": "-"},
+    ),
+    "--json": "print the schedule as JSON",
+}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import _core
-from isobatch.cli.options import add_options, option
 from isobatch.cli.terminal import called, say
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
@@ -18,34 +17,27 @@ from isobatch.recipes.cluster import no_field
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
 
-
-def add_from(command: argparse.ArgumentParser) -> None:
-    """Adds the options of a recipe beside its file."""
-    group = command.add_argument_group("recipe")
-    others = "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a second file of the same run"
-    option(group, "--from FILE", others, dest="source", action="append")
-    option(group, "--tool NAME", "whose it is, where its content leaves that open")
-    add_set(group)
-
-
-def add_set(command: Any) -> None:
-    """Adds --set."""
-    field = "a field of the recipe; overrides the file"
-    option(command, "--set FIELD=VALUE", field, action="append", default=[])
-
-
-def add_to(
-    command: argparse.ArgumentParser, help: str = "also print the plan as this tool's file or arguments"
-) -> None:
-    """Adds the options of a target and its job."""
-    job = {
-        "--to TOOL": help,
-        "--name NAME": ("the job's name, for launchers", "isobatch"),
-        "--script WORDS": ("the training script and its arguments, for launchers", "train.py"),
-        "--image IMAGE": "a container image, for launchers that run one",
-        "--elastic": "the script trains with ElasticRun: launchers' files start on any number of GPUs",
-    }
-    add_options(command.add_argument_group("another tool"), job)
+TOOL: dict[str, Any] = {
+    "--tool NAME": "whose it is, where its content leaves that open",
+    "--set FIELD=VALUE": ("a field of the recipe; overrides the file", {"action": "append", "default": []}),
+}
+"""The options of another tool's file."""
+FROM: dict[str, Any] = {
+    "--from FILE": (
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a second file of the same run",
+        {"dest": "source", "action": "append"},
+    ),
+    **TOOL,
+}
+"""The options of a recipe beside its file."""
+TO: dict[str, Any] = {
+    "--to TOOL": "also print the plan as this tool's file or arguments",
+    "--name NAME": ("the job's name, for launchers", "isobatch"),
+    "--script WORDS": ("the training script and its arguments, for launchers", "train.py"),
+    "--image IMAGE": "a container image, for launchers that run one",
+    "--elastic": "the script trains with ElasticRun: launchers' files start on any number of GPUs",
+}
+"""The options of a target and its job."""
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:

@@ -9,11 +9,7 @@ DESCRIPTION = (
 EXAMPLES = ("isobatch store --port 29400",)
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    command.add_argument(
-        "--port", type=int, required=True, metavar="N", help="the port; 0: a free one, which is printed"
-    )
+OPTIONS = {"--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True})}
 
 
 def run(args: argparse.Namespace) -> int:

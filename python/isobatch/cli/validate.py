@@ -3,8 +3,6 @@
 import argparse
 import os
 
-from isobatch.cli.options import option
-from isobatch.cli.parser import Parser
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
 from isobatch.validate import __main__ as rank_command
@@ -24,13 +22,13 @@ EVERYDAY = (
 )
 
 
-def add(command: Parser) -> None:
-    """Adds the options."""
-    rank_command.add(command)
-    option(command, "--nproc-per-node N", "ranks on this host (default 2)", type=int, default=2)
-    option(command, "--nnodes N", "hosts (default 1)", type=int, default=1)
-    option(command, "--node-rank I", "which of the hosts this is, from 0", type=int, default=0)
-    option(command, "--rendezvous HOST:PORT", "host 0, and a free port there; host 0 has the report")
+OPTIONS = {
+    "validation": rank_command.add,
+    "--nproc-per-node N": ("ranks on this host (default 2)", {"type": int, "default": 2}),
+    "--nnodes N": ("hosts (default 1)", {"type": int, "default": 1}),
+    "--node-rank I": ("which of the hosts this is, from 0", {"type": int, "default": 0}),
+    "--rendezvous HOST:PORT": "host 0, and a free port there; host 0 has the report",
+}
 
 
 def run(args: argparse.Namespace) -> int:
