@@ -5,7 +5,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from torch.utils.data import DataLoader
 
-from isobatch.errors import InputError, must_be, together
+from isobatch.errors import InputError, must_be, raise_all
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import find_world
 from isobatch.integrations.torch.elastic.loader import ReplicaShare, data_loader, is_stream, next_batch
@@ -200,16 +200,12 @@ class GlobalLoader:
         here = self._conditions()
         if missing := [name for name in (*_PLACE, *_SAME) if name not in state_dict]:
             raise InputError(f"state is damaged: it has no {missing[0]}", field=missing[0])
-        if wrong := [name for name in _SAME if state_dict[name] != here[name]]:
-            raise together(
-                [
-                    InputError(
-                        f"{name} must be {shown(state_dict[name])} as in the state, got {shown(here[name])}",
-                        field=name,
-                    )
-                    for name in wrong
-                ]
-            )
+        as_in = "{} must be {} as in the state, got {}".format
+        raise_all(
+            InputError(as_in(name, shown(state_dict[name]), shown(here[name])), field=name)
+            for name in _SAME
+            if state_dict[name] != here[name]
+        )
         epoch, offset = (state_dict[name] for name in _PLACE)
         for name, value in ("epoch", epoch), ("offset", offset):
             if type(value) is not int or value < 0:

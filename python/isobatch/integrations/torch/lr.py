@@ -77,12 +77,8 @@ class PlanLR(LRScheduler):
             if (scheduler := me()) is not None:
                 scheduler._set()
 
-        hooks = (
-            optimizer.register_step_post_hook(count),
-            optimizer.register_load_state_dict_post_hook(reset),
-        )
-        for hook in hooks:
-            finalize(self, hook.remove)
+        finalize(self, optimizer.register_step_post_hook(count).remove)
+        finalize(self, optimizer.register_load_state_dict_post_hook(reset).remove)
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> PlanLR | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from isobatch.errors import InputError, together
+from isobatch.errors import InputError, raise_all
 from isobatch.planning.plan import Plan, plan, plan_of
 from isobatch.planning.replan import replan
 from isobatch.planning.settings import DEFAULTS, HYPERPARAMETERS, Settings
@@ -109,7 +109,7 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
     then, here = (
         {**_DEFAULTS, **state.recipe, "seed": state.seed, "shuffle": state.shuffle} for state in (before, now)
     )
-    errors = [
+    raise_all(
         InputError(
             f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(here.get(name))}: change it back, or pass "
             f'accept=("{name}",)',
@@ -117,9 +117,7 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
         )
         for name in then
         if name not in accept and then[name] != here.get(name)
-    ]
-    if errors:
-        raise together(errors)
+    )
 
 
 def add_leg(legs: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
