@@ -31,14 +31,10 @@ def plan(tmp_path):
     return file
 
 
-def with_tests():
-    """A PYTHONPATH with the tests, and what was there."""
-    return os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-
-
 def start(command, cwd, **env):
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
-    environment |= {"PYTHONPATH": with_tests(), "PYTHONWARNINGS": "default", **env}
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    environment |= {"PYTHONPATH": path, "PYTHONWARNINGS": "default", **env}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([str(word) for word in command], cwd=cwd, env=environment, **pipes)
 
@@ -285,24 +281,13 @@ def test_one_command_a_host(plan, tmp_path):
         port = found.getsockname()[1]
     command = [*COMMAND, str(plan), "--quick", "--nproc-per-node", "1", "--nnodes", "2"]
     command += ["--rendezvous", f"127.0.0.1:{port}", "--json", "--node-rank"]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    hosts = [
-        subprocess.Popen(
-            [*command, node],
-            cwd=tmp_path,
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for node in "01"
-    ]
-    said = [process.communicate(timeout=280) for process in hosts]
-    report = json.loads(said[0][0])
-    assert report["verdict"] in ("pass", "caution", "inconclusive"), said
+    started = [start([*command, node], tmp_path) for node in "01"]
+    hosts = [end(process) for process in started]
+    report = json.loads(hosts[0].stdout)
+    assert report["verdict"] in ("pass", "caution", "inconclusive"), hosts
     assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 2)
-    assert said[1][0] == ""
-    assert hosts[0].returncode == hosts[1].returncode == (report["verdict"] == "inconclusive"), said
+    assert hosts[1].stdout == ""
+    assert hosts[0].returncode == hosts[1].returncode == (report["verdict"] == "inconclusive"), hosts
 
 
 @pytest.mark.slow
@@ -351,9 +336,7 @@ def test_under_srun(plan, tmp_path):
     """Slurm's variables, without Slurm."""
     ranks = []
     for rank in range(2):
-        env = {
-            **os.environ,
-            "PYTHONPATH": with_tests(),
+        slurm = {
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(rank),
             "SLURM_STEP_NUM_TASKS": "2",
@@ -362,9 +345,8 @@ def test_under_srun(plan, tmp_path):
             "SLURM_JOB_NODELIST": "127.0.0.1",
             "SLURM_JOB_ID": str(os.getpid()),
         }
-        command = [*COMMAND, str(plan), "--quick", "--json"]
-        ranks.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True))
-    texts = [process.communicate(timeout=200)[0] for process in ranks]
+        ranks.append(start([*COMMAND, plan, "--quick", "--json"], tmp_path, **slurm))
+    texts = [end(process).stdout for process in ranks]
     assert json.loads(texts[0])["verdict"] in ("pass", "caution", "inconclusive")
     assert texts[1] == ""
 
