@@ -143,19 +143,13 @@ def _reasons(it: Division, bits: NDArray[Any]) -> list[str]:
         elif not planned[row]:
             found.append("no count of the pool is within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
-            found.append(_no_speed(int(bits[row])))
+            stops = [it.text for it in Reason.of(int(bits[row])) if it.severity == "infeasible"]
+            found.append("; ".join(stops) or "no profile: nothing says how fast it is")
         elif not worth[row]:
             found.append(_no_worth(it, row))
         else:
             found.append(_OTHERS)
     return found
-
-
-def _no_speed(bits: int) -> str:
-    stops = [reason for reason in Reason.of(bits) if reason.severity == "infeasible"]
-    if stops:
-        return "; ".join(reason.text for reason in stops)
-    return "no profile: nothing says how fast it is"
 
 
 def _no_worth(it: Division, row: int) -> str:

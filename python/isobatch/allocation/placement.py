@@ -53,7 +53,7 @@ class _Space:
         return found
 
     def take(self, on: Held) -> None:
-        # A node whose free GPUs have changed is in several heaps, and counts in the last.
+        """Takes GPUs of nodes. A node whose free GPUs have changed is in several heaps, and counts in the last."""
         for name, gpus in on.items():
             self.free[name] -= gpus
             heappush(self.heaps[self.free[name]], (self.order[name], name))

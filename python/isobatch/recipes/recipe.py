@@ -34,7 +34,8 @@ else:
 class HasSettings(Protocol):
     """An object with its settings as a table, such as transformers' TrainingArguments."""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings."""
 
 
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | HasSettings

@@ -80,6 +80,7 @@ class HtmlPage(NamedTuple):
 
 
 def template(name: str) -> str:
+    """Reads a template, a script or a style."""
     return files("isobatch.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 

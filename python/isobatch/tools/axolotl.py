@@ -1,13 +1,13 @@
 """axolotl's YAML: names of its own for arguments of transformers' Trainer."""
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 
 from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
-from isobatch.tools.transformers import TRANSFORMERS
+from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import share
 
@@ -142,12 +142,9 @@ def check(case: Case) -> Iterator[Issue]:
         )
 
 
-assert TRANSFORMERS.writer is not None
 AXOLOTL = Tool(
     "axolotl",
     "axolotl",
     Reader("0.4 to 0.18", read, check, _HARMLESS, _MATTERS),
-    dataclasses.replace(
-        TRANSFORMERS.writer, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write
-    ),
+    replace(WRITER, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write),
 )

@@ -59,8 +59,8 @@ def read_folder(folder: Path) -> Reading:
     else:
         found.notes.append("there is no training_args.bin: the arguments of the run are not known")
     read(SettingsPage(state, found))
-    epochs = arguments.get("num_train_epochs")
-    if "duration" in found.fields and epochs and not _is_positive(arguments.get("max_steps")):
+    epochs, steps = arguments.get("num_train_epochs"), arguments.get("max_steps")
+    if "duration" in found.fields and epochs and not (isinstance(steps, int | float) and steps > 0):
         # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
         found.keys["duration"] = "num_train_epochs"
     if not found.fields.get("batch_per_gpu") and arguments:
@@ -69,10 +69,6 @@ def read_folder(folder: Path) -> Reading:
     if found.step is None or found.step < 1:
         found.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
     return found
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
 
 
 def _arguments(folder: Path) -> dict[str, object]:

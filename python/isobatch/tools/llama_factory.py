@@ -1,11 +1,11 @@
 """LLaMA-Factory's YAML: transformers' arguments, and its own of data and methods."""
 
-import dataclasses
+from dataclasses import replace
 
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
 from isobatch.tools.trainer import HARMLESS, MATTERS, check
-from isobatch.tools.transformers import TRANSFORMERS
+from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 
 _HARMLESS = f"""{HARMLESS}
@@ -52,10 +52,9 @@ def read(page: SettingsPage) -> None:
         )
 
 
-assert TRANSFORMERS.writer is not None
 LLAMA_FACTORY = Tool(
     "llama_factory",
     "LLaMA-Factory",
     Reader("0.8 to 0.9", read, check, _HARMLESS, _MATTERS),
-    dataclasses.replace(TRANSFORMERS.writer, versions="0.9", file="train.yaml", forms=("yaml",)),
+    replace(WRITER, versions="0.9", file="train.yaml", forms=("yaml",)),
 )

@@ -5,7 +5,7 @@ import math
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
 from isobatch.tools.trainer import MATTERS
-from isobatch.tools.trl import TRL, check
+from isobatch.tools.trl import HARMLESS, check
 from isobatch.tools.trl import read as read_trl
 
 _OURS: dict[str, float | int | str] = {
@@ -19,8 +19,7 @@ _NAMED = ("per_device_train_batch_size", "gradient_accumulation_steps", "learnin
 _SAMPLES = 16
 """What it rounds a step's samples up to, by the accumulation, where that is not given."""
 
-assert TRL.reader is not None
-_HARMLESS = f"""{TRL.reader.harmless}
+_HARMLESS = f"""{HARMLESS}
     swift acc_strategy adalora_* add_non_thinking_prefix add_version advantage_* agent_template aligner_* async_generate boft_* check_model chord_*
     cliprange* columns create_checkpoint_symlink custom_* device_groups device_map disable_* download_mode dynamic_sample early_stop_interval
     enable_* experts_impl external_plugins extra_eval_args fipo_* fourier_* galore_* gamma gkd_* gym_env hqq_axis ignore_args_error init_*

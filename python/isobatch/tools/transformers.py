@@ -176,19 +176,20 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
     return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
 
 
+WRITER = Writer(
+    "5",
+    "training_args.yaml",
+    ("yaml", "json", "sh"),
+    write,
+    render,
+    runs_ragged=False,
+    runs_ramps=False,
+    is_part=True,
+    leaves_out="seq_len name command image",
+)
 TRANSFORMERS = Tool(
     "transformers",
     "transformers TrainingArguments",
     Reader("4.30 to 5", read, trainer.check, trainer.HARMLESS, trainer.MATTERS),
-    Writer(
-        "5",
-        "training_args.yaml",
-        ("yaml", "json", "sh"),
-        write,
-        render,
-        runs_ragged=False,
-        runs_ramps=False,
-        is_part=True,
-        leaves_out="seq_len name command image",
-    ),
+    WRITER,
 )

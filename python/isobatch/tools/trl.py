@@ -1,22 +1,21 @@
 """TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is made of."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.tools import trainer
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Plan, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
-from isobatch.tools.trainer import HARMLESS, MATTERS
-from isobatch.tools.trainer import check as check_trainer
-from isobatch.tools.transformers import TRANSFORMERS
+from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
-_HARMLESS = f"""{HARMLESS}
+HARMLESS = f"""{trainer.HARMLESS}
     activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
     *desirable_weight discopop_tau ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
     mask_truncated_completions max_completion_length max_prompt_length max_new_tokens max_tool_calling_iterations min_p multi_objective_aggregation
@@ -130,7 +129,7 @@ def _page(settings: Mapping[str, Any]) -> SettingsPage:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds the Trainer's silent behaviour, and what TRL refuses."""
-    yield from check_trainer(case)
+    yield from trainer.check(case)
     names = {"batch_per_gpu": "per_device_train_batch_size", "accumulation": "gradient_accumulation_steps"}
     given = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
     page = _page({**case.reading.settings, **given})
@@ -203,12 +202,9 @@ def _stops(what: str, cause: str, change: str) -> Issue:
     return Issue.stop(what, cause, "trl, trainer/grpo_config.py: __post_init__", change)
 
 
-assert TRANSFORMERS.writer is not None
 TRL = Tool(
     "trl",
     "TRL",
-    Reader("0.15 to 1.16", read, check, _HARMLESS, MATTERS),
-    dataclasses.replace(
-        TRANSFORMERS.writer, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write
-    ),
+    Reader("0.15 to 1.16", read, check, HARMLESS, trainer.MATTERS),
+    replace(WRITER, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write),
 )

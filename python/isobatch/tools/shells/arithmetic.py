@@ -102,6 +102,7 @@ class _Expression:
         self.at, self.runs = 0, runs
 
     def fail(self) -> NoReturn:
+        """Refuses the expression."""
         raise ValueError(f"has {self.sign() or 'its end'!r} where it is not read")
 
     def sign(self, ahead: int = 0) -> str:
@@ -117,6 +118,7 @@ class _Expression:
         return found
 
     def comma(self) -> Number:
+        """Reads assignments, of which the last is the value."""
         value = self.assignment()
         while self.take(","):
             value = self.assignment()
@@ -162,6 +164,7 @@ class _Expression:
         return left
 
     def apply(self, sign: str, left: Number, right: Number) -> Number:
+        """Computes what an operator of two makes; 0 in a part that does not count."""
         if left is None or right is None or not self.runs:
             return 0 if self.runs is False else None
         if sign in ("/", "%"):
@@ -221,6 +224,7 @@ class _Expression:
         return None if text is None else compute(text, self.get, self.put, self.depth + 1, self.runs)
 
     def set(self, name: str, value: Number) -> Number:
+        """Sets a variable, where this part may count."""
         if self.runs is not False:
             self.put(name, value if self.runs else None)
         return value

@@ -276,6 +276,7 @@ class _Parser(SimpleReader):
         return name, None if words is None else tuple(words)
 
     def function(self, line: int, name: Word) -> tree.Function:
+        """Reads a function, behind its name."""
         self.match(BRACKETS)
         self.newlines()
         body = self._compound()
