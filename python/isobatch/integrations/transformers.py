@@ -150,12 +150,15 @@ class _Steps:
         self._run, self._loop = run, run.trainer_loop()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Begins the training: signals are noted."""
         self._loop.begin()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Begins a step: if it is time, the ranks agree on whether to stop after it."""
         self._loop.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
+        """Counts a step, and asks for what the arguments want at the end of each of the run's epochs."""
         ends = self._loop.ends_epoch
         self._loop.end_step()
         place, size = self._run.position, self._run.plan.recipe.dataset_size
@@ -180,4 +183,5 @@ class _Steps:
             path.write_text(json.dumps(self._run.state_dict()), encoding="utf-8")
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Ends the training: the handlers before are put back."""
         self._loop.end()

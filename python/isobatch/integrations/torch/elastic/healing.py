@@ -59,6 +59,7 @@ class TrainingState:
         return tree
 
     def unpack(self, tree: Any) -> Any:
+        """Returns a state as it was before `pack`."""
         return tree
 
     def description(self) -> dict[str, Any]:

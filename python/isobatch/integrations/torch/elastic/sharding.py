@@ -59,6 +59,7 @@ class ShardedState(TrainingState):
         self._prepared: tuple[int, Any] | None = None
 
     def description(self) -> dict[str, Any]:
+        """Returns what is the same on all ranks, with the number of shards."""
         return {**super().description(), "shards": self.shards}
 
     def extras(self) -> dict[str, Any]:

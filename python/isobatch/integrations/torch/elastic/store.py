@@ -67,6 +67,7 @@ class Store:
         return self._store
 
     def has(self, key: str) -> bool:
+        """Returns whether a key has a value."""
         return bool(self._ask(lambda: self._store.check([key])))
 
     def get(self, key: str) -> str | None:
@@ -77,6 +78,7 @@ class Store:
         return found.decode()
 
     def set(self, key: str, value: str) -> None:
+        """Sets a value."""
         self._ask(lambda: self._store.set(key, value))
 
     def add(self, key: str, line: str) -> None:
@@ -84,6 +86,7 @@ class Store:
         self._ask(lambda: self._store.append(key, f"{line}\n"))
 
     def lines(self, key: str) -> list[str]:
+        """Returns the lines that were added to a value."""
         return (self.get(key) or "").splitlines()
 
     def number(self, key: str) -> int:
@@ -178,6 +181,7 @@ class Lifeline:
                 self._socket.accept()[0].close()
 
     def close(self) -> None:
+        """Closes the port: from now on who asks is refused."""
         self._socket.close()
 
     @staticmethod
