@@ -203,15 +203,7 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         given |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
         given["extra"] = {"averages": averages}
-    crews = survivors(
-        recipe_of(options),
-        net,
-        optimizer,
-        store=store,
-        name=name,
-        **given,
-        **SETTINGS,
-    )
+    crews = survivors(recipe_of(options), net, optimizer, store=store, name=name, **given, **SETTINGS)
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():

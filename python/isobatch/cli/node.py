@@ -20,10 +20,7 @@ EXAMPLES = (
 OPTIONS = {
     "--only NAMES": ("checks to make, such as gpu,gpu_errors (default all)", ""),
     "--seconds S": ("time for all checks together (default 60)", 60.0),
-    "--device": (
-        "cuda: a node without a GPU is unfit",
-        {"choices": ("auto", "cuda"), "default": "auto"},
-    ),
+    "--device": ("cuda: a node without a GPU is unfit", {"choices": ("auto", "cuda"), "default": "auto"}),
     "--thresholds FILE": (
         "the least that figures may be, by GPU model (.toml, .yaml, .json)",
         {"type": Path},

@@ -27,10 +27,7 @@ def _add_measures(where: Any) -> None:
 
 
 OPTIONS = {
-    "plan": (
-        "a plan's JSON file (`isobatch plan -o`)",
-        {"metavar": "PLAN", "type": options.path},
-    ),
+    "plan": ("a plan's JSON file (`isobatch plan -o`)", {"metavar": "PLAN", "type": options.path}),
     "measure": _add_measures,
     "--workload NAME": "package.module:factory of your training; only --same can do without",
     "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
@@ -38,10 +35,7 @@ OPTIONS = {
     "--batches B,…": ("further effective batches to measure", {"type": options.numbers, "default": []}),
     "--samples N": "samples of a whole trial (default: what the budget allows)",
     "--tolerance X": ("of --critical: how much worse a loss may be (default 0.01)", 0.01),
-    "--device": (
-        "where the trials run",
-        {"choices": ("auto", "cpu", "cuda"), "default": "auto"},
-    ),
+    "--device": ("where the trials run", {"choices": ("auto", "cpu", "cuda"), "default": "auto"}),
     "--recipe FILE": "write the recipe with the measured exponent as its power",
     "-o/--output FILE": "write the finding as JSON",
     "--json": "print the finding as JSON",

@@ -38,10 +38,7 @@ OPTIONS = {
     "--batch N": ("samples a step, for lengths in sp and tok", 1),
     "--steps-per-epoch N": ("for lengths in ep", {"type": float}),
     "--seq-len N": "tokens a sample, for lengths in tok",
-    "--plot FILE": (
-        "draw it: on the terminal, or into an .svg or .png file",
-        {"nargs": "?", "const": "-"},
-    ),
+    "--plot FILE": ("draw it: on the terminal, or into an .svg or .png file", {"nargs": "?", "const": "-"}),
     "--json": "print the schedule as JSON",
 }
 

@@ -85,8 +85,5 @@ def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
 
 
 MS_SWIFT = Tool(
-    "ms_swift",
-    "ms-swift",
-    Reader("3.5 to 4.6", read, check, _HARMLESS, _MATTERS),
-    written_as="transformers",
+    "ms_swift", "ms-swift", Reader("3.5 to 4.6", read, check, _HARMLESS, _MATTERS), written_as="transformers"
 )

@@ -166,13 +166,7 @@ def check(case: Case) -> Iterator[Issue]:
 VERL = Tool(
     "verl",
     "verl",
-    Reader(
-        "0.3 to 0.9",
-        read,
-        check,
-        _HARMLESS,
-        _MATTERS,
-    ),
+    Reader("0.3 to 0.9", read, check, _HARMLESS, _MATTERS),
     Writer(
         "0.3 to 0.9",
         "verl.sh",

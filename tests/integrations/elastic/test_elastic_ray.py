@@ -151,9 +151,7 @@ def test_a_loop_divides_a_cluster_over_two_jobs(tmp_path, monkeypatch):
     columns = "job,effective_batch,lr,duration,dataset_size,profile,max_gpus,restart_seconds,train"
     table.write_text("\n".join([columns, f"a,{row}", f"b,{row}", ""]))
     cluster = Cluster(
-        shutdown_at_exit=False,
-        initialize_head=True,
-        head_node_args={"num_cpus": 4, "resources": {"slot": 2}},
+        shutdown_at_exit=False, initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"slot": 2}}
     )
     words = [sys.executable, str(DIVIDE), str(table), "--folder", str(tmp_path), "--gpu", "slot"]
     with log.open("w") as file:

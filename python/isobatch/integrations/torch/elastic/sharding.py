@@ -137,9 +137,7 @@ class ShardedState(TrainingState):
     def pack(self, tree: Any) -> Any:
         """Puts parts in the place of DTensors."""
         return tree_map_only(
-            DTensor,
-            lambda one: _Part(one.to_local().detach(), one.placements, one.shape, one.stride()),
-            tree,
+            DTensor, lambda one: _Part(one.to_local().detach(), one.placements, one.shape, one.stride()), tree
         )
 
     def unpack(self, tree: Any) -> Any:

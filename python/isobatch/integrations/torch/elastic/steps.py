@@ -175,9 +175,8 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
     (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as in evaluation, where they have any:
     one sample has no variance.
     """
-    samples: list[
-        torch.Tensor
-    ] = []  # The input of the module under way: between its two hooks no other module runs.
+    # The input of the module under way: between its two hooks no other module runs.
+    samples: list[torch.Tensor] = []
 
     def empty(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         samples[:] = inputs[:1]
