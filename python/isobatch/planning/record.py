@@ -1,5 +1,6 @@
 """The record under all parts of planning: what was asked, and what the core made of it."""
 
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -93,7 +94,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
     cap_source: str = "open"
     consumed: int = 0
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The layout of a step.
 
