@@ -115,8 +115,8 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _connected(host: str, port: int, seconds: float) -> Any:
-    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait for the whole time-out, though
-    the store answers; the next one is there at once.
+    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait five seconds, though the store
+    answers, and some of these fail where the time-out is shorter; the next one is there at once.
 
     Raises:
         RuntimeError: no store answers in that time.
