@@ -73,14 +73,11 @@ def test_no_count_for_a_platform_is_said():
         write(ib.counts(RECIPE, [8]), "mesos")
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, ran):
     RECIPE.save(tmp_path / "job.json")
     job = [str(tmp_path / "job.json"), "--gpus", "8,24"]
-    assert main(["counts", *job, "--split", "ragged"]) == 0
-    assert "8 × 6 + 16 × 5" in capsys.readouterr().out
-    assert main(["counts", *job]) == 0
-    shown = capsys.readouterr()
+    assert "8 × 6 + 16 × 5" in ran(["counts", *job, "--split", "ragged"]).out
+    shown = ran(["counts", *job])
     assert "groups" not in shown.out and "no plan on 24 GPUs" in shown.err
-    assert main(["counts", *job, "--to", "slurm"]) == 0
-    assert capsys.readouterr().out == "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
+    assert ran(["counts", *job, "--to", "slurm"]).out == "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
     assert main(["sweep", *job]) == 2 and "isobatch counts" in capsys.readouterr().err

@@ -73,18 +73,14 @@ def test_what_is_no_row(table, row, says):
         ib.explain(table, row)
 
 
-def test_the_command_shows_what_is_asked_for(tmp_path, capsys):
+def test_the_command_shows_what_is_asked_for(tmp_path, capsys, ran):
     path = str(plans(tmp_path))
     capsys.readouterr()
-    assert main(["explain", path, "--job", "b", "--gpus", "64"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["explain", path, "--job", "b", "--gpus", "64"]).out
     assert out.startswith("job b, cluster large, 64 GPUs: caution\n") and out.count("job ") == 1
-    assert main(["explain", path, "--cluster", "odd"]) == 1
-    assert capsys.readouterr().out.count("Nearest that works") == 2
-    assert main(["explain", path, "--job", "bb"]) == 2
-    assert "--job" in capsys.readouterr().err
-    assert main(["explain", path, "--gpus", "16"]) == 2
-    assert "--gpus" in capsys.readouterr().err
+    assert ran(["explain", path, "--cluster", "odd"], 1).out.count("Nearest that works") == 2
+    assert "--job" in ran(["explain", path, "--job", "bb"], 2).err
+    assert "--gpus" in ran(["explain", path, "--gpus", "16"], 2).err
 
 
 def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
@@ -155,13 +151,11 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
     assert "Nothing close" not in lonely and "isobatch counts" in lonely
 
 
-def test_the_command_lists_what_is_illegal(tmp_path, capsys):
+def test_the_command_lists_what_is_illegal(tmp_path, capsys, ran):
     jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
     jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n,256,0.1\n")
-    assert main(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)]) == 0
-    capsys.readouterr()
-    assert main(["explain", str(plans), "--jobs", str(jobs), "--illegal"]) == 1
-    listed = capsys.readouterr().out.splitlines()
+    ran(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)])
+    listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
     assert all("its job has no id" in line for line in listed[2:]) and len(listed) == 4
     assert [line.rpartition("jobs.csv, ")[2] for line in listed[:2]] == [
         "row 2): effective_batch must be a whole number from 1 to 2^40, got the text '0'",
@@ -169,5 +163,4 @@ def test_the_command_lists_what_is_illegal(tmp_path, capsys):
     ]
     assert main(["explain", str(plans), "--jobs", str(jobs), "--job", "c", "--gpus", "8"]) == 1
     assert "Illegal: job c" in capsys.readouterr().out
-    assert main(["explain", str(plans), "--illegal"]) == 2
-    assert "--illegal needs --jobs FILE" in capsys.readouterr().err
+    assert "--illegal needs --jobs FILE" in ran(["explain", str(plans), "--illegal"], 2).err

@@ -147,7 +147,7 @@ def test_writing_takes_no_more_memory_for_more_rows(monkeypatch):
     assert peak(lambda: written(16_000)) < 4 * few
 
 
-def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
+def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, ran):
     """Python's json and pandas write them."""
     lines = [
         '{"job": "a", "effective_batch": 256, "lr": 0.1, "weight_decay": NaN, "note": NaN}',
@@ -161,8 +161,7 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, capsys):
     plans = ib.plan_fleet(jobs, [8])
     assert plans["reasons"].to_pylist() == [[], ["invalid_lr"], ["invalid_lr"], ["invalid_batch"], []]
     assert plans["note"].to_pylist() == [None, "x", None, "-inf", None]
-    assert main(["fleet", str(jobs), "--gpus", "8"]) == 0
-    said = capsys.readouterr().err
+    said = ran(["fleet", str(jobs), "--gpus", "8"]).err
     assert f"first in job b ({jobs}, row 2), cluster 8 (row 1): lr is missing" in said
     assert f"first in job d ({jobs}, row 4), cluster 8 (row 1): effective_batch must be" in said
 
@@ -194,14 +193,13 @@ def test_a_line_that_is_no_object_is_named(tmp_path, line, said):
         ib.plan_fleet(jobs, [8])
 
 
-def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, monkeypatch):
+def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, ran, monkeypatch):
     jobs = tmp_path / "jobs.json"
     jobs.write_text(
         '[{"job": "a", "effective_batch": 256, "lr": 0.1},\n {"job": "b", "effective_batch": 8, "lr": 1}]'
     )
     said = "this is a list of 2 values: give each job a line of its own, in a .jsonl file"
-    assert main(["fleet", str(jobs), "--gpus", "8"]) == 2
-    assert f"jobs.json: {said}" in capsys.readouterr().err
+    assert f"jobs.json: {said}" in ran(["fleet", str(jobs), "--gpus", "8"], 2).err
     with jobs.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert main(["fleet", "-", "--gpus", "8"]) == 2

@@ -38,11 +38,10 @@ def test_commas_separate_where_a_header_has_any(tmp_path):
     assert plans["a;b"].to_pylist() == ["1;2"]
 
 
-def test_a_decimal_comma_is_named_and_not_guessed_at(tmp_path, capsys):
+def test_a_decimal_comma_is_named_and_not_guessed_at(tmp_path, ran):
     path = tmp_path / "jobs.csv"
     path.write_text("job;effective_batch;lr\na;256;0,1\nb;8.192;0.1\n")
-    assert main(["fleet", str(path), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]) == 0
-    said = capsys.readouterr().err
+    said = ran(["fleet", str(path), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
     assert "got the text '0,1'" in said and "2 rows: 0 feasible" in said
 
 
@@ -54,15 +53,14 @@ def test_another_encoding_is_named(tmp_path, encoding, before):
         ib.plan_fleet(written(tmp_path, [HEADER, *rows], encoding=encoding), [8])
 
 
-def test_plans_in_tsv_are_explained(tmp_path, capsys):
+def test_plans_in_tsv_are_explained(tmp_path, ran):
     jobs, plans = written(tmp_path, [HEADER, *ROWS]), str(tmp_path / "plans.tsv")
     assert main(["fleet", str(jobs), "--gpus", "8,7", "-o", plans]) == 0
-    assert main(["explain", plans, "--job", "a", "--gpus", "8"]) == 0
-    assert "job a, cluster 8, 8 GPUs: ok" in capsys.readouterr().out
+    assert "job a, cluster 8, 8 GPUs: ok" in ran(["explain", plans, "--job", "a", "--gpus", "8"]).out
 
 
 @pytest.mark.parametrize("carried", ["", ",name"])
-def test_a_row_without_an_id_says_so_and_stops_no_other(tmp_path, capsys, carried):
+def test_a_row_without_an_id_says_so_and_stops_no_other(tmp_path, ran, carried):
     comma = carried and ","
     lines = [f"job,effective_batch,lr{carried}", f"a,256,0.1{carried}", f",,{comma}", f"b,256,0.1{comma}"]
     jobs = str(written(tmp_path, lines))
@@ -71,14 +69,12 @@ def test_a_row_without_an_id_says_so_and_stops_no_other(tmp_path, capsys, carrie
     assert [row["status"] for row in blank] == ["ok", "infeasible", "ok"]
     assert set(blank[1].pop("reasons")) >= {"invalid_id"}
     assert blank[1] == {"job": None, "world_size": 8, "status": "infeasible", "micro_batch": None, "lr": None}
-    assert main(["fleet", jobs, "--gpus", "8"]) == 0
-    said = capsys.readouterr().err
+    said = ran(["fleet", jobs, "--gpus", "8"]).err
     assert f"first in a job without an id ({jobs}, row 2): the row is blank: delete it" in said
     lines[2] = f",256,0.1{comma}"
     written(tmp_path, lines)
     assert ib.plan_fleet(jobs, [8])["reasons"].to_pylist() == [[], ["invalid_id"], []]
-    assert main(["fleet", jobs, "--gpus", "8"]) == 0
-    assert "row 2): job is missing: each row needs an id" in capsys.readouterr().err
+    assert "row 2): job is missing: each row needs an id" in ran(["fleet", jobs, "--gpus", "8"]).err
 
 
 @pytest.mark.parametrize("missing", [None, "", float("nan")])
@@ -193,11 +189,10 @@ def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):
         "[not_divisible, uneven_tail]",
     ],
 )
-def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, capsys):
+def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, ran):
     path = tmp_path / "plans.csv"
     path.write_text(f'job,cluster,status,reasons,world_size\na,0,infeasible,"{text}",7\nb,0,ok,[],8\n')
-    assert main(["explain", str(path), "--gpus", "7"]) == 1
-    said = capsys.readouterr().out
+    said = ran(["explain", str(path), "--gpus", "7"], 1).out
     assert "cannot be split evenly" in said and "the last step of each epoch is smaller" in said
     assert "which this table lacks" in said and "Nothing close" not in said
     plans = plans_of(read_table(path))
@@ -247,23 +242,20 @@ GERMAN = [
 ]
 
 
-def test_decimal_commas_and_points_between_thousands_are_read_where_they_are_said(tmp_path, capsys):
+def test_decimal_commas_and_points_between_thousands_are_read_where_they_are_said(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("\n".join([*GERMAN, ""]), encoding="utf-8")
     columns = "job,status,effective_batch,lr,total_steps,dataset_size"
     words = ["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--columns", columns]
-    assert main(words) == 0
-    assert capsys.readouterr().out.count("infeasible") == 2
-    assert main([*words, "--decimal", ","]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    assert ran(words).out.count("infeasible") == 2
+    assert ran([*words, "--decimal", ","]).out.splitlines()[1:] == [
         '"a","ok",2000,0.1,10000,1281167',
         '"b","ok",256,0.00015,12513,1281167',
     ]
 
 
-def test_a_point_that_is_no_thousands_is_refused_beside_decimal_commas(tmp_path, capsys):
+def test_a_point_that_is_no_thousands_is_refused_beside_decimal_commas(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("job;effective_batch;lr\na;256;0.001\n")
-    assert main(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--decimal", ","]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "2", "--decimal", ","])
     assert "infeasible" in out and "0.001 where the decimal sign is ','" in err
 
 

@@ -82,7 +82,7 @@ def test_a_rule_that_this_problem_does_not_follow_is_seen(grown):
     assert {trial.seed for trial in found.lr.trials} == {0, 1}
 
 
-def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, capsys):
+def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, ran):
     """Its own learning rate is fifty times below the best one of its own batch: a ratio to it would be no advice."""
     plan = ib.plan(recipe(lr=0.01), 4, policy="grow")
     found = ib.probe(plan, tiny.bowl, **SMALL)
@@ -101,8 +101,7 @@ def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, capsys):
     plan.save(tmp_path / "plan.json")
     words = ["probe", str(tmp_path / "plan.json"), "--workload", "probing.tiny:bowl", *WORDS]
     file = tmp_path / "tuned.toml"
-    assert main([*words, "--recipe", str(file)]) == 2
-    printed = capsys.readouterr()
+    printed = ran([*words, "--recipe", str(file)], 2)
     assert "No learning rate can be named" in printed.out and "no recipe is written" in printed.err
     assert not file.exists()
 
@@ -373,7 +372,7 @@ def test_bad_input_is_named(grown, capsys, tmp_path):
     assert '--budget must be a time above 0 such as "90s", "10m" or "2h"' in capsys.readouterr().err
 
 
-def test_the_command_writes_recipe_and_report(grown, capsys, tmp_path, monkeypatch):
+def test_the_command_writes_recipe_and_report(grown, capsys, ran, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     grown.save("plan.json")
     words = ["probe", "plan.json", "--workload", "probing.tiny:bowl", *WORDS]
@@ -384,8 +383,7 @@ def test_the_command_writes_recipe_and_report(grown, capsys, tmp_path, monkeypat
     report = json.loads(Path("probe.json").read_text())
     assert ib.Recipe.load("tuned.toml").power == pytest.approx(report["lr"]["exponent"])
     assert {trial["batch"] for trial in report["lr"]["trials"]} == {4, 16}
-    assert main([*words, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["lr"]["batches"] == report["lr"]["batches"]
+    assert json.loads(ran([*words, "--json"], 1).out)["lr"]["batches"] == report["lr"]["batches"]
 
 
 @pytest.mark.parametrize("wide", [False, True])

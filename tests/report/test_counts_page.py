@@ -106,14 +106,13 @@ def test_wrong_choices(wrong, message):
         wrong()
 
 
-def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "args.json").write_text(
         json.dumps({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 900})
     )
     asked = ["counts", "--from", "args.json", "--set", "gpus=4", "--gpus", "1..16", "-o", "page.html"]
-    assert main(asked) == 0
-    said = capsys.readouterr()
+    said = ran(asked)
     assert said.out == "" and "page.html: 9 GPU counts, 0." in said.err
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["keep", "grow"]
@@ -132,8 +131,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, capsys):
         (["-o", "page.pdf"], "cannot tell the format"),
         (["-o", "page.svg"], "there is nothing to draw"),
     ):
-        assert main([*asked, *words]) == 2
-        assert message in capsys.readouterr().err
+        assert message in ran([*asked, *words], 2).err
 
 
 def test_in_python(tmp_path):

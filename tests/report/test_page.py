@@ -214,14 +214,13 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         (["never.json", "-o", "a.png"], "there is nothing to draw"),
     ],
 )
-def test_wrong_use(tmp_path, monkeypatch, capsys, words, message):
+def test_wrong_use(tmp_path, monkeypatch, ran, words, message):
     monkeypatch.chdir(tmp_path)
     ib.plan(RECIPE, 16).save("plan.json")
     ib.plan(RECIPE, 7).save("never.json")
     (tmp_path / "jobs.csv").write_text("job,lr\na,0.1\n")
     (tmp_path / "odd.json").write_text("{}")
-    assert main(["report", *words]) == 2
-    said = capsys.readouterr()
+    said = ran(["report", *words], 2)
     assert message in said.err and "Traceback" not in said.err
     assert not (tmp_path / "a.html").exists()
 

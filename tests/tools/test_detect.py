@@ -19,10 +19,9 @@ def written(folder, settings, name="flat.json"):
     return str(path)
 
 
-def test_everybodys_names_are_nobodys_file(tmp_path, capsys):
+def test_everybodys_names_are_nobodys_file(tmp_path, ran):
     file = written(tmp_path, FLAT)
-    assert main(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"]) == 2
-    said = capsys.readouterr()
+    said = ran(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"], 2)
     assert not said.out
     product = "effective_batch=N   batch_size 16 × gradient_accumulation_steps 4 × the GPUs of that run"
     given = [f"--set {it} " for it in ("lr=0.003", "duration=2ep", "warmup=20st", "schedule=cosine")]
@@ -46,19 +45,17 @@ def test_other_scripts_settings(tmp_path, settings):
     assert "effective_batch=N" in str(caught.value)
 
 
-def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, capsys):
+def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, ran):
     file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
     given = ["--set", "gpus=1", "--set", "dataset_size=3000"]
-    assert main(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *given]) == 0
-    said = capsys.readouterr()
+    said = ran(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *given])
     assert "= 8 samples" in said.out and "read as" not in said.err
     assert "not understood, may change the batch: batch_size, epochs" in said.err
 
 
-def test_the_guessed_tool_is_named(tmp_path, capsys):
+def test_the_guessed_tool_is_named(tmp_path, ran):
     file = written(tmp_path, {**TRAINER, "gradient_accumulation": 2, "eval_batch_size": 3})
-    assert main(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]) == 0
-    said = capsys.readouterr().err
+    said = ran(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]).err
     assert f"{file}: read as transformers TrainingArguments" in said
     unknown = "gradient_accumulation (gradient_accumulation_steps?)"
     assert f"not understood, may change the batch: {unknown} (--set" in said
@@ -105,11 +102,10 @@ def test_a_byte_order_mark_is_no_setting(tmp_path, name):
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "one", "true", "1.5"])
-def test_gpus_that_are_no_number_are_named(tmp_path, capsys, value):
+def test_gpus_that_are_no_number_are_named(tmp_path, ran, value):
     file = written(tmp_path, TRAINER)
     for command in (["plan", "--from", file], ["doctor", file]):
-        assert main([*command, "--gpus", "8", "--set", f"gpus={value}"]) == 2
-        said = capsys.readouterr().err
+        said = ran([*command, "--gpus", "8", "--set", f"gpus={value}"], 2).err
         assert "--set gpus must be a whole number from 1, got " in said and "missing" not in said
 
 

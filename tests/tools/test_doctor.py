@@ -142,11 +142,10 @@ def test_published_configurations_have_a_batch(source, tmp_path):
     assert examine(written(tmp_path, name, text), gpus, **own).batch == fields["effective_batch"]
 
 
-def test_the_command_exits_with_what_it_found(tmp_path, capsys):
+def test_the_command_exits_with_what_it_found(tmp_path, ran):
     path = written(tmp_path, "a.json", json.dumps(CLEAN))
     assert main(["doctor", str(path), "--gpus", "8", "--set", "gpus=8"]) == 0
-    assert main(["doctor", str(path), "--gpus", "64", "--set", "gpus=8"]) == 1
-    out = capsys.readouterr().out
+    out = ran(["doctor", str(path), "--gpus", "64", "--set", "gpus=8"], 1).out
     assert "As it is, a step has 512 samples = 8 × 1 × 64 replicas.\n" in out
     with pytest.raises(ib.InputError, match="at least 1|from 1"):
         examine(path, 0)

@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.platforms import write
 from tools.test_reading import written
@@ -25,7 +24,7 @@ def recipe(tmp_path, rows, **more):
     return written(tmp_path, "recipe.yaml", yaml.safe_dump(table, sort_keys=False))
 
 
-def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, capsys):
+def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, ran):
     file = recipe(tmp_path, [row(2, micro_train_batch_size=4), row(6, uneven_batch=UNEVEN)])
     (finding,) = examine(file).findings
     why = "16 × 2 + 8 × 3 = 56 samples, not 128"
@@ -33,8 +32,7 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, c
     assert finding.what == f"the row for 6 nodes does not add up on {types}: {why}"
     right = "num_dp_groups_with_small_batch_size: 16, small_local_batch_size: 5, large_local_batch_size: 6"
     assert finding.change == right
-    assert main(["doctor", str(file)]) == 1
-    assert f"rows for 2, 6 nodes of 4 GPUs ({types}); 8 GPUs" in capsys.readouterr().out
+    assert f"rows for 2, 6 nodes of 4 GPUs ({types}); 8 GPUs" in ran(["doctor", str(file)], 1).out
     assert examine(file, 48).healthy and examine(file, 16).healthy
     assert not examine(file, 24).healthy
     (absent,) = examine(file, 40).findings

@@ -112,7 +112,7 @@ def test_an_elastic_job_starts_on_any_gpus(tool, tmp_path):
     assert all(started(tool, text, tmp_path, nodes=nodes)[::2] == (0, True) for nodes in (1, 2, 4))
 
 
-def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, capsys):
+def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, capsys, ran):
     monkeypatch.chdir(tmp_path)
     fields = "--set effective_batch=256 --set lr=0.1 --set duration=9st"
     (tmp_path / "job.json").write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "9st"}))
@@ -131,8 +131,7 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
     }
     for line, again in cases.items():
         capsys.readouterr()
-        assert main(shlex.split(line)) == 0
-        assert f"; plan anew: isobatch {again} --gpus $GPUS --to slurm" in capsys.readouterr().out
+        assert f"; plan anew: isobatch {again} --gpus $GPUS --to slurm" in ran(shlex.split(line)).out
 
 
 @pytest.mark.parametrize("tool", ["slurm", "torchrun", "torchx", "kubeflow", "ray-train"])
@@ -176,9 +175,8 @@ def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
         ("job,status,effective_batch,lr\na,ok,256,0.1\n", "world_size is missing"),
     ],
 )
-def test_a_table_without_what_a_launch_needs_is_named(columns, said, tmp_path, capsys):
+def test_a_table_without_what_a_launch_needs_is_named(columns, said, tmp_path, ran):
     table = tmp_path / "plans.csv"
     table.write_text(columns)
-    assert main(["report", str(table), "--to", "torchrun", "-o", str(tmp_path / "jobs")]) == 2
-    error = capsys.readouterr().err
+    error = ran(["report", str(table), "--to", "torchrun", "-o", str(tmp_path / "jobs")], 2).err
     assert str(table) in error and said in error

@@ -562,22 +562,19 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "hacked").exists()
 
 
-def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, capsys):
-    from isobatch.cli import main
+def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, ran):
 
     auto = dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")
     auto |= {"zero_optimization": {}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
     config = written(tmp_path, "ds.json", json.dumps(auto))
-    assert main(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"]) == 2
-    said = capsys.readouterr().err
+    said = ran(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"], 2).err
     assert all(f"--set {name}=" in said for name in ("lr", "effective_batch", "duration"))
     assert "name the file that fills it in by a second --from" in said
     filling = written(
         tmp_path, "training_args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2})
     )
     line = "plan --set gpus=8 --gpus 16 --to deepspeed --from"
-    assert main([*line.split(), str(filling), "--from", str(config)]) == 0
-    assert '"train_batch_size": 128' in capsys.readouterr().out
+    assert '"train_batch_size": 128' in ran([*line.split(), str(filling), "--from", str(config)]).out
 
 
 def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
@@ -634,13 +631,11 @@ def test_accelerates_ways_of_dealing_are_read():
     assert "even_batches: false" in ib.plan(uneven, 16).to("transformers").text
 
 
-def test_megatrons_lowered_batch_is_named(tmp_path, capsys):
-    from isobatch.cli import main
+def test_megatrons_lowered_batch_is_named(tmp_path, ran):
 
     text = "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
     line = "plan --gpus 7 --split smaller --min-micro-batch 4 --max-micro-batch 4 --from"
-    assert main([*line.split(), str(written(tmp_path, "run.sh", text))]) == 0
-    said = capsys.readouterr()
+    said = ran([*line.split(), str(written(tmp_path, "run.sh", text))])
     assert "4 × accumulation 9 × 7 replicas = 252" in said.out
     assert "--split smaller --min-micro-batch N --max-micro-batch N" in said.err + said.out
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.doctor import examine
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
@@ -109,15 +108,13 @@ def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus
         assert {key: plan.to("trl", job=Job(own=own)).settings.get(key) for key in written} == written
 
 
-def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, capsys):
+def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, ran):
     path = written(tmp_path, "grpo.json", json.dumps({**GRPO, "steps_per_generation": 1, "use_vllm": True}))
     command = f"plan --from {path} --set gpus=8 --batch-tolerance 0.2 --to trl".split()
-    assert main([*command, "--gpus", "7"]) == 0
-    out, said = capsys.readouterr()  # 112, of 16 a group and rollout
+    out, said = ran([*command, "--gpus", "7"])  # 112, of 16 a group and rollout
     assert "\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n" in out
     assert "steps_per_generation: 1\n" in out and "vllm_mode server, the default before TRL 1.0" in said
-    assert main([*command, "--gpus", "16"]) == 2
-    assert "plan with --accumulation-multiple 2" in capsys.readouterr().err
+    assert "plan with --accumulation-multiple 2" in ran([*command, "--gpus", "16"], 2).err
 
 
 def test_completions_of_a_prompt_stay_together():
@@ -141,12 +138,11 @@ def test_a_rollout_of_several_steps_follows_the_accumulation():
     assert found.multiple == 2, "4 steps make a rollout, and 8 completions a group"
 
 
-def test_counts_hold_the_groups_of_a_file_together(tmp_path, capsys):
+def test_counts_hold_the_groups_of_a_file_together(tmp_path, ran):
     groups = {**GRPO, "per_device_train_batch_size": 7, "num_generations": 14}
     path = written(tmp_path, "grpo.json", json.dumps(groups))
     line = "counts --set gpus=8 --gpus 1..8 --batch-tolerance 0.1 --json --from"
-    assert main([*line.split(), str(path)]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = [json.loads(line) for line in ran([*line.split(), str(path)]).out.splitlines()]
     working = [row for row in rows if row["status"] != "infeasible"]
     assert len(working) > 3 and all(row["effective_batch"] % 14 == 0 for row in working)
 

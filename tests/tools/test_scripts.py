@@ -7,7 +7,6 @@ import textwrap
 import pytest
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.scripts import script_settings
@@ -220,14 +219,13 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     refused(tmp_path, inside, "2 configurations")
 
 
-def test_trl_is_read_as_trl(tmp_path, capsys):
+def test_trl_is_read_as_trl(tmp_path, ran):
     text = "args = RLOOConfig(output_dir='o', per_device_train_batch_size=8, learning_rate=1e-6, max_steps=9)"
     values = {"per_device_train_batch_size": 8, "num_generations": 2, "learning_rate": 1e-6, "max_steps": 9}
     file, beside = script(tmp_path, text), tmp_path / "grpo.json"
     beside.write_text(json.dumps(values))
     assert ib.Recipe.read(file, gpus=2) == ib.Recipe.read(beside, tool="trl", gpus=2)
-    assert main(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]) == 0
-    said = capsys.readouterr().err
+    said = ran(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]).err
     assert "read as TRL" in said and "num_generations 2: a batch must be" in said, "RLOO's own default"
 
 

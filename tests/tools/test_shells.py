@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.shells.execution import Execution
@@ -283,7 +282,7 @@ def test_a_branch_that_ends_the_script_was_not_taken():
     )
 
 
-def test_two_trainings_are_listed_and_one_is_chosen(tmp_path, capsys):
+def test_two_trainings_are_listed_and_one_is_chosen(tmp_path, ran):
     file = tmp_path / "train.sh"
     same = "torchrun --nproc_per_node 2 {} --per_device_train_batch_size {} --learning_rate 1e-4 --max_steps 100\n"
     file.write_text(same.format("sft.py", 4) + "python eval.py --batch_size 64\n" + same.format("dpo.py", 8))
@@ -292,8 +291,7 @@ def test_two_trainings_are_listed_and_one_is_chosen(tmp_path, capsys):
     ):
         ib.Recipe.read(file)
     assert ib.Recipe.read(f"{file}:3").effective_batch == 16
-    assert main(["plan", "--from", f"{file}:1", "--gpus", "4"]) == 0
-    assert "= 8 samples" in capsys.readouterr().out
+    assert "= 8 samples" in ran(["plan", "--from", f"{file}:1", "--gpus", "4"]).out
     with pytest.raises(InputError, match="has no training command in line 2"):
         ib.Recipe.read(f"{file}:2")
 

@@ -85,11 +85,10 @@ def test_with_every_scheduler(tmp_path, two, changes):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_resumes_on_other_gpus(tmp_path, two, monkeypatch, capsys):
+def test_a_checkpoint_resumes_on_other_gpus(tmp_path, two, monkeypatch, ran):
     """A run of two processes, moved to one after its checkpoint: the arguments come from the folder alone."""
     from ddp import exported
     from ddp.pool import Pool
-    from isobatch.cli import main
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     plan, file = planned(tmp_path, 2, {"warmup_ratio": 0.1}, dataset_size=160)
@@ -103,8 +102,7 @@ def test_a_checkpoint_resumes_on_other_gpus(tmp_path, two, monkeypatch, capsys):
     folder = f"{out}/checkpoint-7"
     recipe = ib.Recipe.read(folder)
     assert (recipe.gpus, recipe.micro_batch, recipe.accumulation, recipe.lr) == (2, 4, 2, 1e-3)
-    assert main(["replan", "--from", folder, "--gpus", "1"]) == 0
-    text = capsys.readouterr().out
+    text = ran(["replan", "--from", folder, "--gpus", "1"]).out
     new = tmp_path / "resumed.yaml"
     new.write_text(text[text.index("# isobatch") :])
     alone = Pool(1)

@@ -87,13 +87,12 @@ def test_there_and_back_is_the_same(source, tool, tmp_path):
     assert again.schedule.values(steps) == pytest.approx(first.schedule.values(steps), rel=1e-9, abs=1e-18)
 
 
-def test_a_tool_that_is_not_written_is_named(capsys):
+def test_a_tool_that_is_not_written_is_named(capsys, ran):
     with pytest.raises(ib.InputError, match="^unknown tool 'slrum': did you mean 'slurm'"):
         plan().to("slrum")
     line = "plan --set effective_batch=8 --set lr=0.1 --set duration=9st --gpus 8 --to"
     words = line.split()
-    assert main([*words, "slrum"]) == 2
-    assert "isobatch plan: --to: unknown tool" in capsys.readouterr().err
+    assert "isobatch plan: --to: unknown tool" in ran([*words, "slrum"], 2).err
     assert main([*words, "skypilot"]) == 2
     says = "isobatch plan: --gpu is missing: SkyPilot chooses machines by the GPU type"
     assert says in capsys.readouterr().err
@@ -250,10 +249,9 @@ def test_a_ramp_goes_to_megatron_alone():
 
 
 class TestCommand:
-    def test_the_file_alone_is_on_stdout(self, tmp_path, capsys):
+    def test_the_file_alone_is_on_stdout(self, tmp_path, ran):
         plan().save(tmp_path / "plan.json")
-        assert main(["plan", str(tmp_path / "plan.json"), "--to", "deepspeed"]) == 0
-        said = capsys.readouterr()
+        said = ran(["plan", str(tmp_path / "plan.json"), "--to", "deepspeed"])
         assert json.loads(said.out)["train_batch_size"] == 256
         assert "train_micro_batch_size_per_gpu: 8 → 4" in said.err
 
@@ -264,14 +262,12 @@ class TestCommand:
         assert main(words) == 2 and "--force replaces it" in capsys.readouterr().err
         assert main([*words, "--force"]) == 0
 
-    def test_from_file_to_tool(self, tmp_path, capsys):
+    def test_from_file_to_tool(self, tmp_path, capsys, ran):
         text = '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03, "gradient_accumulation_steps": 4}'
         source = written(tmp_path, "a.json", text)
         words = ["plan", "--from", str(source), "--gpus", "64", "--to", "transformers"]
-        assert main(words) == 2
-        assert capsys.readouterr().err.count("--set ") == 2
-        assert main([*words, "--set", "gpus=8", "--set", "dataset_size=52000"]) == 0
-        out = capsys.readouterr().out
+        assert ran(words, 2).err.count("--set ") == 2
+        out = ran([*words, "--set", "gpus=8", "--set", "dataset_size=52000"]).out
         assert "per_device_train_batch_size: 4  # was 8\n" in out
         assert "warmup_steps: 19\nmax_steps: 612\n" in out  # the Trainer's ceiling of 3 %
         assert main([*words, "--set", "gpu=8"]) == 2 and "did you mean 'gpus'" in capsys.readouterr().err
@@ -279,16 +275,15 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("kind", "written_as"), [("FSDP", "FSDP"), ("DEEPSPEED", "DEEPSPEED"), ("NO", "MULTI_GPU")]
     )
-    def test_accelerates_own_kind_of_parallelism_stays(self, tmp_path, capsys, kind, written_as):
+    def test_accelerates_own_kind_of_parallelism_stays(self, tmp_path, ran, kind, written_as):
         text = f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 8\n"
         line = (
             "plan --gpus 4 --to accelerate --set effective_batch=64 --set lr=1e-3 --set duration=9st --from"
         )
-        assert main([*line.split(), str(written(tmp_path, "a.yaml", text))]) == 0
-        out = capsys.readouterr().out
+        out = ran([*line.split(), str(written(tmp_path, "a.yaml", text))]).out
         assert f"distributed_type: {written_as}\n" in out and "keep distributed_type" not in out
 
-    def test_a_checkpoint_says_where_it_is(self, tmp_path, capsys):
+    def test_a_checkpoint_says_where_it_is(self, tmp_path, ran):
         folder = tmp_path / "checkpoint-500"
         folder.mkdir()
         state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}
@@ -296,15 +291,13 @@ class TestCommand:
         for rank in range(8):
             (folder / f"rng_state_{rank}.pth").write_bytes(b"")
         source = ["replan", "--from", str(folder)]
-        assert main([*source, "--gpus", "4"]) == 2
-        assert "--set lr=" in capsys.readouterr().err
-        assert main([*source, "--gpus", "4", "--set", "lr=1e-4", "--set", "accumulation=1"]) == 0
-        out = capsys.readouterr().out
+        assert "--set lr=" in ran([*source, "--gpus", "4"], 2).err
+        out = ran([*source, "--gpus", "4", "--set", "lr=1e-4", "--set", "accumulation=1"]).out
         assert "gradient_accumulation_steps: 2  # was 1\n" in out
         assert f"resume_from_checkpoint: {folder}\n" in out and "max_steps: 2000\n" in out
 
     def test_a_checkpoint_without_a_file_of_one_process_asks_for_the_gpus(
-        self, tmp_path, capsys, monkeypatch
+        self, tmp_path, capsys, ran, monkeypatch
     ):
         arguments = {"gradient_accumulation_steps": 2, "learning_rate": 1e-4, "optimzer": "x"}
         monkeypatch.setattr("isobatch.tools.checkpoint._arguments", lambda folder: arguments)
@@ -316,12 +309,10 @@ class TestCommand:
         assert main(source) == 2
         says = "has 3 files rng_state_N.pth, one a process, but rng_state_3.pth is there: give gpus"
         assert says in capsys.readouterr().err
-        assert main([*source, "--set", "gpus=4"]) == 0
-        assert "not understood, may change the batch: optimzer" in capsys.readouterr().err
+        assert "not understood, may change the batch: optimzer" in ran([*source, "--set", "gpus=4"]).err
         arguments["distributed_state"] = {"num_processes": 8}
         (tmp_path / "rng_state_3.pth").rename(tmp_path / "rng_state_2.pth")
-        assert main(source) == 2
-        assert "but training_args.bin says 8 processes: give gpus" in capsys.readouterr().err
+        assert "but training_args.bin says 8 processes: give gpus" in ran(source, 2).err
 
 
 class TestFolder:
@@ -433,14 +424,12 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
     assert not any("interleaved" in note for note in plan().to("megatron").notes)
 
 
-def test_a_tool_that_is_only_read_names_the_one_to_write(capsys):
+def test_a_tool_that_is_only_read_names_the_one_to_write(ran):
     with pytest.raises(ib.InputError, match="checkpoint is read, not written: use transformers"):
         plan().to("checkpoint")
-    assert (
-        main(["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"])
-        == 2
+    out, err = ran(
+        ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"], 2
     )
-    out, err = capsys.readouterr()
     assert out == "" and err.startswith("isobatch plan: --to: checkpoint is read, not written")
 
 

@@ -6,7 +6,6 @@ import resource
 import pytest
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.validate.memory import largest
 
 torch = pytest.importorskip("torch", reason="works out torch models")
@@ -117,7 +116,7 @@ def test_what_is_wrong_is_named(asked, message):
         ib.memory_of(**{"workload": linear, **asked})
 
 
-def test_the_command_line_caps_the_plan(tmp_path, monkeypatch, capsys):
+def test_the_command_line_caps_the_plan(tmp_path, monkeypatch, ran):
     (tmp_path / "own_training.py").write_text(
         "import torch\n"
         "from isobatch.validate import Workload\n"
@@ -137,13 +136,9 @@ def test_the_command_line_caps_the_plan(tmp_path, monkeypatch, capsys):
         "--memory-of",
         "own_training:make",
     ]
-    assert main([*recipe, "--memory-gib", "2.25"]) == 0
-    out, said = capsys.readouterr()
+    out, said = ran([*recipe, "--memory-gib", "2.25"])
     cap = int(re.search(r"fragmentation: micro-batch ([\d,]+)", said)[1].replace(",", ""))
     assert int(re.search(r"micro-batch ([\d,]+)", out)[1].replace(",", "")) <= cap
-    assert main(recipe) == 2
-    assert "--memory-gib is missing" in capsys.readouterr().err
-    assert main([*recipe, "--memory-gib", "1"]) == 2
-    assert "not even one sample fits 1 GiB" in capsys.readouterr().err
-    assert main([*recipe, "--memory-gib", "3", "--max-micro-batch", "4"]) == 2
-    assert "give one of the two" in capsys.readouterr().err
+    assert "--memory-gib is missing" in ran(recipe, 2).err
+    assert "not even one sample fits 1 GiB" in ran([*recipe, "--memory-gib", "1"], 2).err
+    assert "give one of the two" in ran([*recipe, "--memory-gib", "3", "--max-micro-batch", "4"], 2).err

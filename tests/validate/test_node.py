@@ -54,9 +54,8 @@ def test_a_host_without_a_gpu_is_fit_and_says_what_is_unchecked(tmp_path, capsys
     assert "unchecked" in capsys.readouterr().out
 
 
-def test_a_node_that_ought_to_have_gpus_and_has_none_is_unfit(capsys):
-    assert main(["node", "--device", "cuda", "--only", "matmul", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+def test_a_node_that_ought_to_have_gpus_and_has_none_is_unfit(ran):
+    report = json.loads(ran(["node", "--device", "cuda", "--only", "matmul", "--json"], 1).out)
     assert (report["verdict"], report["action"]) == ("fail", "reboot")
 
 
@@ -262,19 +261,17 @@ def test_wrong_input_found_by_a_check_ends_the_command(monkeypatch):
         (["-o", "gone/report.json"], None, "gone: there is no such folder"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said_before_anything_runs(tmp_path, monkeypatch, capsys, words, text, says):
+def test_what_cannot_be_used_is_said_before_anything_runs(tmp_path, monkeypatch, ran, words, text, says):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(node, "run", lambda *_: pytest.fail("it ran"))
     if text is not None:
         Path("IN.toml").write_text(text)
-    assert main(["node", *words]) == 2
-    assert says in capsys.readouterr().err
+    assert says in ran(["node", *words], 2).err
 
 
-def test_only_one_task_of_a_node_checks_it(monkeypatch, capsys):
+def test_only_one_task_of_a_node_checks_it(monkeypatch, ran):
     monkeypatch.setenv("SLURM_LOCALID", "3")
-    assert main(["node"]) == 2
-    assert "--ntasks-per-node=1" in capsys.readouterr().err
+    assert "--ntasks-per-node=1" in ran(["node"], 2).err
 
 
 # ---- many nodes ----

@@ -104,13 +104,12 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
         (["plan.json"], "plan.json: cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, capsys, words, message):
+def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, ran, words, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["validate", *words]) == 2
-    assert f"isobatch validate: {message}" in capsys.readouterr().err
+    assert f"isobatch validate: {message}" in ran(["validate", *words], 2).err
 
 
-def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
+def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, ran):
     from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
@@ -120,8 +119,7 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, capsys):
     assert main([*words, "--max-micro-batch", str(file)]) == 0
     assert json.loads(saved.read_text())["micro_batch"] == 12
     report(Verdict.PASS).save(file)
-    assert main([*words, "--max-micro-batch", str(file)]) == 2
-    assert "--find-micro-batch" in capsys.readouterr().err
+    assert "--find-micro-batch" in ran([*words, "--max-micro-batch", str(file)], 2).err
 
 
 def test_other_versions_are_named_with_their_rank():

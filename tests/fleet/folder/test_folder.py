@@ -235,14 +235,13 @@ def test_two_files_do_not_become_one(make_jobs, tmp_path):
         ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
 
 
-def test_files_with_one_name_go_into_one_file(make_jobs, tmp_path, capsys):
+def test_files_with_one_name_go_into_one_file(make_jobs, tmp_path, ran):
     """In which nothing has their name."""
     jobs = make_jobs(files=1, rows=10)
     rows = jobs.table.set_column(0, "job", pa.array([f"other-{n}" for n in range(10)]))
     (jobs.folder / "00.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
     for output in (["-o", str(tmp_path / "one.jsonl")], ["--json"]):
-        assert main(["fleet", str(jobs.folder), "--gpus", "8", *output]) == 0
-        assert "20 rows: " in capsys.readouterr().err
+        assert "20 rows: " in ran(["fleet", str(jobs.folder), "--gpus", "8", *output]).err
 
 
 def test_a_url(make_jobs, tmp_path):
@@ -284,8 +283,7 @@ def test_an_object_store(make_jobs):
         server.stop()
 
 
-def test_the_command_line(make_jobs, tmp_path, capsys):
-    from isobatch.cli import main
+def test_the_command_line(make_jobs, tmp_path, capsys, ran):
 
     jobs = make_jobs(files=2, rows=100)
     pq.write_table(CLUSTERS, tmp_path / "clusters.parquet")
@@ -294,8 +292,7 @@ def test_the_command_line(make_jobs, tmp_path, capsys):
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
     assert "400 rows: " in capsys.readouterr().err
     (jobs.folder / "02.parquet").write_text("no Parquet")
-    assert main([*words, "-o", str(tmp_path / "plans")]) == 2
-    error = capsys.readouterr().err
+    error = ran([*words, "-o", str(tmp_path / "plans")], 2).err
     assert "02.parquet: cannot be read" in error and "1 file failed; fix them" in error
     assert plans_in(tmp_path / "plans").num_rows == 400
     # Into one file it is whole or not at all.
