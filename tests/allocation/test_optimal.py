@@ -53,6 +53,12 @@ def test_what_the_gap_says_is_true(seed):
     assert min(free.values()) >= 0
 
 
+def test_a_fault_of_the_core_is_an_error_and_not_the_end_of_the_process():
+    beyond, one = np.array([0, 9], np.uint64), np.ones(1, np.uint64)
+    with pytest.raises(RuntimeError, match="fault"):
+        _core.divide_pool(beyond, np.zeros(1, np.uint32), one, np.ones(1), np.zeros(1), one)
+
+
 def test_a_forked_child_divides():
     def answer():
         return ib.allocate(*question, profile=profiles).value

@@ -336,7 +336,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return _core.noise_over_run(list(self.noise_by_progress), tuned_batch)
 
     def _core_fields(self) -> dict[str, Any]:
-        """Returns the planner's input by name (`ProfileFields` in rust/py/src/outlook.rs)."""
+        """Returns the planner's input by name (`ProfileFields` in rust/py/src/forecast.rs)."""
         known = self.constants()
         memory = {"memory_fixed_gib", "memory_per_sample_gib", "memory_sharded_gib"}
         noise = self.noise_by_progress

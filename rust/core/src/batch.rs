@@ -14,15 +14,9 @@ pub struct Split {
     pub accumulation: u64,
 }
 
-/// The largest micro-batch ≤ `cap` that divides `samples` and is a multiple of `multiple`; `None` where there is none.
-///
-/// ```
-/// use isobatch_core::batch::{Split, split};
-/// assert_eq!(split(560, 100, 1), Some(Split { micro_batch: 80, accumulation: 7 }));
-/// assert_eq!(split(560, 100, 9), None);
-/// ```
-#[must_use]
-pub fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
+/// The largest micro-batch ≤ `cap` that divides `samples` and is a multiple of `multiple`, as 80 × 7 of 560 up to 100; `None`
+/// where there is none.
+pub(crate) fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
     if cap < multiple {
         return None;
     }
@@ -40,22 +34,19 @@ pub fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
 }
 
 /// The ragged split: as few micro-batches as the cap allows, the last of them smaller. `samples` is the largest replica's.
-#[must_use]
-pub fn ragged(samples: u64, cap: u64) -> Split {
+pub(crate) fn ragged(samples: u64, cap: u64) -> Split {
     let accumulation = samples.div_ceil(cap);
     Split { micro_batch: samples.div_ceil(accumulation), accumulation }
 }
 
 /// The multiples of `unit` next to `batch`, below (at least one `unit`) and above.
-#[must_use]
-pub fn neighbours(batch: u64, unit: u64) -> (Option<u64>, u64) {
+pub(crate) fn neighbours(batch: u64, unit: u64) -> (Option<u64>, u64) {
     let below = batch / unit * unit;
     ((below > 0).then_some(below), below + unit)
 }
 
 /// Of the two neighbours the nearer one, ties to the smaller.
-#[must_use]
-pub fn nearer(of: u64, below: Option<u64>, above: Option<u64>) -> Option<u64> {
+pub(crate) fn nearer(of: u64, below: Option<u64>, above: Option<u64>) -> Option<u64> {
     match (below, above) {
         (Some(b), Some(a)) => Some(if of - b <= a - of { b } else { a }),
         (b, a) => b.or(a),
@@ -63,8 +54,7 @@ pub fn nearer(of: u64, below: Option<u64>, above: Option<u64>) -> Option<u64> {
 }
 
 /// How far a batch is from the one that was asked for, as a fraction of it.
-#[must_use]
-pub fn change(batch: u64, target: u64) -> f64 {
+pub(crate) fn change(batch: u64, target: u64) -> f64 {
     batch.abs_diff(target) as f64 / target as f64
 }
 
@@ -88,8 +78,7 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// The first and the last, in units; `None` where there are none.
-    #[must_use]
-    pub fn units(&self) -> Option<(u64, u64)> {
+    pub(crate) fn units(&self) -> Option<(u64, u64)> {
         let Tolerance { target, unit, least, most, share } = *self;
         let within = |units: u64| change(units * unit, target) <= share;
         #[allow(
@@ -132,17 +121,13 @@ impl Tolerance {
 /// `cap`, that is given too: the largest of all is then found without looking at each.
 ///
 /// The nearest of all may be a multiple of a prime, and then its micro-batch is 1: that costs more than a batch a little further.
-/// `None` where nothing is found in a bounded number of trials, as with a cap of millions and a tolerance of millionths.
-///
-/// ```
-/// use isobatch_core::batch::{Tolerance, split, tolerated};
-/// // 252 = 4 × 21 × 3; the nearest, 255, is 1 × 85 × 3.
-/// let within = Tolerance { target: 256, unit: 3, least: 3, most: 1 << 40, share: 0.05 };
-/// let micro_batch = |samples| split(samples, 4, 1).map_or(0, |split| split.micro_batch);
-/// assert_eq!(tolerated(within, Some(4), micro_batch), Some(252));
-/// ```
-#[must_use]
-pub fn tolerated(within: Tolerance, cap: Option<u64>, micro_batch: impl Fn(u64) -> u64) -> Option<u64> {
+/// Of 256 on 3 replicas up to 4 samples it is 252 = 4 × 21 × 3; the nearest, 255, is 1 × 85 × 3. `None` where nothing is found in a
+/// bounded number of trials, as with a cap of millions and a tolerance of millionths.
+pub(crate) fn tolerated(
+    within: Tolerance,
+    cap: Option<u64>,
+    micro_batch: impl Fn(u64) -> u64,
+) -> Option<u64> {
     let (low, high) = within.units()?;
     let largest = match cap {
         Some(cap) => largest_micro_batch(low, high, cap)?,
@@ -166,8 +151,7 @@ fn largest_micro_batch(low: u64, high: u64, cap: u64) -> Option<u64> {
 }
 
 /// The divisors of `n` next to `around`: the largest ≤ it and the smallest ≥ it.
-#[must_use]
-pub fn nearest_divisors(n: u64, around: u64) -> (u64, Option<u64>) {
+pub(crate) fn nearest_divisors(n: u64, around: u64) -> (u64, Option<u64>) {
     let above = (around <= n).then(|| smallest_divisor_from(n, around));
     let below = n / smallest_divisor_from(n, n.div_ceil(around));
     (below, above)
@@ -211,35 +195,11 @@ mod tests {
         }
 
         #[test]
-        fn the_split_is_the_best_there_is(samples in 1u64..5000, cap in 1u64..600, multiple in 1u64..12) {
-            let best = (1..=cap.min(samples)).rev().find(|m| samples % m == 0 && m % multiple == 0);
-            let found = split(samples, cap, multiple);
-            prop_assert_eq!(found.map(|s| s.micro_batch), best);
-            if let Some(s) = found {
-                prop_assert_eq!(s.micro_batch * s.accumulation, samples);
-            }
-        }
-
-        #[test]
-        fn a_larger_cap_never_gives_a_smaller_micro_batch(samples in 1u64..100_000, cap in 1u64..1000) {
-            let small = split(samples, cap, 1).unwrap().micro_batch;
-            prop_assert!(split(samples, cap + 1, 1).unwrap().micro_batch >= small);
-        }
-
-        #[test]
         fn nearest_divisors_are_the_nearest(n in 1u64..3000, around in 1u64..4000) {
             let (below, above) = nearest_divisors(n, around);
             prop_assert_eq!(Some(below), (1..=around).rev().find(|d| n % d == 0));
             prop_assert_eq!(above, (around..=n).find(|d| n % d == 0));
         }
 
-        #[test]
-        fn ragged_wastes_no_pass(samples in 1u64..10_000, cap in 1u64..500) {
-            let s = ragged(samples, cap);
-            prop_assert!(s.micro_batch <= cap);
-            prop_assert!(s.micro_batch * s.accumulation >= samples);
-            prop_assert!(s.micro_batch * (s.accumulation - 1) < samples);
-            prop_assert_eq!(s.accumulation, samples.div_ceil(cap));
-        }
     }
 }

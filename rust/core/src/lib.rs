@@ -3,7 +3,7 @@
 #![deny(missing_docs)]
 
 pub mod allocate;
-pub mod batch;
+mod batch;
 pub mod bulk;
 pub mod elastic;
 pub mod forecast;

@@ -3,6 +3,8 @@ use isobatch_core::allocate::{Options, divide};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
+use crate::pool;
+
 type Found<'py> = (Bound<'py, PyArray1<i64>>, f64, f64, Vec<f64>, bool);
 
 /// The option of each job (−1: it waits), the sum of the values, its bound, the price of a GPU of each kind, and whether no
@@ -22,7 +24,7 @@ pub fn divide_pool<'py>(
     let (kind, gpus, value) = (kind.as_slice()?, gpus.as_slice()?, value.as_slice()?);
     let (wait, capacity) = (wait.as_slice()?, capacity.as_slice()?);
     let options = Options { offsets: &offsets, kind, gpus, value, wait, capacity };
-    let found = py.detach(|| divide(&options));
+    let found = pool::alone(py, || divide(&options))?;
     let place = |option: Option<usize>| option.map_or(-1, |at| i64::try_from(at).expect("a place"));
     let choice: Vec<i64> = found.choice.into_iter().map(place).collect();
     Ok((choice.into_pyarray(py), found.value, found.bound, found.prices, found.exact))

@@ -1,4 +1,4 @@
-//! Memory for results.
+//! Arrays from and to Python.
 
 use numpy::{Element, PyArray, dtype};
 use pyo3::prelude::*;
@@ -12,3 +12,22 @@ where
     let array = py.import("numpy")?.call_method1("zeros", (shape.to_vec(), dtype::<T>(py)))?;
     Ok(array.cast_into()?)
 }
+
+/// Columns by name, with one value for all rows or one each: what the core takes of a row.
+macro_rules! columns {
+    ($columns:ident of $row:ident: $($name:ident $type:ident $field:ident,)*) => {
+        #[derive(FromPyObject)]
+        #[pyo3(from_item_all)]
+        pub struct $columns<'py> {
+            $($name: PyReadonlyArray1<'py, $type>,)*
+        }
+
+        impl $columns<'_> {
+            fn rows(&self) -> PyResult<impl Fn(usize) -> $row> {
+                $(let $name = self.$name.as_slice()?;)*
+                Ok(move |row| $row { $($field: $name[if $name.len() == 1 { 0 } else { row }],)* })
+            }
+        }
+    };
+}
+pub(crate) use columns;

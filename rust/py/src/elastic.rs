@@ -26,7 +26,6 @@ pub const LARGEST_CAP: u64 = MAX_CAP;
 /// Returns weight, batch (0 where none), where each row begins and the last one ends among the counts that work, and these.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // Columns of one table.
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
 pub fn elastic_rows<'py>(
     py: Python<'py>,
     max_batch: PyReadonlyArray1<'py, u64>,
@@ -73,7 +72,6 @@ pub fn elastic_rows<'py>(
 
 /// The micro-batch and the accumulation at every count that works.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
 pub fn elastic_splits<'py>(
     py: Python<'py>,
     batch: PyReadonlyArray1<'py, u64>,

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::arrays;
 use crate::errors::{expected, input_error};
-use crate::outlook::{Workloads, list_of};
+use crate::forecast::{Workloads, list_of};
 use crate::pool;
 use crate::value::set_all;
 
@@ -171,11 +171,7 @@ pub fn plan_fleet<'py>(
         }
         out.push((*column, slices!(U8 U64 I32 I64 F64)));
     }
-    if rows < SERIAL {
-        py.detach(|| fleet.plan(out));
-    } else {
-        pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.plan(out))?;
-    }
+    pool::run_unless(py, rows < SERIAL, |stop| Fleet { stop: Some(stop), ..fleet }.plan(out))?;
     drop(arrays);
     Ok(list)
 }

@@ -1,114 +1,131 @@
-//! Forecasts in bulk. Values are checked on the Python side, which knows their names.
+//! Profiles on their way into the planner; forecasts and goodput-optimal splits in bulk. Values are checked on the Python side, which knows their names.
 use isobatch_core::forecast::{
-    self, AllReduceTable, Constant, Forecast, Link, Measured, Placement, Profile, Shape,
+    self, AllReduceTable, Best, Case, Constant, Forecast, Link, Measured, Placement, Profile, Shape,
+    Workload, optimize,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
+use crate::arrays::columns;
 use crate::pool;
 
 /// Fewer rows than this are done on the calling thread.
 const SERIAL_ROWS: usize = 128;
 
-/// A profile's constants by name, each with its error: seconds, seconds a byte, bytes.
+/// What was measured of a workload, by GPU type, as the planner takes it.
+#[pyclass(frozen, module = "isobatch._core")]
+pub struct Workloads {
+    list: Vec<Workload>,
+}
+
+/// What a profile says, by name.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct Constants {
-    compute_constant: (f64, f64),
-    compute_per_sample: (f64, f64),
-    compute_floor: (f64, f64),
-    update: (f64, f64),
-    intra_latency: (f64, f64),
-    intra_per_byte: (f64, f64),
-    inter_latency: (f64, f64),
-    inter_per_byte: (f64, f64),
-    overlap: (f64, f64),
-    lead: (f64, f64),
-    memory_fixed: (f64, f64),
-    memory_sharded: (f64, f64),
-    memory_per_sample: (f64, f64),
+pub struct ProfileFields<'py> {
+    gpu: Option<String>,
+    constants: Constants<'py>,
+    gradient: Gradient,
+    scatter: f64,
+    ranges: [Range; 3],
+    times_estimated: bool,
+    memory_estimated: bool,
+    noise_by_progress: Vec<(f64, f64)>,
 }
+
+#[pymethods]
+impl Workloads {
+    #[new]
+    fn new(profiles: Vec<ProfileFields<'_>>) -> PyResult<Workloads> {
+        let workload = |of: ProfileFields<'_>| {
+            let (profile, table) = profile(&of.constants, &of.gradient, of.scatter, of.ranges)?;
+            Ok(Workload {
+                gpu: of.gpu.map(Into::into),
+                profile,
+                table,
+                estimated: of.times_estimated,
+                memory_estimated: of.memory_estimated,
+                noise: of.noise_by_progress,
+            })
+        };
+        Ok(Workloads { list: profiles.into_iter().map(workload).collect::<PyResult<_>>()? })
+    }
+}
+
+/// The list, empty where there is none.
+pub fn list_of<'a>(workloads: Option<&'a Bound<'_, Workloads>>) -> &'a [Workload] {
+    workloads.map_or(&[], |workloads| &workloads.get().list)
+}
+
+/// A profile's constants by name, each with its error: seconds, seconds a byte, bytes.
+type Constants<'py> = Bound<'py, PyDict>;
 
 type Range = (u64, u64);
 
 /// Bytes, the all-reduces they go in, and measured seconds by replicas of a node and nodes.
-pub type Gradient = (f64, f64, Vec<(u64, u64, f64)>);
+type Gradient = (f64, f64, Vec<(u64, u64, f64)>);
 
 /// The core's profile and its table of all-reduces. The ranges are those of the micro-batch, the replicas of a node and
 /// the nodes.
-pub fn profile(
-    constants: &Constants,
+fn profile(
+    constants: &Constants<'_>,
     gradient: &Gradient,
     scatter: f64,
     ranges: [Range; 3],
-) -> (Profile, AllReduceTable) {
-    let constant = |(value, error)| Constant { value, error };
-    let link = |latency, per_byte| Link { latency: constant(latency), per_byte: constant(per_byte) };
+) -> PyResult<(Profile, AllReduceTable)> {
+    let constant = |name| -> PyResult<Constant> {
+        let (value, error) = constants.as_any().get_item(name)?.extract()?;
+        Ok(Constant { value, error })
+    };
+    let link = |latency, per_byte| -> PyResult<Link> {
+        Ok(Link { latency: constant(latency)?, per_byte: constant(per_byte)? })
+    };
     let (gradient_bytes, buckets, measured) = gradient;
     let profile = Profile {
-        compute_constant: constant(constants.compute_constant),
-        compute_per_sample: constant(constants.compute_per_sample),
-        compute_floor: constant(constants.compute_floor),
-        update: constant(constants.update),
+        compute_constant: constant("compute_constant")?,
+        compute_per_sample: constant("compute_per_sample")?,
+        compute_floor: constant("compute_floor")?,
+        update: constant("update")?,
         gradient_bytes: *gradient_bytes,
         buckets: *buckets,
-        intra: link(constants.intra_latency, constants.intra_per_byte),
-        inter: link(constants.inter_latency, constants.inter_per_byte),
-        overlap: constant(constants.overlap),
-        lead: constant(constants.lead),
-        memory_fixed: constant(constants.memory_fixed),
-        memory_sharded: constant(constants.memory_sharded),
-        memory_per_sample: constant(constants.memory_per_sample),
+        intra: link("intra_latency", "intra_per_byte")?,
+        inter: link("inter_latency", "inter_per_byte")?,
+        overlap: constant("overlap")?,
+        lead: constant("lead")?,
+        memory_fixed: constant("memory_fixed")?,
+        memory_sharded: constant("memory_sharded")?,
+        memory_per_sample: constant("memory_per_sample")?,
         scatter,
         measured: Measured { micro_batch: ranges[0], replicas_per_node: ranges[1], nodes: ranges[2] },
     };
     let table =
         AllReduceTable::new(measured, |placement| profile.sync_by_formula(placement, 1, placement.per_node));
-    (profile, table)
+    Ok((profile, table))
 }
 
-/// Columns of shapes by name, with one value for all rows or one each.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct Shapes<'py> {
-    gpus: PyReadonlyArray1<'py, u64>,
-    gpus_per_node: PyReadonlyArray1<'py, u64>,
-    model_parallel: PyReadonlyArray1<'py, u64>,
-    micro_batch: PyReadonlyArray1<'py, u64>,
-    accumulation: PyReadonlyArray1<'py, u64>,
-}
-
-impl Shapes<'_> {
-    /// The shape of a row.
-    fn rows(&self) -> PyResult<impl Fn(usize) -> Shape> {
-        let (gpus, gpus_per_node) = (self.gpus.as_slice()?, self.gpus_per_node.as_slice()?);
-        let model_parallel = self.model_parallel.as_slice()?;
-        let (micro_batch, accumulation) = (self.micro_batch.as_slice()?, self.accumulation.as_slice()?);
-        let value = |column: &[u64], row: usize| column[if column.len() == 1 { 0 } else { row }];
-        Ok(move |row| Shape {
-            world_size: value(gpus, row),
-            gpus_per_node: value(gpus_per_node, row),
-            model_parallel: value(model_parallel, row),
-            micro_batch: value(micro_batch, row),
-            accumulation: value(accumulation, row),
-        })
-    }
+columns! {
+    Shapes of Shape:
+    gpus u64 world_size,
+    gpus_per_node u64 gpus_per_node,
+    model_parallel u64 model_parallel,
+    micro_batch u64 micro_batch,
+    accumulation u64 accumulation,
 }
 
 /// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row, whether it lies
 /// inside the measured ranges, and whether its reducing does inside the table.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value, clippy::type_complexity)] // What pyo3 hands over, and back.
+#[allow(clippy::type_complexity)] // What pyo3 hands back.
 pub fn forecast_rows<'py>(
     py: Python<'py>,
-    constants: Constants,
+    constants: Constants<'py>,
     gradient: Gradient,
     scatter: f64,
     ranges: [Range; 3],
     rows: usize,
     shapes: Shapes<'py>,
 ) -> PyResult<([Bound<'py, PyArray1<f64>>; 6], [Bound<'py, PyArray1<bool>>; 2])> {
-    let (profile, table) = profile(&constants, &gradient, scatter, ranges);
+    let (profile, table) = profile(&constants, &gradient, scatter, ranges)?;
     let shape = shapes.rows()?;
     let found: Vec<Forecast> =
         pool::run_rows(py, rows, SERIAL_ROWS, |row| profile.forecast(&shape(row), &table))?;
@@ -126,21 +143,65 @@ pub fn forecast_rows<'py>(
     Ok((reals, flags))
 }
 
+columns! {
+    Cases of Case:
+    compute_constant f64 compute_constant,
+    compute_per_sample f64 compute_per_sample,
+    compute_floor f64 compute_floor,
+    sync_seconds f64 sync_seconds,
+    overlap f64 overlap,
+    update_seconds f64 update,
+    noise_scale f64 noise_scale,
+    lead f64 lead,
+    replicas u64 replicas,
+    tuned_batch u64 tuned_batch,
+    min_batch u64 min_batch,
+    max_batch u64 max_batch,
+    max_micro_batch u64 max_micro_batch,
+}
+
+type Counts<'py> = Bound<'py, PyArray1<i64>>;
 type Reals<'py> = Bound<'py, PyArray1<f64>>;
+
+/// The best split of every row: micro-batch and accumulation (−1 where there is none), seconds a step, statistical
+/// efficiency, goodput (NaN where there is none).
+#[pyfunction]
+pub fn goodput_rows<'py>(
+    py: Python<'py>,
+    rows: usize,
+    cases: Cases<'py>,
+) -> PyResult<(Counts<'py>, Counts<'py>, Reals<'py>, Reals<'py>, Reals<'py>)> {
+    let case = cases.rows()?;
+    let found: Vec<Option<Best>> = pool::run_rows(py, rows, SERIAL_ROWS, |row| optimize(&case(row)))?;
+    let count = |of: fn(&Best) -> u64| {
+        let of = |best: &Option<Best>| best.as_ref().map_or(-1, |best| of(best).cast_signed());
+        found.iter().map(of).collect::<Vec<i64>>().into_pyarray(py)
+    };
+    let real = |of: fn(&Best) -> f64| {
+        let of = |best: &Option<Best>| best.as_ref().map_or(f64::NAN, of);
+        found.iter().map(of).collect::<Vec<f64>>().into_pyarray(py)
+    };
+    Ok((
+        count(|best| best.micro_batch),
+        count(|best| best.accumulation),
+        real(|best| best.step_seconds),
+        real(|best| best.efficiency),
+        real(|best| best.goodput),
+    ))
+}
 
 /// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces, NaN where the formula
 /// is to say it.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
 pub fn step_rows<'py>(
     py: Python<'py>,
-    constants: Constants,
+    constants: Constants<'py>,
     gradient_bytes: f64,
     buckets: f64,
     shapes: Shapes<'py>,
     sync_seconds: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<Reals<'py>> {
-    let (profile, _) = profile(&constants, &(gradient_bytes, buckets, vec![]), 0.0, [(1, 0); 3]);
+    let (profile, _) = profile(&constants, &(gradient_bytes, buckets, vec![]), 0.0, [(1, 0); 3])?;
     let shape = shapes.rows()?;
     let seconds = |(row, &known): (usize, &f64)| {
         let shape = shape(row);
@@ -157,15 +218,14 @@ pub fn step_rows<'py>(
 
 /// Seconds of one all-reduce of each number of bytes, over replicas of a node and nodes.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
 pub fn all_reduce_rows<'py>(
     py: Python<'py>,
-    constants: Constants,
+    constants: Constants<'py>,
     per_node: PyReadonlyArray1<'py, u64>,
     groups: PyReadonlyArray1<'py, u64>,
     bytes: PyReadonlyArray1<'py, f64>,
 ) -> PyResult<Reals<'py>> {
-    let (profile, _) = profile(&constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3]);
+    let (profile, _) = profile(&constants, &(f64::NAN, 1.0, vec![]), 0.0, [(1, 0); 3])?;
     let placements = per_node.as_slice()?.iter().zip(groups.as_slice()?);
     let seconds = |((&per_node, &groups), &gradient_bytes): ((&u64, &u64), &f64)| {
         let placement = Placement { all: per_node * groups, per_node, groups };
@@ -177,7 +237,6 @@ pub fn all_reduce_rows<'py>(
 
 /// The one noise scale that stands for a table of (progress, noise scale) at a tuned batch.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // What pyo3 hands over.
 pub fn noise_over_run(noise: Vec<(f64, f64)>, tuned_batch: f64) -> f64 {
     forecast::noise_over_run(&noise, tuned_batch)
 }

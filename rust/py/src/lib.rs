@@ -8,13 +8,10 @@ mod errors;
 mod fleet;
 mod forecast;
 mod form;
-mod goodput;
 mod integers;
-mod outlook;
 mod plan;
 mod pool;
 mod schedule;
-mod settings;
 mod tables;
 mod value;
 
@@ -30,23 +27,21 @@ mod _core {
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
-    use crate::forecast::{all_reduce_rows, forecast_rows, noise_over_run, step_rows, verdict};
-    #[pymodule_export]
-    use crate::goodput::goodput_rows;
+    use crate::forecast::{
+        Workloads, all_reduce_rows, forecast_rows, goodput_rows, noise_over_run, step_rows, verdict,
+    };
     #[pymodule_export]
     use crate::integers::{integer_groups, integers};
-    #[pymodule_export]
-    use crate::outlook::Workloads;
     #[pymodule_export]
     use crate::plan::{Planner, Recipe, length};
     #[pymodule_export]
     use crate::schedule::{Evaluator, fill_schedules, schedule_shapes};
     #[pymodule_export]
-    use crate::settings::check_settings;
-    #[pymodule_export]
     use crate::tables::{
         canonical, fields, number, optimizers, precisions, reasons, results, right_form, rules,
     };
+    #[pymodule_export]
+    use crate::value::check_settings;
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::errors::{illegal, input_error};
-use crate::outlook::{Workloads, list_of};
+use crate::forecast::{Workloads, list_of};
 use crate::value::{Faults, set_all};
 
 /// A recipe whose fields were checked.

@@ -64,13 +64,18 @@ pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) 
     })
 }
 
-/// Runs `work` as [`run`] does, or on the calling thread where there is `little` of it.
+/// Runs `work` on the calling thread without Python's lock. A panic comes back as a `RuntimeError`.
+pub fn alone<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(work)).map_err(|_| fault()))
+}
+
+/// Runs `work` as [`run`] does, or [`alone`] where there is `little` of it.
 pub fn run_unless<R: Send>(
     py: Python<'_>,
     little: bool,
     work: impl FnOnce(&AtomicBool) -> R + Send,
 ) -> PyResult<R> {
-    if little { Ok(py.detach(|| work(&AtomicBool::new(false)))) } else { run(py, work) }
+    if little { alone(py, || work(&AtomicBool::new(false))) } else { run(py, work) }
 }
 
 /// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in [`run`].
@@ -81,7 +86,7 @@ pub fn run_rows<T: Send>(
     work: impl Fn(usize) -> T + Send + Sync,
 ) -> PyResult<Vec<T>> {
     if rows < serial {
-        return Ok(py.detach(|| (0..rows).map(work).collect()));
+        return alone(py, || (0..rows).map(work).collect());
     }
     let done = run(py, |stop| {
         let row = |row| (!stop.load(Ordering::Relaxed)).then(|| work(row));

@@ -94,7 +94,6 @@ const SERIAL: usize = 1 << 15;
 ///
 /// `steps` is an array, or a (start, step, count) range of them. The caller has made `out` C-contiguous.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // Arguments are extracted by value.
 pub fn fill_schedules(
     py: Python<'_>,
     schedules: Vec<Py<Evaluator>>,

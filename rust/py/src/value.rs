@@ -61,14 +61,48 @@ impl Faults {
     }
 }
 
+/// Each entry of `fields` with its field, one of these records.
+fn named<'py>(
+    fields: &Bound<'py, PyDict>,
+    records: &[Record],
+    kind: &str,
+) -> PyResult<Vec<(Field, Bound<'py, PyAny>)>> {
+    let entry = |(name, value): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
+        let text: String = name.extract()?;
+        let unknown = || input_error(fields.py(), &text, &format!("there is no such {kind}"));
+        Ok((Field::named(&text, records).ok_or_else(unknown)?, value))
+    };
+    fields.iter().map(entry).collect()
+}
+
 /// Sets every entry of `fields`; the error names all that are illegal.
 pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, records: &[Record]) -> PyResult<()> {
     let mut faults = Faults::default();
-    for (name, value) in fields {
-        let text: String = name.extract()?;
-        let field = Field::named(&text, records)
-            .ok_or_else(|| input_error(fields.py(), &text, "there is no such field"))?;
+    for (field, value) in named(fields, records, "field")? {
         faults.set(input, field, &value);
     }
     faults.raise(fields.py())
+}
+
+/// What is wrong with a field: its name, its value, what it must be.
+type Fault<'py> = (&'static str, Bound<'py, PyAny>, &'static str);
+
+/// Every setting whose value is illegal, by itself or beside the others; `InputError` for a name that is no setting's.
+#[pyfunction]
+pub fn check_settings<'py>(settings: &Bound<'py, PyDict>) -> PyResult<Vec<Fault<'py>>> {
+    let mut input = Input::default();
+    let mut faults = Vec::new();
+    for (field, value) in named(settings, &[Record::Settings], "setting")? {
+        input.set(field, &value_of(field, &value));
+        if input.fault.take().is_some() {
+            faults.push((field.name(), value, field.legal()));
+        }
+    }
+    // The recipe and the cluster, which are not there, do not contradict the settings.
+    for field in input.contradictions().filter(|field| field.record() == Record::Settings) {
+        let value = settings.get_item(field.name())?;
+        let value = value.unwrap_or_else(|| settings.py().None().into_bound(settings.py()));
+        faults.push((field.name(), value, field.legal()));
+    }
+    Ok(faults)
 }

@@ -75,36 +75,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    use crate::bulk::{InputColumn, InputTable, MISSING, Pairs};
+    use crate::bulk::{InputColumn, InputTable, Pairs};
     use crate::input::{Field, Input, Read, Value};
-    use crate::reason::Status;
-
-    #[test]
-    fn a_bad_row_stops_no_other() {
-        let mut shared = Input::default();
-        shared.set(Field::Duration, &Field::Duration.read("1000st"));
-        let batches = [256, 0, MISSING, 1024];
-        let rates = [0.1, 0.1, 0.1, f64::NAN];
-        let jobs = InputTable {
-            rows: 4,
-            columns: vec![
-                (Field::EffectiveBatch, InputColumn::Ints(&batches)),
-                (Field::Lr, InputColumn::Reals(&rates)),
-            ],
-        };
-        let nodes = [1, 3];
-        let clusters = InputTable { rows: 2, columns: vec![(Field::Nodes, InputColumn::Ints(&nodes))] };
-        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
-        let mut status = [9; 8];
-        let mut micro = [0; 8];
-        fleet.plan(vec![
-            (ResultColumn::Status, ResultSlice::U8(&mut status)),
-            (ResultColumn::MicroBatch, ResultSlice::I32(&mut micro)),
-        ]);
-        let bad = Status::Infeasible as u8;
-        assert_eq!(status, [0, bad, bad, bad, bad, bad, bad, bad]);
-        assert_eq!(micro, [32, -1, -1, -1, -1, -1, -1, -1]);
-    }
 
     #[test]
     fn chunks_join_without_a_seam() {

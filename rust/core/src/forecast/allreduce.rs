@@ -1,10 +1,27 @@
-//! How long the gradients of all replicas take to become their mean: by formula, and by what was measured.
+//! How long the gradients of all replicas take to become their mean: by the links' formula, and by what was measured.
 
-use super::{Link, Placement};
+use super::Placement;
+
+/// A measured constant and half the width of its 95 % interval (0 where it is exact, or not known).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Constant {
+    /// The value.
+    pub value: f64,
+    /// Half the width of the interval, in the same unit.
+    pub error: f64,
+}
+
+/// A link: what one message costs, and how fast bytes follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Seconds a message.
+    pub latency: Constant,
+    /// Seconds a byte: one over the bandwidth.
+    pub per_byte: Constant,
+}
 
 /// 2(n−1) messages, 2(n−1)/n of the bytes.
-#[must_use]
-pub fn ring(n: u64, bytes: f64, link: Link) -> f64 {
+pub(crate) fn ring(n: u64, bytes: f64, link: Link) -> f64 {
     if n < 2 {
         return 0.0;
     }
@@ -13,8 +30,7 @@ pub fn ring(n: u64, bytes: f64, link: Link) -> f64 {
 }
 
 /// 2·log2(n) messages, the bytes twice.
-#[must_use]
-pub fn tree(n: u64, bytes: f64, link: Link) -> f64 {
+pub(crate) fn tree(n: u64, bytes: f64, link: Link) -> f64 {
     if n < 2 { 0.0 } else { 2.0 * (n as f64).log2() * link.latency.value + 2.0 * bytes * link.per_byte.value }
 }
 
@@ -46,8 +62,7 @@ impl AllReduceTable {
 
     /// By what to multiply the formula at a placement: at one that was measured this gives what was measured; between two
     /// the factor is interpolated. None outside, and between placements that differ in more than one way.
-    #[must_use]
-    pub fn factor(&self, placement: Placement) -> Option<f64> {
+    pub(crate) fn factor(&self, placement: Placement) -> Option<f64> {
         let (mut below, mut above) = ((0, f64::NAN), (u64::MAX, f64::NAN));
         let across = placement.groups > 1;
         let place = if across { placement.groups } else { placement.per_node };

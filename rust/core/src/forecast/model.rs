@@ -79,8 +79,7 @@ pub struct Forecast {
 
 impl Profile {
     /// Seconds of one micro-batch, forward and backward.
-    #[must_use]
-    pub fn compute_seconds(&self, micro_batch: f64) -> f64 {
+    pub(crate) fn compute_seconds(&self, micro_batch: f64) -> f64 {
         (self.compute_constant.value + self.compute_per_sample.value * micro_batch)
             .max(self.compute_floor.value)
     }
@@ -116,8 +115,7 @@ impl Profile {
     }
 
     /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the reducing that can be.
-    #[must_use]
-    pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
+    pub(crate) fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
         let compute = self.compute_seconds(micro_batch as f64);
         let last = compute.max(self.lead.value * compute + sync_seconds);
         (accumulation - 1) as f64 * compute + last + self.update.value
@@ -192,8 +190,7 @@ impl Profile {
 
     /// The largest micro-batch that fits into this many bytes on one of so many replicas, up to `most`; none where not even one
     /// sample does.
-    #[must_use]
-    pub fn largest_micro_batch(&self, bytes: f64, replicas: u64, most: u64) -> Option<u64> {
+    pub(crate) fn largest_micro_batch(&self, bytes: f64, replicas: u64, most: u64) -> Option<u64> {
         let fits = |b: u64| self.memory_bytes(b, replicas) <= bytes;
         // The last that fits: `low` always does, `high` never.
         let (mut low, mut high) = (0, most + 1);

@@ -1,6 +1,6 @@
 //! What a plan costs in time, memory and money, by the profile that fits its cluster.
 
-use super::{Case, Constant, Profile, Shape, Workload, optimize};
+use super::{Case, Constant, Profile, Shape, Workload, noise_over_run, optimize};
 use crate::batch::MAX_BATCH;
 use crate::input::{Cluster, Recipe, Settings};
 use crate::reason::{Reason, Reasons};
@@ -31,7 +31,7 @@ outlook! { step_seconds step_error samples_per_second efficiency hours hours_err
 
 /// The profile that fits a cluster's GPUs.
 #[derive(Clone, Copy, Debug)]
-pub struct Fitted<'a> {
+pub(crate) struct Fitted<'a> {
     workload: &'a Workload,
     /// The workload's, its unknown links taken from the cluster.
     profile: Profile,
@@ -41,7 +41,6 @@ pub struct Fitted<'a> {
 
 impl<'a> Fitted<'a> {
     /// Of several GPU types none can be meant without a name.
-    #[must_use]
     pub fn of(cluster: &Cluster, workloads: &'a [Workload]) -> Option<Fitted<'a>> {
         let fits = |workload: &&Workload| match (&workload.gpu, &cluster.gpu) {
             (Some(ours), Some(asked)) => ours == asked,
@@ -65,7 +64,6 @@ impl<'a> Fitted<'a> {
     }
 
     /// With a job on that cluster.
-    #[must_use]
     pub fn on(
         &'a self,
         recipe: &'a Recipe,
@@ -78,7 +76,7 @@ impl<'a> Fitted<'a> {
 
 /// The profile that fits a cluster's GPUs, with the job that is planned there.
 #[derive(Clone, Copy, Debug)]
-pub struct ClusterProfile<'a> {
+pub(crate) struct ClusterProfile<'a> {
     recipe: &'a Recipe,
     settings: &'a Settings,
     cluster: &'a Cluster,
@@ -92,10 +90,7 @@ impl ClusterProfile<'_> {
         (shape.world_size / shape.model_parallel).max(1)
     }
 
-    /// The largest micro-batch that fits in the cluster's memory; none where that is not known.
-    ///
-    /// # Errors
-    /// When not even one sample fits.
+    /// The largest micro-batch that fits in the cluster's memory, where that is known; an error where not even one sample fits.
     pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
         let profile = &self.fitted.profile;
         let bytes = self.cluster.memory_gib * GIB;
@@ -112,23 +107,19 @@ impl ClusterProfile<'_> {
     fn noise_scale(&self) -> Result<f64, Reason> {
         let given = self.recipe.noise_scale;
         let tuned_batch = self.recipe.effective_batch as f64;
-        let known = if given.is_nan() { self.fitted.workload.noise_over_run(tuned_batch) } else { given };
+        let known =
+            if given.is_nan() { noise_over_run(&self.fitted.workload.noise, tuned_batch) } else { given };
         if known.is_nan() { Err(Reason::NeedsNoise) } else { Ok(known) }
     }
 
-    /// The optimizer steps of the tuned run that one at this batch is worth, by the noise scale.
-    ///
-    /// # Errors
-    /// When no noise scale is known.
+    /// The optimizer steps of the tuned run that one at this batch is worth, by the noise scale, which must be known.
     pub fn gain(&self, batch: f64) -> Result<f64, Reason> {
         let (phi, tuned) = (self.noise_scale()?, self.recipe.effective_batch as f64);
         Ok(batch / tuned * (phi + tuned) / (phi + batch))
     }
 
-    /// The effective batch that reaches the same loss soonest, from the tuned one up.
-    ///
-    /// # Errors
-    /// When the profile does not know the links, no noise scale is known, or no batch lies below the cap.
+    /// The effective batch that reaches the same loss soonest, from the tuned one up; an error where [`case`](Self::case) is one, or no
+    /// batch lies below the cap.
     pub fn best_batch(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<u64, Reason> {
         let case = self.case(replicas, micro_batch_cap, divisor)?;
         let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
@@ -136,10 +127,7 @@ impl ClusterProfile<'_> {
         Ok(best.micro_batch * best.accumulation * case.replicas)
     }
 
-    /// The question of [`best_batch`](Self::best_batch).
-    ///
-    /// # Errors
-    /// When the profile does not know the links, or no noise scale is known.
+    /// The question of [`best_batch`](Self::best_batch); an error where the profile does not know the links, or no noise scale is known.
     pub fn case(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<Case, Reason> {
         let profile = &self.fitted.profile;
         let noise_scale = self.noise_scale()?;
@@ -178,13 +166,11 @@ impl ClusterProfile<'_> {
     }
 
     /// Seconds a step at this split.
-    #[must_use]
     pub fn step_seconds(&self, micro_batch: u64, accumulation: u64) -> f64 {
         self.fitted.profile.step_seconds(micro_batch, accumulation, self.sync_seconds())
     }
 
     /// Seconds that a step at this split takes at least: cheaply.
-    #[must_use]
     pub fn least_step_seconds(&self, micro_batch: u64, accumulation: u64) -> f64 {
         self.fitted.profile.least_step_seconds(micro_batch, accumulation, self.sync_seconds())
     }
@@ -196,7 +182,6 @@ impl ClusterProfile<'_> {
 
     /// What a run of `total_steps` (none: without an end) costs, given the seconds of a step; without the error of these and the
     /// efficiency.
-    #[must_use]
     pub fn costs(
         &self,
         effective_batch: u64,
@@ -219,7 +204,6 @@ impl ClusterProfile<'_> {
     }
 
     /// What a run of `total_steps` (none: without an end) at this split costs, and what should be known of it.
-    #[must_use]
     pub fn outlook(
         &self,
         effective_batch: u64,
@@ -286,12 +270,9 @@ impl Verdict {
     }
 }
 
-/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does surely.
-///
-/// # Errors
-/// When it does not, when what it costs is no number, or when nobody can say: no profile fits, the run has no end, the GPUs have no
-/// price.
-pub fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Reasons, Reason> {
+/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does surely. An error where it
+/// does not, where what it costs is no number, or where nobody can say: no profile fits, the run has no end, the GPUs have no price.
+pub(crate) fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Reasons, Reason> {
     let Outlook { step_seconds, samples_per_second, hours, hours_error, gpu_hours, cost, memory_gib, .. } =
         *outlook;
     let figures = [step_seconds, samples_per_second, hours, gpu_hours, cost, memory_gib];

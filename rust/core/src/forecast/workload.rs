@@ -21,14 +21,6 @@ pub struct Workload {
     pub noise: Vec<(f64, f64)>,
 }
 
-impl Workload {
-    /// The noise scale of the whole run at a tuned batch; NaN where it is not known.
-    #[must_use]
-    pub fn noise_over_run(&self, tuned_batch: f64) -> f64 {
-        noise_over_run(&self.noise, tuned_batch)
-    }
-}
-
 /// The one noise scale that stands for a table of (progress, φ) at a tuned batch: stretches of weight w cost
 /// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN for an empty table.
 #[must_use]

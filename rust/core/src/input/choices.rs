@@ -44,8 +44,7 @@ impl SplitRule {
     ];
 
     /// Whether replicas or micro-batches may differ.
-    #[must_use]
-    pub fn differs(self) -> bool {
+    pub(crate) fn differs(self) -> bool {
         matches!(self, SplitRule::Uneven | SplitRule::Ragged)
     }
 }
@@ -159,48 +158,5 @@ impl DeviceBatches {
             devices += 1;
         }
         (devices > 0).then_some(DeviceBatches { samples, devices })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rule_of_beta2_is_a_name_and_a_floor() {
-        let rule = |half_life, floor| Some(Beta2Rule { half_life, floor });
-        for (text, expected) in [
-            ("auto", rule(false, 0.0)),
-            ("half_life", rule(true, 0.0)),
-            ("half_life:0.9", rule(true, 0.9)),
-            ("auto: 0.95", rule(false, 0.95)),
-            ("half_life:1", None),
-            ("half_life:-0.1", None),
-            ("half_life:nan", None),
-            ("half_life:", None),
-            ("rule", None),
-            ("0.9", None),
-        ] {
-            assert_eq!(Beta2Rule::parse(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_scale_of_duration_is_a_ratio_and_a_power() {
-        let scale = |ratio, power| Some(DurationScale { ratio, power });
-        for (text, expected) in [
-            ("8", scale(8.0, None)),
-            ("8^0.3", scale(8.0, Some(0.3))),
-            ("0.5 ^ -0.307", scale(0.5, Some(-0.307))),
-            ("0", None),
-            ("-8", None),
-            ("inf", None),
-            ("8^", None),
-            ("8^nan", None),
-            ("^0.3", None),
-            ("8^1^2", None),
-        ] {
-            assert_eq!(DurationScale::parse(text), expected, "{text}");
-        }
     }
 }

@@ -6,8 +6,7 @@ use crate::rules::{Moments, Noise, Optimizer};
 
 impl Recipe {
     /// The optimizer's running averages, by the recipe or by the optimizer's defaults.
-    #[must_use]
-    pub fn moments(&self) -> Moments {
+    pub(crate) fn moments(&self) -> Moments {
         let defaults = self.optimizer.defaults();
         let or = |value: f64, default: f64| if value.is_nan() { default } else { value };
         Moments {
@@ -18,20 +17,17 @@ impl Recipe {
     }
 
     /// What was measured of the gradient's noise.
-    #[must_use]
-    pub fn noise(&self) -> Noise {
+    pub(crate) fn noise(&self) -> Noise {
         Noise { scale: self.noise_scale, sigma_sq: self.sigma_sq, mu_sq: self.mu_sq, power: self.power }
     }
 
     /// Whether the noise scale was measured.
-    #[must_use]
-    pub fn knows_noise(&self) -> bool {
+    pub(crate) fn knows_noise(&self) -> bool {
         !self.noise_scale.is_nan()
     }
 
     /// Whether there is weight decay of which nobody said how the optimizer multiplies it.
-    #[must_use]
-    pub fn decay_unknown(&self) -> bool {
+    pub(crate) fn decay_unknown(&self) -> bool {
         self.weight_decay > 0.0 && self.decay_unsaid()
     }
 
@@ -50,22 +46,19 @@ impl Recipe {
     }
 
     /// The replicas that the recipe was tuned on.
-    #[must_use]
-    pub fn tuned_replicas(&self) -> Option<u64> {
+    pub(crate) fn tuned_replicas(&self) -> Option<u64> {
         self.gpus.map(|gpus| gpus / self.model_parallel)
     }
 }
 
 impl Settings {
     /// The run's length over the tuned one's, as far as it was said.
-    #[must_use]
-    pub fn duration_ratio(&self) -> f64 {
+    pub(crate) fn duration_ratio(&self) -> f64 {
         self.duration_scale.map_or(1.0, |scale| scale.ratio)
     }
 
     /// What multiplies the learning rate because the run has another length than the tuned one: (T0/T)^p, where a power is asked for.
-    #[must_use]
-    pub fn lr_by_duration(&self) -> f64 {
+    pub(crate) fn lr_by_duration(&self) -> f64 {
         match self.duration_scale {
             Some(DurationScale { ratio, power: Some(power) }) => ratio.powf(-power),
             _ => 1.0,
@@ -73,20 +66,17 @@ impl Settings {
     }
 
     /// The samples of the run over those of the tuned one, where the learning rate follows them.
-    #[must_use]
-    pub fn followed_ratio(&self) -> f64 {
+    pub(crate) fn followed_ratio(&self) -> f64 {
         self.duration_scale.filter(|scale| scale.power.is_some()).map_or(1.0, |scale| scale.ratio)
     }
 
     /// The one micro-batch that is allowed, where the least is the most.
-    #[must_use]
-    pub fn fixed_micro_batch(&self) -> Option<u64> {
+    pub(crate) fn fixed_micro_batch(&self) -> Option<u64> {
         self.max_micro_batch.filter(|&most| most > 1 && most == self.min_micro_batch)
     }
 
     /// What every micro-batch must be a multiple of: with this as its cap too, a fixed one is the only multiple.
-    #[must_use]
-    pub fn divisor(&self) -> u64 {
+    pub(crate) fn divisor(&self) -> u64 {
         self.fixed_micro_batch().unwrap_or(self.micro_batch_multiple)
     }
 }

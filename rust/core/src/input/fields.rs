@@ -324,7 +324,17 @@ mod tests {
             (Field::DatasetSize, "1.281.167", Some("1281167")),
             (Field::DatasetSize, "1,281,167", Some("1281167")),
             (Field::DatasetSize, "1\u{202f}281\u{202f}167", Some("1281167")),
+            (Field::DatasetSize, "12'800", Some("12800")),
+            (Field::DatasetSize, "1_28", None),
+            (Field::DatasetSize, "1e3k", None),
+            (Field::Parameters, "1.300B", None),
+            (Field::MemoryGib, "1.281.167,50", Some("1281167.5")),
+            (Field::MemoryGib, "1 281 167,5", Some("1281167.5")),
+            (Field::Lr, "1,5e-4", Some("1.5e-4")),
             (Field::Duration, "10.000st", Some("10000st or 10st")),
+            (Field::Duration, "10,000 steps", Some("10000st or 10st")),
+            (Field::Duration, "2,5ep", Some("2.5ep")),
+            (Field::Duration, "3 days", None),
             (Field::Lr, "0,1", Some("0.1")),
             (Field::SeqLen, "4k", Some("4000 or 4096")),
             (Field::MemoryGib, "80GB", Some("74.5058 or 80")),
@@ -344,6 +354,8 @@ mod tests {
         for (field, text, value) in [
             (Field::DatasetSize, "52k", Value::Real(52_000.0)),
             (Field::Parameters, "7B", Value::Real(7e9)),
+            (Field::Parameters, "1.3 B", Value::Real(1.3e9)),
+            (Field::EffectiveBatch, "2.0000", Value::Real(2.0)),
             (Field::DatasetSize, "1_281_167", Value::Int(1_281_167)),
             (Field::EffectiveBatch, "64.0", Value::Real(64.0)),
             (Field::EffectiveBatch, "1e3", Value::Real(1000.0)),
@@ -386,6 +398,10 @@ mod tests {
         assert_eq!(Field::Policy.read("512"), Value::Read(Read::Policy(Policy::Batch(512))));
         assert_eq!(Field::Betas.read("(0.9, 0.95)"), Value::Read(Read::Betas(0.9, 0.95)));
         assert_eq!(Field::Rule.read("lineer"), Value::Illegal);
+        let floored = Read::Beta2(Beta2Rule { half_life: false, floor: 0.95 });
+        assert_eq!(Field::Beta2Rule.read("auto: 0.95"), Value::Read(floored));
+        let moved = Read::DurationScale(DurationScale { ratio: 0.5, power: Some(-0.307) });
+        assert_eq!(Field::DurationScale.read("0.5 ^ -0.307"), Value::Read(moved));
         assert_eq!(Field::Warmup.read(""), Value::Missing);
     }
 }

@@ -77,14 +77,13 @@ impl Curve {
     }
 
     /// Whether it is not seen in such a run, which is all warmup, or has one in a rise's place.
-    #[must_use]
-    pub fn is_spared(&self, total: f64, warmup: f64) -> bool {
+    pub(crate) fn is_spared(&self, total: f64, warmup: f64) -> bool {
         warmup >= total || (self.part == Part::Rise && warmup > 0.0)
     }
 
     /// Whether it fits into a run of `total` steps after `warmup` of them, that ends at `end` times its peak; `steps` converts its
     /// lengths, but shares of the run.
-    pub fn fits(&self, (total, warmup, end): (f64, f64, f64), steps: impl Fn(Length) -> f64) -> bool {
+    pub(crate) fn fits(&self, (total, warmup, end): (f64, f64, f64), steps: impl Fn(Length) -> f64) -> bool {
         let long = |default: f64| {
             let share = |percent: f64, power: f64| (percent * total / (power * 100.0)).floor();
             let length = self.length.map_or(share(default, 1.0), |length| match length.fraction_of_ten() {

@@ -20,8 +20,7 @@ pub enum Convention {
 impl Convention {
     /// Whether its tool floors a warmup in this unit: Transformers' Trainer rounds a share of the run up, all others down, and
     /// Megatron floors tokens to whole steps.
-    #[must_use]
-    pub fn floors_warmup(self, unit: Unit) -> bool {
+    pub(crate) fn floors_warmup(self, unit: Unit) -> bool {
         match unit {
             Unit::Percent => self != Convention::Transformers,
             Unit::Tokens => self == Convention::Megatron,
@@ -90,14 +89,8 @@ impl DropLast {
 }
 
 impl Epoch {
-    /// Runs the arithmetic of an epoch over `dataset` samples. `steps` is 0 where the dataset gives no full micro-batch.
-    #[must_use]
-    #[inline]
-    pub fn of(dataset: u64, layout: Layout, drop: DropLast, convention: Convention, fills: bool) -> Epoch {
-        Epoch::rest(dataset, 0, layout, drop, convention, fills)
-    }
-
-    /// What is left of an epoch behind its first `offset` samples. Padding and dropping are as if the rest were a dataset of
+    /// The arithmetic of an epoch over `dataset` samples, of what is left of it behind the first `offset`. `steps` is 0 where that
+    /// gives no full micro-batch. Padding and dropping are as if the rest were a dataset of
     /// its own. Exact steps take any number of samples, and so do those whose micro-batches differ: they need no padding. `fills` says whether
     /// Accelerate fills up the last micro-batches of the processes (its `even_batches`).
     #[must_use]
@@ -154,37 +147,6 @@ mod tests {
         Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged: false }
     }
 
-    #[test]
-    fn goyal_takes_157_steps_an_epoch() {
-        let keep = Epoch::of(1_281_167, plain(256, 32, 1), DropLast::default(), Convention::Torch, true);
-        assert_eq!((keep.steps, keep.padded), (157, 113));
-        let drop = DropLast { sampler: false, loader: true };
-        assert_eq!(Epoch::of(1_281_167, plain(256, 32, 1), drop, Convention::Torch, true).steps, 156);
-    }
-
-    #[test]
-    fn without_even_batches_nothing_is_filled_up() {
-        let of = |drop, fills| Epoch::of(100, plain(4, 8, 1), drop, Convention::Transformers, fills);
-        let (filled, bare) = (of(DropLast::NONE, true), of(DropLast::NONE, false));
-        assert_eq!((filled.steps, filled.served, filled.padded, filled.uneven_tail), (4, 128, 28, false));
-        assert_eq!((bare.steps, bare.served, bare.padded, bare.uneven_tail), (4, 100, 0, true));
-        assert_eq!(of(DropLast::both(true), true), of(DropLast::both(true), false));
-    }
-
-    #[test]
-    fn an_exact_epoch_depends_on_no_count_of_replicas() {
-        for replicas in 1..=7 {
-            let layout =
-                Layout { effective_batch: 51, ragged: true, ..plain(replicas, 51_u64.div_ceil(replicas), 1) };
-            let e = Epoch::of(255, layout, DropLast::NONE, Convention::Torch, true);
-            assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (5, 255, 0, false));
-            let e = Epoch::of(260, layout, DropLast::NONE, Convention::Exact, true);
-            assert_eq!((e.steps, e.served, e.padded, e.uneven_tail), (6, 260, 0, true));
-            let e = Epoch::of(260, layout, DropLast::both(true), Convention::Exact, true);
-            assert_eq!((e.steps, e.served, e.dropped, e.uneven_tail), (5, 255, 5, false));
-        }
-    }
-
     proptest! {
         #[test]
         fn nothing_is_lost_in_an_epoch(
@@ -192,7 +154,7 @@ mod tests {
             sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
             let layout = Layout { ragged, ..plain(dp, micro, accumulation) };
-            let e = Epoch::of(dataset, layout, DropLast { sampler, loader }, Convention::ALL[convention].1, true);
+            let e = Epoch::rest(dataset, 0, layout, DropLast { sampler, loader }, Convention::ALL[convention].1, true);
             prop_assert_eq!(dataset + e.padded, e.served + e.dropped);
             prop_assert!(e.padded == 0 || e.dropped == 0);
             prop_assert!(e.served <= e.steps * layout.effective_batch);
@@ -208,7 +170,7 @@ mod tests {
                 layout.effective_batch -= less.min(layout.effective_batch - 1);
             }
             let (drop, convention) = (DropLast { sampler, loader }, Convention::ALL[convention].1);
-            let whole = Epoch::of(dataset, layout, drop, convention, true);
+            let whole = Epoch::rest(dataset, 0, layout, drop, convention, true);
             for step in 0..whole.steps {
                 let done = step * layout.effective_batch;
                 let rest = Epoch::rest(dataset, done, layout, drop, convention, true);

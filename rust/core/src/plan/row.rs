@@ -116,11 +116,8 @@ impl Cap {
         }
     }
 
-    /// With the profile of its cluster.
-    ///
-    /// # Errors
-    /// When not even one sample fits in memory.
-    pub fn here(
+    /// With the profile of its cluster; an error where not even one sample fits in memory.
+    pub(crate) fn here(
         recipe: &Recipe,
         settings: &Settings,
         profile: Option<&ClusterProfile<'_>>,

@@ -39,7 +39,7 @@ impl<'a> Clock<'a> {
         let epoch = match (recipe.dataset_size, recipe.convention) {
             (None, _) | (_, Convention::Megatron) => None,
             (Some(dataset), convention) => {
-                Some(Epoch::of(dataset, layout, recipe.drop_last, convention, recipe.even_batches))
+                Some(Epoch::rest(dataset, 0, layout, recipe.drop_last, convention, recipe.even_batches))
             }
         };
         Clock { recipe, batch: layout.effective_batch, epoch, stages }

@@ -3,5 +3,6 @@
 mod optimizer;
 mod scaling;
 
-pub use optimizer::{Decay, Moments, Optimizer, decay};
-pub use scaling::{Card, Noise, RampRule, Rule, lr_scale};
+pub use optimizer::{Decay, Moments, Optimizer};
+pub use scaling::{Card, Noise, RampRule, Rule};
+pub(crate) use {optimizer::decay, scaling::lr_scale};

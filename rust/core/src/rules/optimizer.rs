@@ -39,8 +39,7 @@ impl Optimizer {
 
     /// The name without what other libraries put around it: `torch.optim.AdamW`, `adamw_torch_fused`, `paged_adamw_8bit` and
     /// `AdamW8bit` are all adamw, wherever their numbers are kept or computed. What changes the algorithm (`galore_adamw`) stays.
-    #[must_use]
-    pub fn plain_name(text: &str) -> String {
+    pub(crate) fn plain_name(text: &str) -> String {
         const BEHIND: [&str; 10] =
             ["8bit", "32bit", "4bit", "torch", "fused", "bnb", "hf", "apex", "xla", "npu"];
         let lower = text.to_lowercase();
@@ -53,20 +52,17 @@ impl Optimizer {
     }
 
     /// Adam's family, for which the square-root rules were derived.
-    #[must_use]
-    pub fn adam_like(self) -> bool {
+    pub(crate) fn adam_like(self) -> bool {
         matches!(self, Optimizer::Adam | Optimizer::AdamW | Optimizer::RmsProp | Optimizer::Lamb)
     }
 
     /// Layer-wise trust ratios: the warmup then keeps its steps (LEGW).
-    #[must_use]
-    pub fn layer_wise(self) -> bool {
+    pub(crate) fn layer_wise(self) -> bool {
         matches!(self, Optimizer::Lars | Optimizer::Lamb)
     }
 
     /// Whether any scaling rule of the learning rate is more than an assumption here.
-    #[must_use]
-    pub fn charted(self) -> bool {
+    pub(crate) fn charted(self) -> bool {
         !matches!(self, Optimizer::Lion | Optimizer::Muon | Optimizer::Adafactor)
     }
 
@@ -83,8 +79,7 @@ impl Optimizer {
     }
 
     /// (beta1, beta2, eps) where a recipe names none: torch's defaults, and the papers' for LAMB and Lion.
-    #[must_use]
-    pub fn defaults(self) -> Moments {
+    pub(crate) fn defaults(self) -> Moments {
         let (beta1, beta2, eps) = match self {
             Optimizer::Adam | Optimizer::AdamW => (0.9, 0.999, 1e-8),
             Optimizer::Lamb => (0.9, 0.999, 1e-6),
@@ -127,37 +122,32 @@ pub struct Moments {
 impl Moments {
     /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero; one that is zero averages
     /// nothing, at any batch, and stays.
-    #[must_use]
-    pub fn sde(self, k: f64) -> Moments {
+    pub(crate) fn sde(self, k: f64) -> Moments {
         let beta = |b: f64| if b == 0.0 { 0.0 } else { 1.0 - k * (1.0 - b) };
         Moments { beta1: beta(self.beta1), beta2: beta(self.beta2), eps: self.eps / k.sqrt() }
     }
 
     /// The `sde_smooth` rule: β' = β^k, ε' = ε/√k. It is 1 − k(1−β) to first order in 1−β, and stays between 0 and 1.
-    #[must_use]
-    pub fn sde_smooth(self, k: f64) -> Moments {
+    pub(crate) fn sde_smooth(self, k: f64) -> Moments {
         Moments { beta1: self.beta1.powf(k), beta2: self.beta2.powf(k), eps: self.eps / k.sqrt() }
     }
 
     /// With a floor under the second β, which never lifts it above `tuned`'s.
-    #[must_use]
-    pub fn floored(self, tuned: Moments, floor: f64) -> Moments {
+    pub(crate) fn floored(self, tuned: Moments, floor: f64) -> Moments {
         let lifted = self.beta2.max(floor.min(tuned.beta2));
         // Of an optimizer that has none it stays unknown.
         Moments { beta2: if self.beta2 < tuned.beta2 { lifted } else { self.beta2 }, ..self }
     }
 
     /// The second moment's half-life held in samples: β2' = β2^k (Marek 2025, arXiv 2507.07101).
-    #[must_use]
-    pub fn half_life(self, k: f64) -> Moments {
+    pub(crate) fn half_life(self, k: f64) -> Moments {
         Moments { beta2: self.beta2.powf(k), ..self }
     }
 }
 
 /// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate by `lr_scale` and
 /// the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698); or Muon's, λ' = λ·√k / stretch.
-#[must_use]
-pub fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, stretch: f64) -> f64 {
+pub(crate) fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     match semantics {
         Decay::LrMultiplied => weight_decay * (k / lr_scale / stretch),
         Decay::Independent => weight_decay * (k / stretch),

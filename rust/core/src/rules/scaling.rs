@@ -50,17 +50,10 @@ rules! {
 }
 
 impl Rule {
-    /// Its card.
-    #[must_use]
-    pub fn card(self) -> &'static Card {
-        &Rule::ALL[self as usize]
-    }
-
     /// The rule that `auto` stands for. Where the noise scale is known, and the steps do not already shrink with the noise as Adam's
     /// do, it is the one that ends there: on each task it lost no more on average than SGD's other, and least of all for Muon and Lion
     /// (bench/results/science.md).
-    #[must_use]
-    pub fn resolve(self, optimizer: Optimizer, noise_is_known: bool) -> Rule {
+    pub(crate) fn resolve(self, optimizer: Optimizer, noise_is_known: bool) -> Rule {
         match (self, optimizer) {
             (Rule::Auto, Optimizer::Sgd | Optimizer::Lion | Optimizer::Muon) if noise_is_known => {
                 Rule::Saturating
@@ -72,20 +65,17 @@ impl Rule {
     }
 
     /// Whether it holds the loss and not the samples: a step then counts for the gain of `adascale`.
-    #[must_use]
-    pub fn holds_loss(self) -> bool {
+    pub(crate) fn holds_loss(self) -> bool {
         matches!(self, Rule::Adascale | Rule::Adamscale)
     }
 
     /// Whether it moves the optimizer's averages beside the learning rate.
-    #[must_use]
-    pub fn moves_averages(self) -> bool {
+    pub(crate) fn moves_averages(self) -> bool {
         matches!(self, Rule::Sde | Rule::SdeSmooth)
     }
 
     /// Whether the optimizer is of the family that the rule was not made for.
-    #[must_use]
-    pub fn mismatches(self, optimizer: Optimizer) -> bool {
+    pub(crate) fn mismatches(self, optimizer: Optimizer) -> bool {
         match self {
             Rule::Linear => optimizer.adam_like(),
             Rule::Sqrt => optimizer == Optimizer::Sgd,
@@ -117,15 +107,14 @@ pub struct RampRule(pub Rule);
 
 impl RampRule {
     /// All there are, by name: the other rules move the optimizer's averages too, or what a step counts for.
-    pub fn all() -> impl Iterator<Item = (&'static str, RampRule)> {
+    pub(crate) fn all() -> impl Iterator<Item = (&'static str, RampRule)> {
         let alone = |card: &&Card| !card.rule.moves_averages() && !card.rule.holds_loss();
         Rule::ALL.iter().filter(alone).map(|card| (card.name, RampRule(card.rule)))
     }
 }
 
 /// η'/η when the batch goes from `from` to `to`; NaN where a measured quantity is missing. `rule` must be resolved.
-#[must_use]
-pub fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
+pub(crate) fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
     let k = to / from;
     match rule {
         Rule::None | Rule::Auto => 1.0,
@@ -154,7 +143,7 @@ mod tests {
     #[test]
     fn no_rule_moves_at_the_tuned_batch() {
         for card in Rule::ALL {
-            assert_eq!(card.rule.card().name, card.name);
+            assert_eq!(Rule::ALL[card.rule as usize].name, card.name);
             assert!((lr_scale(card.rule, 256.0, 256.0, NOISE) - 1.0).abs() < 1e-15, "{}", card.name);
         }
     }
