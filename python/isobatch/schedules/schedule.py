@@ -282,11 +282,10 @@ def _moved(segment: Segment, by: float) -> Segment:
 
 def number(field: str, value: object) -> float:
     """Reads `value` as a finite float."""
-    # Most are floats: an abstract class takes a microsecond to ask.
-    is_number = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
-    if not is_number or not math.isfinite(value):
-        raise must_be("a finite number", value, field=field)
-    return float(value)
+    # Most are floats, asked for first: an abstract class takes a microsecond to ask.
+    if not isinstance(value, bool) and isinstance(value, (float, Real)) and math.isfinite(value):
+        return float(value)
+    raise must_be("a finite number", value, field=field)
 
 
 def _number_where(is_legal: Callable[[float], bool], legal: str) -> Callable[[str, object], float]:
