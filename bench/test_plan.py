@@ -116,16 +116,6 @@ class TestOneCall:
         optimizer.step()
         benchmark(scheduler.step)
 
-    def test_deepspeed_elastic_config(self, benchmark):
-        elasticity = peers.deepspeed_elasticity()
-        config = {
-            "elasticity": {
-                "enabled": True, "max_train_batch_size": 256, "micro_batch_sizes": [2, 4, 8, 16, 32],
-                "min_gpus": 1, "max_gpus": 64, "version": 0.1,
-            }
-        }  # fmt: skip
-        benchmark(elasticity.compute_elastic_config, config, "0.19.7", world_size=60)
-
     def test_adaptdl_optimize(self, benchmark):
         goodput = peers.adaptdl_goodput()
         function = goodput.GoodputFunction(

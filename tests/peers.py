@@ -3,7 +3,6 @@ visibly where it is not installed."""
 
 import importlib
 import importlib.util
-import logging
 import sys
 import types
 from pathlib import Path
@@ -25,20 +24,6 @@ def _module(name: str, **members: Any) -> None:
     module = types.ModuleType(name)
     vars(module).update(members)
     sys.modules[name] = module
-
-
-def deepspeed_elasticity() -> Any:
-    """``deepspeed.elasticity.elasticity``: the package itself wants a GPU toolkit and a compiler."""
-    root = "_deepspeed_for_comparison"
-    if root not in sys.modules:
-        folder = _package("deepspeed")
-        logger = logging.getLogger(root)
-        logger.setLevel(logging.WARNING)
-        _module(root, __path__=[str(folder)])
-        _module(f"{root}.elasticity", __path__=[str(folder / "elasticity")])
-        _module(f"{root}.git_version_info", version="0.19.7")
-        _module(f"{root}.utils", logger=logger)
-    return importlib.import_module(f"{root}.elasticity.elasticity")
 
 
 def adaptdl_goodput() -> Any:

@@ -19,7 +19,6 @@ ROOMS = {
     "forecast": {"reason", "batch", "input"},
     "plan": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast"},
     "bulk": {"numbers", "reason", "batch", "rules", "lengths", "input", "forecast", "plan"},
-    "elastic": {"numbers"},
     "allocate": set(),
     "schedule": set(),
 }

@@ -22,8 +22,6 @@ from isobatch.forecast.estimate import estimate as estimate
 from isobatch.forecast.laws import laws as laws
 from isobatch.forecast.profile import Constant as Constant
 from isobatch.forecast.profile import Profile as Profile
-from isobatch.planning.elastic import Elastic as Elastic
-from isobatch.planning.elastic import elastic as elastic
 from isobatch.planning.plan import FeasiblePlan as FeasiblePlan
 from isobatch.planning.plan import Plan as Plan
 from isobatch.planning.plan import plan as plan

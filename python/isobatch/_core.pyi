@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeAlias, final
 
 import numpy as np
@@ -6,8 +6,6 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import disjoint_base
 
 __all__ = [
-    "ELASTIC_MAX",
-    "ELASTIC_MAX_BATCH",
     "Evaluator",
     "Planner",
     "Recipe",
@@ -18,15 +16,11 @@ __all__ = [
     "check_settings",
     "choose_rows",
     "divide_pool",
-    "elastic_rows",
-    "elastic_splits",
     "fields",
     "fill_schedules",
     "fleet_fault",
     "forecast_rows",
     "goodput_rows",
-    "integer_groups",
-    "integers",
     "length",
     "noise_over_run",
     "number",
@@ -43,8 +37,6 @@ __all__ = [
 ]
 
 __version__: str
-ELASTIC_MAX: int
-ELASTIC_MAX_BATCH: int
 
 _Table: TypeAlias = tuple[int, list[tuple[str, Any]]]
 _Pairs: TypeAlias = tuple[Any, Any] | None
@@ -135,25 +127,6 @@ def divide_pool(
     wait: NDArray[np.float64],
     capacity: NDArray[np.uint64],
 ) -> tuple[NDArray[np.int64], float, float, list[float], bool]: ...
-def elastic_rows(
-    max_batch: NDArray[np.uint64],
-    model_parallel: NDArray[np.uint64],
-    gpus_per_node: NDArray[np.uint64],
-    micros: _Groups,
-    counts: _Groups,
-    weights: NDArray[np.float64] | None,
-    ranges: tuple[NDArray[np.uint64], NDArray[np.uint64]],
-    prefer_larger: bool,
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
-def elastic_splits(
-    batch: NDArray[np.uint64],
-    offsets: NDArray[np.int64],
-    gpus: NDArray[np.uint64],
-    model_parallel: NDArray[np.uint64],
-    micros: _Groups,
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]: ...
-def integers(values: Iterable[Any]) -> NDArray[np.int64]: ...
-def integer_groups(groups: Iterable[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 def goodput_rows(
     rows: int, cases: dict[str, NDArray[Any]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...

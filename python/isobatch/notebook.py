@@ -5,7 +5,6 @@ from typing import Any
 TYPES = (
     "isobatch.fleet.counts.Counts",
     "isobatch.forecast.laws.Laws",
-    "isobatch.planning.elastic.Elastic",
     "isobatch.planning.plan.Plan",
     "isobatch.planning.settings.Rules",
     "isobatch.recipes.recipe.Recipe",

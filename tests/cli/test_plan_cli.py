@@ -229,7 +229,7 @@ def test_the_shell_completes(job, tmp_path, ran):
             ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True
         ).stdout.split()
 
-    assert completed("isobatch", "ela") == ["elastic"]
+    assert completed("isobatch", "cou") == ["counts"]
     assert completed("isobatch", "plan", "--batch-t") == ["--batch-tolerance"]
     assert completed("isobatch", "plan", "jo") == ["job.toml"]
     assert completed("isobatch", "calibrate", "--merge", "jo") == ["job.toml"]

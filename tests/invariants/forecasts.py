@@ -1,4 +1,4 @@
-"""Figures of time: no split of a grid beats the best, an elastic answer divides and none beats it, a sweep's rows are plans, fits find
+"""Figures of time: no split of a grid beats the best, a sweep's rows are plans, fits find
 what made their data."""
 
 import random
@@ -9,7 +9,6 @@ import isobatch as ib
 from invariants.plans import PROFILE
 from isobatch.forecast.goodput import optimize_goodput
 from pairs import ours, random_pairs
-from reference import elastic as brute
 from reference import goodput as reference
 
 
@@ -44,42 +43,6 @@ def check_goodput(seed: int, pairs: int) -> int:
             rival = max(reference.goodput(one, *split) for split in splits)
             assert goodput[row] >= rival * (1 - 1e-9), f"a grid does better: {rival} > {goodput[row]}: seed {seed}, row {row}: {one}"  # fmt: skip
     return pairs
-
-
-def check_elastic(seed: int, questions: int) -> int:
-    """Small questions against every batch tried; large ones against divisibility; many at once against one by one."""
-    draw = random.Random(seed)
-    asked = []
-    for number in range(questions):
-        first = draw.randint(1, 20)
-        gpus = (
-            range(first, first + draw.randint(1, 60))
-            if draw.random() < 0.5
-            else sorted(draw.sample(range(1, 70), draw.randint(1, 9)))
-        )
-        one = {
-            "gpus": gpus, "max_batch": draw.choice([1, 7, 100, 300]), "micro_batches": draw.sample(range(1, 20), draw.randint(1, 4)),
-            "model_parallel": draw.choice([1, 1, 2, 3]), "gpus_per_node": draw.choice([None, None, 4]), "prefer_larger": draw.random() < 0.5,
-            "weights": [draw.choice([0.0, 1.0, 0.3, draw.random() * 5]) for _ in gpus] if draw.random() < 0.5 else None,
-        }  # fmt: skip
-        found = ib.elastic(**one)
-        batch, weight, splits = brute.elastic(**one)
-        case = f"seed {seed}, question {number}: {one}: {found}"
-        assert found.effective_batch == batch and abs(found.weight - weight) <= 1e-9 * max(1, weight), (
-            f"every batch tried gives {batch}, {weight}: {case}"
-        )
-        assert [*zip(found.gpus, found.micro_batch, found.accumulation, strict=True)] == splits, (
-            f"splits {splits}: {case}"
-        )
-        asked.append(one)
-    caps = [draw.randint(1, 10**5) for _ in range(questions)]
-    same = {"micro_batches": [1, 2, 4, 6], "gpus": range(1, 200), "prefer_larger": draw.random() < 0.5}
-    same["gpus_per_node"] = draw.choice([None, 2])
-    for cap, found in zip(caps, ib.elastic(max_batch=caps, **same), strict=True):
-        assert found == ib.elastic(max_batch=cap, **same), f"many is not one by one: {cap}, {same}"
-        for count, micro, accumulation in zip(found.gpus, found.micro_batch, found.accumulation, strict=True):
-            assert micro * accumulation * count == found.effective_batch <= cap, f"{count} GPUs: {found}"
-    return questions
 
 
 def check_counts(seed: int, sweeps: int) -> int:

@@ -8,7 +8,7 @@ from invariants.allocations import check_allocations
 from invariants.calls import check_calls
 from invariants.curves import check_curves
 from invariants.files import check_files
-from invariants.forecasts import check_counts, check_elastic, check_fits, check_goodput
+from invariants.forecasts import check_counts, check_fits, check_goodput
 from invariants.moves import check_moves
 from invariants.plans import check_alone, check_oracle
 from invariants.rows import check_rows
@@ -35,7 +35,6 @@ CHECKS = {
     "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
     "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),
     "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
-    "elastic": Check(lambda seed, size, _: check_elastic(seed, size), "elastic questions against every batch", 150, 300, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
     "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100, 0.3),
     "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
@@ -45,7 +44,6 @@ LAWS: dict[str, tuple[str, ...]] = {
     "Allocation": ("allocations", "tests/allocation"),
     "Cluster": ("alone", "calls"),
     "Constant": ("files",),
-    "Elastic": ("elastic",),
     "FeasiblePlan": ("alone", "files"),
     "InputError": ("calls", "files"),
     "Plan": ("alone", "files", "moves", "oracle"),
@@ -57,7 +55,6 @@ LAWS: dict[str, tuple[str, ...]] = {
     "__version__": ("tests/test_guards.py",),
     "allocate": ("allocations", "tests/allocation"),
     "calibrate": ("calls", "tests/forecast"),
-    "elastic": ("elastic", "calls"),
     "estimate": ("calls", "tests/forecast"),
     "explain": ("calls", "tests/fleet"),
     "fit_critical_batch": ("fits", "calls"),

@@ -21,7 +21,6 @@ GROUPS = {
         "counts": "list the GPU counts at which a recipe works, and why not others",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where the ranks of a run meet that loses some",
-        "elastic": "find the effective batch that works at the most GPU counts",
     },
     "plan many": {
         "fleet": "plan every job on every cluster",

@@ -27,11 +27,12 @@ DESCRIPTION = "Lists the GPU counts at which one recipe works, how it splits at 
 EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
+    "isobatch counts job.toml --gpus 1..64 --max-batch 1024 --micro-batches 8,12",
     "isobatch counts job.toml --gpus 8..128 --split ragged --to hyperpod",
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
-EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --currency --to --json --output"
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch --micro-batches --currency --to --json --output"
 
 
 OPTIONS = {
@@ -44,6 +45,8 @@ OPTIONS = {
         "--currency SIGN": ("of the price (default: $)", "$"),
     },
     "how to plan": {"settings": options.add_settings},
+    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these counts, split into these "
+    "micro-batches (default: into any)",
     "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
     "to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
@@ -71,7 +74,10 @@ def run(args: argparse.Namespace) -> int:
 
     def under(**policy: Any) -> Any:
         profile = profiles[0] if profiles else None
-        return counts(tuned, args.gpus, profile=profile, cluster=node, **asked, **policy)
+        micros = args.micro_batches
+        return counts(
+            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **asked, **policy
+        )
 
     found = under()
     if args.output:
@@ -87,10 +93,11 @@ def run(args: argparse.Namespace) -> int:
     rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
     for row, groups in zip(rows, found.groups, strict=True):
         row["groups"] = groups
+    best = {"best_batch": found.best_batch} if "best_micro_batch" in found.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
-            write_json(_plain(row))
+            write_json(_plain(row) | best)
     else:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
@@ -107,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(found, rows, args.currency, deadline):
         say(line)
-    return 0 if feasible else 1
+    return 0 if feasible or found.best_batch else 1
 
 
 def _source(args: argparse.Namespace) -> tuple[Any, str | None]:
@@ -211,9 +218,20 @@ def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: fl
         lines.append("no range known of hours and cost: the profile has no errors")
     if deadline is not None:
         lines.append(_deadline(rows, deadline, currency))
+    if "best_micro_batch" in columns:
+        lines.append(_best_batch(found))
     if found.critical_batch is not None:
         lines.append(f"critical batch: {figure(found.critical_batch)} samples, {found.definition}")
     return lines
+
+
+def _best_batch(found: Any) -> str:
+    """Names the batch that works at the most counts, and these."""
+    if found.best_batch is None:
+        return "no batch up to --max-batch works at any of these GPU counts"
+    gpus = found.columns["gpus"][found.columns["best_micro_batch"] > 0].tolist()
+    where = f"{counted(len(gpus), 'GPU count')}, the most of any up to --max-batch: {few(map(str, gpus), 20)}"
+    return f"effective batch {count(found.best_batch)} works at {where}; --policy {found.best_batch} plans it"
 
 
 def _spent(row: dict[str, Any], currency: str) -> str:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
+from isobatch.fleet.best_batch import MAX_BATCH, best_batch
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
-from isobatch.limits import real
+from isobatch.limits import real, whole, wholes
 from isobatch.planning.plan import Plan, plan
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
@@ -37,6 +38,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     more GPU-hours. Each is ``None`` where no row has the figure. Where the same samples are trained in batches that differ, the hours
     of the knee are to the same loss, by the critical batch; it is ``None`` where that is not known. ``critical_batch`` is in
     samples, ``definition`` says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
+    ``best_batch`` is the effective batch up to ``max_batch`` that works at the most counts, the largest of equally good ones;
+    ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and ``best_accumulation`` have its split at
+    each count, −1 where it does not work.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -48,6 +52,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     recipe: Recipe
     cluster: Cluster
     settings: dict[str, Any]
+    best_batch: int | None = None
 
     @property
     def groups(self) -> list[tuple[tuple[int, int], ...]]:
@@ -86,6 +91,8 @@ def counts(
     profile: Profile | None = None,
     cluster: Cluster | None = None,
     critical_batch: CriticalBatch | float | None = None,
+    max_batch: int | None = None,
+    micro_batches: Sequence[int] | None = None,
     **settings: Any,
 ) -> Counts:
     """Plans a job at every GPU count of a part of one node or of whole nodes (others are left out).
@@ -96,11 +103,14 @@ def counts(
         profile: what was measured, for the times; without it hours and cost are not known, and no count is fastest.
         cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
         critical_batch: from `fit_critical_batch`, or in samples; else the noise scale of the recipe or the profile.
+        max_batch: looks for the effective batch up to this one (at most 2^26 samples) that works at the most counts. With a
+            `policy` it is the setting of `plan` instead.
+        micro_batches: the samples per replica per pass that such a batch may be split into; default: any.
         settings: the keywords of `plan`.
 
     Raises:
-        InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million counts, or as
-            `plan_fleet`.
+        InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million counts, a `max_batch` or
+            `micro_batches` outside the limits, or as `plan_fleet`.
 
     >>> from isobatch.forecast.profile import Constant
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
@@ -111,6 +121,9 @@ def counts(
     ([0.0739, 0.0661, 0.0622, 0.0603], 8, 1)
     >>> found.columns["samples_over_least"].tolist()[0]
     1.125
+    >>> wide = counts(Recipe(effective_batch=96, lr=0.1), range(1, 9), max_batch=1000, micro_batches=[4, 6])
+    >>> wide.best_batch, wide.columns["best_micro_batch"].tolist()
+    (960, [6, 6, 4, 6, 6, 4, -1, 6])
     """
     if profile is not None and not isinstance(profile, Profile):
         raise must_be("a Profile", profile, field="profile")
@@ -129,6 +142,8 @@ def counts(
     clusters = [_node_of(node, count) for count in whole.tolist()]
     if profile is not None:
         settings["profile"] = profile
+    if "policy" in settings and max_batch is not None:
+        settings["max_batch"], max_batch = max_batch, None
     planned = plan_fleet([recipe], clusters, columns=_COLUMNS, **settings)
     columns = {"gpus": whole.astype(np.int64)} | planned
     limit, definition = _critical(recipe, profile, critical_batch)
@@ -138,6 +153,8 @@ def counts(
             over = {"samples_over_least": 1 + batch / limit, "steps_over_least": 1 + limit / batch}
         # A figure that no float holds is not known, as it is in a plan.
         columns |= {name: np.where(np.isinf(column), np.nan, column) for name, column in over.items()}
+
+    best = _best_batch(columns, settings, max_batch, micro_batches)
 
     def least(values: NDArray[np.float64]) -> int | None:
         known = ~np.isnan(values)
@@ -153,7 +170,31 @@ def counts(
         recipe=recipe,
         cluster=node,
         settings=settings,
+        best_batch=best,
     )
+
+
+def _best_batch(
+    columns: dict[str, NDArray[Any]],
+    settings: Mapping[str, Any],
+    max_batch: int | None,
+    micro_batches: Sequence[int] | None,
+) -> int | None:
+    """Finds the batch that works at the most counts, and adds its split at each to the columns."""
+    if max_batch is None:
+        if micro_batches is not None:
+            raise InputError(
+                "micro_batches must come with max_batch, without a policy", field="micro_batches"
+            )
+        return None
+    limit = whole(max_batch, "max_batch", MAX_BATCH)
+    micros = wholes([1] if micro_batches is None else micro_batches, "micro_batches", 1, MAX_BATCH)
+    replicas = np.maximum(columns["data_parallel"], 0).astype(np.int64)
+    best = best_batch(replicas, limit, micros.tolist(), settings.get("batch_multiple", 1))
+    unsplit = np.full(len(replicas), -1)
+    columns["best_micro_batch"] = unsplit if best is None else best.micro_batch
+    columns["best_accumulation"] = unsplit if best is None else best.accumulation
+    return None if best is None else best.batch
 
 
 def _node_of(node: Cluster, gpus: int) -> Cluster:

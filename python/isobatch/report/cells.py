@@ -9,7 +9,6 @@ from isobatch import words
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.forecast.laws import Laws
-from isobatch.planning.elastic import Elastic
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import Rules, ScalingRule
 from isobatch.recipes.recipe import Recipe
@@ -91,14 +90,6 @@ def _counts(found: Counts) -> Cell:
     return Cell(title, lines=lines, table=_head(columns, "GPU counts"))
 
 
-def _elastic(found: Elastic) -> Cell:
-    if found.effective_batch is None:
-        return Cell("No batch under the cap works at any of these GPU counts", "infeasible")
-    title = f"{count(found.effective_batch)} samples per step work at {counted(len(found.gpus), 'GPU count')}"
-    columns = {name: list(getattr(found, name)) for name in ("gpus", "micro_batch", "accumulation")}
-    return Cell(title, table=_head(columns, "GPU counts"))
-
-
 def _laws(found: Laws) -> Cell:
     def ends(figures: tuple[float, float]) -> str:
         return " to ".join(words.figure(figure) for figure in figures)
@@ -153,7 +144,6 @@ _CELLS: dict[type, Callable[[Any], Cell]] = {
     Plan: _plan,
     Recipe: _recipe,
     Counts: _counts,
-    Elastic: _elastic,
     Laws: _laws,
     Rules: _rules,
     Report: _report,

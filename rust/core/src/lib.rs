@@ -5,7 +5,6 @@
 pub mod allocate;
 mod batch;
 pub mod bulk;
-pub mod elastic;
 pub mod forecast;
 pub mod input;
 pub mod lengths;

@@ -3,12 +3,10 @@
 
 mod allocate;
 mod arrays;
-mod elastic;
 mod errors;
 mod fleet;
 mod forecast;
 mod form;
-mod integers;
 mod plan;
 mod pool;
 mod schedule;
@@ -23,15 +21,11 @@ mod _core {
     #[pymodule_export]
     use crate::allocate::divide_pool;
     #[pymodule_export]
-    use crate::elastic::{elastic_rows, elastic_splits};
-    #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
     use crate::forecast::{
         Workloads, all_reduce_rows, forecast_rows, goodput_rows, noise_over_run, step_rows, verdict,
     };
-    #[pymodule_export]
-    use crate::integers::{integer_groups, integers};
     #[pymodule_export]
     use crate::plan::{Planner, Recipe, length};
     #[pymodule_export]
@@ -45,8 +39,6 @@ mod _core {
 
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        m.add("ELASTIC_MAX", crate::elastic::LARGEST)?;
-        m.add("ELASTIC_MAX_BATCH", crate::elastic::LARGEST_CAP)?;
         m.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,4 +1,4 @@
-//! Primes, divisors and common multiples of whole numbers.
+//! Primes and divisors of whole numbers.
 
 mod divisor;
 mod prime;
@@ -15,10 +15,6 @@ pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
         (a, b) = (a.min(b), a.abs_diff(b));
     }
     a << twos
-}
-
-pub(crate) fn lcm(a: u64, b: u64) -> u64 {
-    a / gcd(a, b) * b
 }
 
 /// A number that was checked, as an index.
