@@ -16,8 +16,6 @@ from isobatch.fleet.plan_fleet import plan_files as plan_files
 from isobatch.fleet.plan_fleet import plan_fleet as plan_fleet
 from isobatch.fleet.plan_fleet import plan_table as plan_table
 from isobatch.forecast.calibrate import calibrate as calibrate
-from isobatch.forecast.critical import fit_critical_batch as fit_critical_batch
-from isobatch.forecast.critical import fit_power as fit_power
 from isobatch.forecast.estimate import estimate as estimate
 from isobatch.forecast.laws import laws as laws
 from isobatch.forecast.profile import Constant as Constant

@@ -67,8 +67,6 @@ CALLS: dict[str, Call] = {
     "schedule_matrix of columns": (lambda **table: ib.schedule_matrix(table, range(5)), {"lr": [0.1, 0.2], "total_steps": [100, 50], "schedule": ["cosine", "linear"], "min_lr": 0.0, "warmup_lr": 0.0, "warmup_steps": 3, "steps_per_epoch": 10, "seq_len": 4, "effective_batch": 8, "tuned_batch": 8}),
     "counts": (ib.counts, {"recipe": RECIPE, "gpus": [1, 2, 8], "profile": PROFILE, "cluster": ib.Cluster(), "critical_batch": 1e3, "policy": "keep"}),
     "counts of a best batch": (ib.counts, {"recipe": RECIPE, "gpus": [1, 2, 8], "max_batch": 1000, "micro_batches": [4, 6], "batch_multiple": 8}),
-    "fit_critical_batch": (ib.fit_critical_batch, {"batch": [64, 128, 256], "samples_to_target": [1e5, 1.2e5, 1.5e5], "weights": [1.0, 1.0, 2.0]}),
-    "fit_power": (ib.fit_power, {"batch": [64, 128, 256], "lr": [0.1, 0.2, 0.3], "weights": [1.0, 1.0, 2.0]}),
     "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024, "tuned_tokens": 1e10}),
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),
     "explain": (ib.explain, {"table": {"status": ["ok"], "reasons": [0], "world_size": [8]}, "row": 0}),

@@ -1,5 +1,5 @@
-"""Figures of time: no split of a grid beats the best, a sweep's rows are plans, fits find
-what made their data."""
+"""Figures of time: no split of a grid beats the best, a sweep's rows are plans, and laws lie
+in their range."""
 
 import random
 
@@ -80,29 +80,16 @@ def check_counts(seed: int, sweeps: int) -> int:
     return sweeps
 
 
-def check_fits(seed: int, fits: int) -> int:
-    """A fit of what a law made finds the law, and its interval holds it."""
+def check_laws(seed: int, questions: int) -> int:
+    """A range of the published laws holds the value of each."""
     draw = random.Random(seed)
-    for _ in range(fits):
-        batches = sorted(draw.sample(range(8, 10**5), draw.randint(2, 8)))
-        least, slope = 10 ** draw.uniform(3, 9), 10 ** draw.uniform(0, 5)
-        found = ib.fit_critical_batch(batches, [least + slope * batch for batch in batches])
-        case = f"seed {seed}: {batches}, {least}, {slope}: {found}"
-        assert abs(found.critical_batch / (least / slope) - 1) < 1e-3 or slope * batches[-1] < 1e-9 * least, (
-            case
-        )
-        if found.interval is not None:
-            low, high = found.interval
-            assert 0 <= low <= high, case
-        exponent, coefficient = draw.uniform(-1, 2), 10 ** draw.uniform(-6, 1)
-        power = ib.fit_power(batches, [coefficient * batch**exponent for batch in batches])
-        assert abs(power.exponent - exponent) < 1e-8, f"{power}: {exponent}"
-        said = ib.laws(
+    for _ in range(questions):
+        answer = ib.laws(
             parameters=10 ** draw.uniform(6, 13),
             tokens=10 ** draw.uniform(8, 14),
             effective_batch=draw.choice([None, 1024]),
         )
-        assert said.lr is not None
-        for (low, high), laws in ((said.lr, said.lr_laws), (said.batch_tokens, said.batch_laws)):
-            assert 0 < low <= high < float("inf") and all(low <= law.value <= high for law in laws), said
-    return fits
+        assert answer.lr is not None
+        for (low, high), laws in ((answer.lr, answer.lr_laws), (answer.batch_tokens, answer.batch_laws)):
+            assert 0 < low <= high < float("inf") and all(low <= law.value <= high for law in laws), answer
+    return questions

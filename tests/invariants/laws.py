@@ -8,7 +8,7 @@ from invariants.allocations import check_allocations
 from invariants.calls import check_calls
 from invariants.curves import check_curves
 from invariants.files import check_files
-from invariants.forecasts import check_counts, check_fits, check_goodput
+from invariants.forecasts import check_counts, check_goodput, check_laws
 from invariants.moves import check_moves
 from invariants.plans import check_alone, check_oracle
 from invariants.rows import check_rows
@@ -37,7 +37,7 @@ CHECKS = {
     "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
     "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100, 0.3),
-    "fits": Check(lambda seed, size, _: check_fits(seed, size), "fits of what a law made", 50, 2000, 0.3),
+    "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50, 2000, 0.3),
 }  # fmt: skip
 
 LAWS: dict[str, tuple[str, ...]] = {
@@ -57,10 +57,8 @@ LAWS: dict[str, tuple[str, ...]] = {
     "calibrate": ("calls", "tests/forecast"),
     "estimate": ("calls", "tests/forecast"),
     "explain": ("calls", "tests/fleet"),
-    "fit_critical_batch": ("fits", "calls"),
-    "fit_power": ("fits", "calls"),
     "integrations": ("tests/integrations",),
-    "laws": ("fits", "calls"),
+    "laws": ("laws", "calls"),
     "memory_of": ("tests/validate",),
     "plan": ("oracle", "alone", "calls"),
     "plan_files": ("tests/fleet/folder",),

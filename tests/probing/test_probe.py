@@ -219,11 +219,10 @@ def test_keep_is_the_same_with_other_optimizers(optimizer):
 def test_the_built_in_workload_is_for_splits_alone(grown):
     found = ib.probe(ib.plan(recipe(effective_batch=16), 2), measure="same")
     assert found.same.same and "the built-in workload (not your model) with sgd" in found.show()
-    for measure in ("lr", "critical"):
-        with pytest.raises(
-            ib.InputError, match="workload is missing: give your own training as package.module:factory"
-        ):
-            ib.probe(grown, measure=measure)
+    with pytest.raises(
+        ib.InputError, match="workload is missing: give your own training as package.module:factory"
+    ):
+        ib.probe(grown)
     with pytest.raises(ib.InputError, match="the built-in workload has no lamb"):
         ib.probe(ib.plan(recipe(optimizer="lamb"), 4), measure="same")
 
@@ -274,46 +273,11 @@ def test_splits_that_the_budget_left_out_are_named(clock):
         ib.probe(plan, tiny.ticking(tiny.regression, clock), budget=35, **options)
 
 
-def test_branches_that_the_budget_left_out_are_said(clock):
-    tuned = ib.plan(recipe(lr=0.02), 1)
-    options = {"measure": "critical", "device": "cpu", "samples": 320, "seeds": 1, "tolerance": 10.0}
-    ib.probe(tuned, tiny.ticking(tiny.regression, clock), budget="10h", **options)
-    most, clock.now = clock.now - 200, 0.0
-    found = ib.probe(tuned, tiny.ticking(tiny.regression, clock), budget=most, **options)
-    assert clock.now <= most and found.stopped == "budget"
-    assert 2 <= len(found.critical.branches) < 4 and not found.critical.bounded
-    assert "or more: no larger one was tried" in found.show() and "The budget ended" in found.show()
-    with pytest.raises(ib.InputError, match="samples must be at least 80"):
-        ib.probe(tuned, tiny.regression, **{**options, "samples": 40})
-
-
 def test_where_the_batch_grows_it_is_another_training(grown):
     with pytest.raises(
         ib.InputError, match="--same needs a plan that keeps the batch, got one of 16 samples"
     ):
         ib.probe(grown, tiny.regression, measure="same")
-
-
-def test_the_critical_batch_by_branches():
-    options = {"budget": "1h", "samples": 320, "seeds": 2, "device": "cpu"}
-    tuned = ib.plan(recipe(lr=0.02), 1)
-    wide_probe = ib.probe(tuned, tiny.regression, measure="critical", tolerance=10.0, **options)
-    wide = wide_probe.critical
-    assert [branch.k for branch in wide.branches] == [1, 2, 4, 8] and wide.critical_batch == 32
-    assert not wide.bounded and all(branch.holds for branch in wide.branches)
-    assert [branch.lr for branch in wide.branches] == pytest.approx([0.02, 0.04, 0.08, 0.16])
-    # 0.3 is well below where it diverges, 0.6 just below, 2/3: twice the batch at twice the learning rate does not hold.
-    narrow = ib.probe(ib.plan(recipe(lr=0.3), 1), tiny.noisy_bowl, measure="critical", **options)
-    assert narrow.critical.bounded and narrow.critical.critical_batch == 4
-    assert [branch.holds for branch in narrow.critical.branches] == [True, False]
-    assert "Next: train with the plan as it is: its batch of 4 is not above that." in narrow.show()
-    beyond = msgspec.structs.replace(narrow, planned_batch=16).show()
-    assert "plan with --policy 4, or keep the tuned batch" in beyond
-    assert (
-        "a larger --budget, so that larger batches are tried: the plan's 64 was not"
-        in msgspec.structs.replace(wide_probe, planned_batch=64).show()
-    )
-    assert "already twice the batch fails" in narrow.show()
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,6 @@ def ticking(factory, clock):
     return made
 
 
-def noisy_bowl():
-    """The bowl around noise: it never comes to rest, and a higher learning rate has a higher loss in the end."""
-
-    def loss(model, noise):
-        return 0.5 * (CURVATURES * (model.w - noise) ** 2).sum(dim=1).mean()
-
-    return Workload(Bowl(), _sgd, lambda n, g, d: torch.randn(n, 2, generator=g), loss)
-
-
 def slope():
     """Falls for ever: the higher the learning rate, the lower the loss."""
     return Workload(Bowl(), _sgd, _signs, lambda model, x: 1 - 1e-3 * model.w.sum() + 0 * model(x).sum())

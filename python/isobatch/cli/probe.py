@@ -18,23 +18,14 @@ DESCRIPTION = (
 EXAMPLES = ("isobatch probe plan.json --budget 10m", "isobatch probe plan.json --same")
 
 
-def _add_measures(where: Any) -> None:
-    measures = {
-        "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
-        "--critical": "the critical batch by branched training",
-    }
-    options.add_options(where.add_mutually_exclusive_group(), measures)
-
-
 OPTIONS = {
     "plan": ("a plan's JSON file (`isobatch plan -o`)", {"metavar": "PLAN", "type": options.path}),
-    "measure": _add_measures,
+    "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
     "--workload NAME": "package.module:factory of your training; only --same can do without",
     "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
     "--seeds N": ("seeds for the last learning rates (default 3)", 3),
     "--batches B,…": ("further effective batches to measure", {"type": options.numbers, "default": []}),
     "--samples N": "samples of a whole trial (default: what the budget allows)",
-    "--tolerance X": ("of --critical: how much worse a loss may be (default 0.01)", 0.01),
     "--device": ("where the trials run", {"choices": ("auto", "cpu", "cuda"), "default": "auto"}),
     "--recipe FILE": "write the recipe with the measured exponent as its power",
     "-o/--output FILE": "write the finding as JSON",
@@ -48,15 +39,14 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.files.whole import check_place, write_whole
     from isobatch.probing.probe import probe
 
-    measure: Any = "same" if args.same else "critical" if args.critical else "lr"
+    measure: Any = "same" if args.same else "lr"
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
     if args.recipe is not None and measure != "lr":
-        todo = "leave out --same and --critical"
-        raise InputError(f"an exponent comes from learning rates: {todo}", field="recipe")
+        raise InputError("an exponent comes from learning rates: leave out --same", field="recipe")
     with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
-        names = ("budget", "seeds", "batches", "samples", "tolerance", "device")
+        names = ("budget", "seeds", "batches", "samples", "device")
         asked = {name: getattr(args, name) for name in names}
         found = probe(args.plan, args.workload, measure=measure, say=say, **asked)
     if args.output is not None:

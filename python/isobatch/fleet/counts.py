@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.best_batch import MAX_BATCH, best_batch
 from isobatch.fleet.plan_fleet import plan_fleet
-from isobatch.forecast.critical import CriticalBatch
 from isobatch.forecast.profile import Profile
 from isobatch.limits import real, whole, wholes
 from isobatch.planning.plan import Plan, plan
@@ -90,7 +89,7 @@ def counts(
     *,
     profile: Profile | None = None,
     cluster: Cluster | None = None,
-    critical_batch: CriticalBatch | float | None = None,
+    critical_batch: float | None = None,
     max_batch: int | None = None,
     micro_batches: Sequence[int] | None = None,
     **settings: Any,
@@ -102,7 +101,7 @@ def counts(
         gpus: the counts.
         profile: what was measured, for the times; without it hours and cost are not known, and no count is fastest.
         cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
-        critical_batch: from `fit_critical_batch`, or in samples; else the noise scale of the recipe or the profile.
+        critical_batch: in samples; default: the noise scale of the recipe or the profile.
         max_batch: looks for the effective batch up to this one (at most 2^26 samples) that works at the most counts. With a
             `policy` it is the setting of `plan` instead.
         micro_batches: the samples per replica per pass that such a batch may be split into; default: any.
@@ -273,12 +272,7 @@ def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
     return f"{side} GPUs have no plan"
 
 
-def _critical(
-    recipe: Recipe, profile: Profile | None, given: CriticalBatch | float | None
-) -> tuple[float | None, str]:
-    if isinstance(given, CriticalBatch):
-        what = "Emin/Smin of runs at several batches (McCandlish et al., 1812.06162)"
-        return given.critical_batch, f"{what}; {_sure(given.interval)}"
+def _critical(recipe: Recipe, profile: Profile | None, given: float | None) -> tuple[float | None, str]:
     if given is not None:
         return real(given, "critical_batch", "a number of samples above 0", lambda x: x > 0), "as given"
     noise, ends = recipe.noise_scale, None

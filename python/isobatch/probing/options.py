@@ -10,7 +10,7 @@ import msgspec
 
 from isobatch.errors import must_be, raise_all
 
-Measure: TypeAlias = Literal["lr", "same", "critical"]
+Measure: TypeAlias = Literal["lr", "same"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 Publish: TypeAlias = Callable[[Callable[[], Any]], None]
 """Takes a function that makes the finding: intervals take time, and only the last finding may be needed."""
@@ -22,13 +22,12 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How to probe.
 
     Args:
-        measure: "lr" (the learning rate), "same" (that the plan trains the same) or "critical" (the critical batch).
+        measure: "lr" (the learning rate) or "same" (that the plan trains the same).
         workload: "package.module:factory" of an `isobatch.validate.Workload`; None: the built-in one, which only "same" can use.
         budget_seconds: what the whole probe may take, from the call to the answer.
         seeds: how often the last learning rates are trained, each time from another seed.
         batches: effective batches to measure beside the tuned and the planned one.
         samples: of a whole trial; None: as many as the budget allows.
-        tolerance: of "critical": how much worse the loss of a branch may be.
         device: "auto", "cpu" or "cuda".
 
     Raises:
@@ -41,7 +40,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seeds: int = 3
     batches: tuple[int, ...] = ()
     samples: int | None = None
-    tolerance: float = 0.01
     device: Device = "auto"
 
     def __post_init__(self) -> None:
@@ -56,7 +54,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
             ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
             ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),
-            ("tolerance", "a number from 0", 0 <= self.tolerance < float("inf")),
         ):
             if not ok:
                 faults.append(must_be(legal, getattr(self, name), field=name))

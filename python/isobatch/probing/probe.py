@@ -17,7 +17,6 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, duration
 
 if TYPE_CHECKING:  # torch is imported within the budget
-    from isobatch.probing.critical import CriticalFinding
     from isobatch.probing.estimate import LrFinding
     from isobatch.probing.same import SameFinding
 
@@ -26,13 +25,12 @@ NEEDED = 1.25
 FIRST = {
     "lr": "the first round of trials was complete",
     "same": "the first split was trained",
-    "critical": "two branches were trained",
 }
 """What must be done for something to be known."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds one finding: `lr`, `same` or `critical`.
+    """Holds one finding: `lr` or `same`.
 
     `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or "interrupted";
     `needed_seconds` is then a budget that would likely do, where it is known.
@@ -54,7 +52,6 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     needed_seconds: float | None = None
     lr: LrFinding | None = None
     same: SameFinding | None = None
-    critical: CriticalFinding | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -118,8 +115,6 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
             lines += self.lr.lines(self.planned_batch, self.tuned_batch, self.rule)
         if self.same is not None:
             lines += self.same.lines()
-        if self.critical is not None:
-            lines += self.critical.lines(self.planned_batch)
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def _early(self) -> list[str]:
@@ -157,11 +152,11 @@ def probe(
             tell whether a plan that keeps the batch trains the same.
         measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with its interval, and
             the exponent between them; "same": that the split of a plan that keeps the batch, and others, train the same
-            weights as the tuned recipe; "critical": the critical batch by branched training.
+            weights as the tuned recipe.
         budget: what it may take, from this call to its return, with importing torch: "90s", "10m", "2h", or
             seconds. A trial that would exceed it is given up, and the trials before it say what they can.
         say: called with a line of progress.
-        options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, tolerance, device.
+        options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, device.
 
     Returns:
         What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power. `stopped` says what ended
@@ -203,7 +198,6 @@ def _experiment(
     """Measures by the options; the budget has begun."""
     import torch
 
-    from isobatch.probing.critical import measure_critical
     from isobatch.probing.lab import Lab, tuned_batch
     from isobatch.probing.learning_rate import measure_lr
     from isobatch.probing.same import measure_same
@@ -234,7 +228,7 @@ def _experiment(
         found = lambda: msgspec.structs.replace(probe, **{options.measure: finding()})  # noqa: E731
 
     measures: dict[str, Callable[..., None]]
-    measures = {"lr": measure_lr, "same": measure_same, "critical": measure_critical}
+    measures = {"lr": measure_lr, "same": measure_same}
     try:
         lab = Lab(plan, options, device, budget, factory)
         measures[options.measure](lab, say, known)
@@ -273,7 +267,7 @@ def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
     if plan.recipe.ramp is not None:
         notes.append("the ramp of the batch was left out: trials have the full batch.")
     planned, own = plan.require().effective_batch, plan.recipe.effective_batch
-    if options.measure != "critical" and tuned == planned != own:
+    if tuned == planned != own:
         instead = f"{planned:,}, within a tenth of it, was instead"
         notes.append(f"the tuned batch, {own:,}, was not trained: {instead}.")
     return notes

@@ -52,11 +52,11 @@ def shares(sizes: list[list[int]]) -> Replicas:
     return [[range(end - size, end) for size, end in zip(replica, ends, strict=False)] for replica in sizes]
 
 
-def lr_course(plan: Plan, peak: float, steps: int, *, constant: bool = False) -> Callable[[int], float]:
+def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
     """Returns the learning rate of each step of a short training: the plan's whole schedule, made as short as it, with this peak; or a
-    constant one after a tenth of warmup, on demand or where the recipe has no duration."""
+    constant one after a tenth of warmup, where the recipe has no duration."""
     planned, total = plan.lr, plan.total_steps
-    if constant or plan.recipe.duration is None or not planned or not total:
+    if plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
     at = plan.lr_at
     return lambda step: peak * at((step + 0.5) / steps * total) / planned
