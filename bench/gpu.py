@@ -53,7 +53,7 @@ PARTS = {
     "survive": Part(100, ("a rank is killed",)),
     "calibration": Part(150, ("gpt2", "convnet")),
     "search": Part(250, ("gpt2",)),
-    "faults": Part(110, ("killed", "out_of_memory", "hangs", "asserts", "flips")),
+    "faults": Part(110, ("killed", "out_of_memory", "hangs", "asserts")),
     "tests": Part(240, _TESTS),
 }  # fmt: skip
 """In the order in which they are worth most."""

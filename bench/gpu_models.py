@@ -134,18 +134,3 @@ def hangs() -> Workload:
 def asserts() -> Workload:
     """An index out of range, which on CUDA is a device-side assertion that spoils the whole process."""
     return _faulty(lambda device: print(torch.zeros(4, device=device)[torch.tensor([9], device=device)]))
-
-
-def flips() -> Workload:
-    """A last bit that is another one every seventh time, on rank 1 only, from its 60th loss on."""
-    calls = 0
-    healthy = _faulty(lambda device: None)
-
-    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        nonlocal calls
-        calls += 1
-        found = _loss(model, batch)
-        odd = dist.get_rank() == 1 and calls > 60 and calls % 7 == 0
-        return found * (1 + 2**-20) if odd else found
-
-    return Workload(healthy.model, healthy.optimizer, healthy.batch, loss)

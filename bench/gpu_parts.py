@@ -205,7 +205,6 @@ FAULTS = {
     "out_of_memory": ("ranks_alive", "out_of_memory"),
     "hangs": ("ranks_alive", "rank_failed"),
     "asserts": ("ranks_alive", "rank_failed"),
-    "flips": ("same_bits", "silent_corruption"),
 }
 
 
@@ -214,7 +213,7 @@ def faults(name: str) -> Figures:
     proof_name, cause = FAULTS[name]
     words = ["--quick", "--noise-steps", "0", "--workload", f"gpu_models:{name}"]
     # Over its limit is a rank that hangs, and not one whose machine is busy with others.
-    words += ["--phase-seconds", "60" if SMALL else "20", *(["--soak", "0.2"] if name == "flips" else [])]
+    words += ["--phase-seconds", "60" if SMALL else "20"]
     one = validate(plan(2, 8), *words, ranks=2, seconds=100)
     proofs = {proof["name"]: proof for proof in one.get("report", {}).get("proofs", [])}
     proof = proofs.get(proof_name, {})

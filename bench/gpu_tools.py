@@ -14,10 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import isobatch as ib
-from isobatch.validate.host import gpu
 
 SMALL = os.environ.get("ISOBATCH_GPU_SMALL") == "1"
 BENCH = Path(__file__).parent
@@ -80,21 +77,27 @@ def machine() -> dict[str, Any]:
     try:
         import pynvml
     except ImportError:
-        return found | {"nvml": gpu.INSTALL}
-    boards = gpu.visible_boards(pynvml)
-    if isinstance(boards, str) or not boards:
-        return found | {"nvml": boards or "no GPU"}
-    board = boards[0]
-    state = gpu.state(board, 0, 0, 0)
-    clock, most = (board.ask(name, pynvml.NVML_CLOCK_SM) for name in ("GetClockInfo", "GetMaxClockInfo"))
-    milliwatts = board.ask("GetPowerUsage")
+        return found | {"nvml": "pynvml is not installed"}
+    try:
+        pynvml.nvmlInit()
+        board = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except pynvml.NVMLError as error:
+        return found | {"nvml": str(error)}
+
+    def ask(function: str, *arguments: Any) -> Any:
+        try:
+            return getattr(pynvml, f"nvmlDeviceGet{function}")(board, *arguments)
+        except Exception:  # what this GPU or driver does not support
+            return None
+
+    clock, most = (ask(name, pynvml.NVML_CLOCK_SM) for name in ("ClockInfo", "MaxClockInfo"))
+    power, limit, mig = ask("PowerUsage"), ask("EnforcedPowerLimit"), ask("MigMode")
     driver = pynvml.nvmlSystemGetDriverVersion()
     return found | {
-        "device": state.name,
+        "device": ask("Name"),
         "driver": driver.decode() if isinstance(driver, bytes) else driver,
         "clocks": {"sm_mhz": clock, "sm_max_mhz": most},
-        "power": {"now_w": milliwatts and milliwatts / 1e3, "limit_w": state.power_limit_w},
-        "mig": state.mig,
-        "other_processes": state.other_processes,
-        "state": msgspec.to_builtins(state),
+        "power": {"now_w": power and power / 1e3, "limit_w": limit and limit / 1e3},
+        "mig": mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
+        "other_processes": len(ask("ComputeRunningProcesses") or ()),
     }

@@ -134,8 +134,6 @@ def validate(plan, options, world_size):
             patch.setitem(
                 memory.SECONDS, options.extent, 600.0
             )  # the search is never ended by a busy machine
-            # One round of links: 512 copies of this rank's own are as many as 64 nodes have in 16 rounds.
-            patch.setitem(machine.ROUNDS, options.extent, 1)
             patch.setattr(worker, "Group", lambda given: FakeGroup(given, counts, world_size))
             patch.setattr(worker, "own_device", lambda given: None)
             return worker.run(plan, options, factory=factory), counts

@@ -1,6 +1,5 @@
 """A validation inside of ranks that are there already."""
 
-import itertools
 import resource
 import sys
 import threading
@@ -10,7 +9,7 @@ import msgspec
 
 from isobatch import InputError, Plan
 from isobatch.validate import Options, Report, Verdict, run
-from isobatch.validate.proofs import all_reduce, gradient, machine, soak, step_time
+from isobatch.validate.proofs import all_reduce, gradient, machine, step_time
 
 
 def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, **options):
@@ -23,7 +22,6 @@ def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, *
         sys.path.insert(0, path)
     for part in all_reduce, machine, step_time:
         part.SECONDS["quick"] = 0.0  # function is looked at here, not speed
-    soak.clock = itertools.count().__next__  # a minute is 60 looks at the clock
     usual = gradient.RANKS
     gradient.RANKS = alone_ranks or usual
     try:

@@ -380,16 +380,3 @@ def no_room_beside_the_validation():
         return _loss(model, batch)
 
     return Workload(_model(), _sgd, _batch, loss)
-
-
-@with_loss
-def flips_a_bit_on_rank_1(model, batch, call):
-    """From its 60th loss on rank 1's is off by its last bits, every seventh time: what a faulty unit does, silently."""
-    found = _loss(model, batch)
-    return found * (1 + 2**-20) if dist.get_rank() == 1 and call > 60 and call % 7 == 0 else found
-
-
-@with_loss
-def other_bits_each_time(model, batch, call):
-    """A kernel that is not deterministic: its sum has another order each time."""
-    return _loss(model, batch) * (1 + call * 2**-20)

@@ -37,9 +37,7 @@ class Driver(Nvml):
         return SimpleNamespace(total=total, used=used, reserved=contexts.DRIVER_BYTES, free=total - used)
 
 
-_driver = Driver(
-    count=COUNT, links=[int(COUNT > 1)] * 18, PowerUsage=640_000, MaxClockInfo=1980, ClockInfo=1755
-)
+_driver = Driver(PowerUsage=640_000, MaxClockInfo=1980, ClockInfo=1755)
 
 
 def __getattr__(name):

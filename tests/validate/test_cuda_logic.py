@@ -18,7 +18,6 @@ import torch
 from isobatch.diagnosis import tensors
 from isobatch.diagnosis.tensors import checksum, float32_as
 from isobatch.validate import Options
-from isobatch.validate.figures import PairSpeed
 from isobatch.validate.proofs import all_reduce, machine, memory
 from isobatch.validate.proofs.noise_scale import Norms
 from isobatch.validate.ranks import network
@@ -241,19 +240,6 @@ def test_gpus_are_held_to_closer_gates():
         for gates in ((machine.CAUTION, machine.FAIL), (machine.GPU_CAUTION, machine.GPU_FAIL))
     ]
     assert judged == ["pass", "caution"]
-
-
-def test_a_slow_rail_is_named_by_its_gpu():
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    found = [
-        PairSpeed(node=a, peer=b, local_rank=rail, bw_gb_s=10.0 if (rail, 2) in ((3, a), (3, b)) else 50.0)
-        for a, b in pairs
-        for rail in range(8)
-    ]
-    roster = [SimpleNamespace(node=node, host=f"host{node}") for node in range(3)]
-    for backend, verdict in ("nccl", "caution"), ("gloo", "fail"):
-        proof = machine.judge_links(SimpleNamespace(nodes=3, roster=roster, backend=backend), found)
-        assert (proof.verdict, proof.diagnosis.text.split("(")[-1]) == (verdict, "host2 GPU 3)")
 
 
 def test_sizes_on_gpus():

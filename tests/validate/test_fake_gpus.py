@@ -113,22 +113,15 @@ def test_two_gpus_over_nccl(validate):
     assert report["machine"]["backend"] == "nccl" and not report["machine"]["emulated"]
     for name in "gpu", "gradient", "gradient_bfloat16", "equal_weights", "all_reduce", "memory":
         assert found[name]["verdict"] == "pass", found[name]
-    assert "18 of 18 NVLinks up" in found["gpu"]["text"]
+    assert found["gpu"]["text"] == "NVIDIA H100 80GB HBM3, alone"
     assert report["step"]["micro_batches"][0]["peak_memory_kind"] == "cuda_allocated"
 
 
 @pytest.mark.slow
 def test_two_nodes_of_two_gpus(validate):
-    """Over NCCL nodes are compared GPU by GPU, in a group of its own."""
     found, report = validate(2, "--noise-steps", "0", nodes=2)
     assert failed(found) == {}
     assert (report["machine"]["nodes"], len(report["machine"]["ranks"])) == (2, 4)
-    assert sorted(
-        (pair["node"], pair["peer"], pair["local_rank"]) for pair in report["machine"]["links"]
-    ) == [(0, 1, 0), (0, 1, 1)]
-    # NCCL's buffers for the peers of that group are gone before memory is measured: all but the driver's is here.
-    planned = report["step"]["micro_batches"][-1]["peak_memory_reserved_bytes"]
-    assert found["memory"]["values"]["left_bytes"] + planned == 400 << 20
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_a_page_of_good_records(day, tmp_path):
     assert [row.split(" | ")[0] for row in rows] == ["| facts", "| search", "| faults"]
     assert "| ratio 1 |" in rows[1] and "nobody / was named" in rows[2]
     assert "**Unfinished**; not run: starts (command, torchrun, python); guards (plain, " in page
-    assert "; calibration (gpt2, convnet); faults (killed, out_of_memory, asserts, flips); tests (" in page
+    assert "; calibration (gpt2, convnet); faults (killed, out_of_memory, asserts); tests (" in page
     found = day.load(tmp_path / "out")
     assert found == day.load(tmp_path / "in")
     row = found["parts"]["facts"]["machine"]

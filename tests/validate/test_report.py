@@ -67,7 +67,6 @@ def test_the_worst_verdict_wins(verdicts, whole, code):
         {"noise_steps": 1},
         {"caution": 0.5, "fail": 0.1},
         {"hook": "int8"},
-        {"soak_minutes": -1.0},
     ],
 )
 def test_an_option_that_is_not_legal_is_named(fields):

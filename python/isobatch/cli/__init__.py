@@ -29,7 +29,6 @@ GROUPS = {
     },
     "check": {
         "doctor": "say what a tool's configuration will really do on a number of GPUs",
-        "node": "check one node before a job: its GPUs, memory, disk and limits",
         "validate": "confirm a plan by a real DDP run",
         "probe": "measure the learning rate at the planned batch by short trainings",
     },

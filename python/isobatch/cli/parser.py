@@ -178,7 +178,6 @@ _GPUS = {"-g": "--gpus", "-n": "--nodes"}
 """Short forms that others have."""
 _ELSEWHERE = {
     "isobatch probe nproc_per_node": "a probe is one process; isobatch validate --nproc-per-node N measures real ranks",
-    "isobatch validate node": "isobatch node checks a node by itself, without a plan",
 }
 """By command and option: which command has it."""
 

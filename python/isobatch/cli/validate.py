@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 EVERYDAY = (
-    "--output --json --quick --full --workload --device --soak --find-micro-batch --nproc-per-node --nnodes --node-rank --rendezvous "
+    "--output --json --quick --full --workload --device --find-micro-batch --nproc-per-node --nnodes --node-rank --rendezvous "
     "--memory-gib --step-seconds"
 )
 

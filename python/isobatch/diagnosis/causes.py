@@ -348,7 +348,7 @@ class Cause(StrEnum):
     SLOWER_STEP = (
         "slower_step",
         "slower than forecast",
-        "look at the slow ranks and links above; if there are none, calibrate with this report, and plan again",
+        "look at the slow ranks above; if there are none, calibrate with this report, and plan again",
     )
     FASTER_STEP = ("faster_step", "faster than forecast", "calibrate with this report, and plan again")
     NOISY_HOST = ("noisy_host", "the host is too noisy to tell", "run again when other programs are quiet")
@@ -374,41 +374,16 @@ class Cause(StrEnum):
         "install the same versions on all hosts",
     )
 
-    # A host, before a large job.
+    # A GPU, before anything is timed on it.
     GPU_SHARED = (
         "gpu_shared",
         "a GPU that is not the job's alone",
         "end the other processes (nvidia-smi shows them), or ask the scheduler for whole GPUs, exclusively",
     )
-    GPU_ILL = (
-        "gpu_ill",
-        "a GPU that needs a reset or a replacement",
-        "leave the host out, do what the driver asks for, and test it with `dcgmi diag -r 3` (DCGM) before it comes back",
-    )
-    GPU_LINK = (
-        "gpu_link",
-        "a PCIe or NVLink connection below what the GPU can do",
-        "measure it with nvbandwidth, look at `nvidia-smi nvlink -s` and `nvidia-smi -q`, and leave the host out until it is repaired",
-    )
     GPU_THROTTLED = (
         "gpu_throttled",
         "a GPU that is slowed down",
         "look at `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`, at the host's cooling and its power limit; then run `dcgmi diag -r 3` (DCGM)",
-    )
-    XID = (
-        "xid",
-        "an error of a GPU that its driver reported",
-        "look its number up in NVIDIA's list of XID errors, and test the GPU with `dcgmi diag -r 3` (DCGM) before the job",
-    )
-    HOST_HANGS = (
-        "host_hangs",
-        "a check that does not end, or dies",
-        "look at `nvidia-smi` and the kernel's log (dmesg) on that host; processes that wait for the driver end with a reboot only",
-    )
-    SILENT_CORRUPTION = (
-        "silent_corruption",
-        "the same step from the same state gives other bits: silent data corruption",
-        "leave the GPU out and test it with `dcgmi diag -r 4` (DCGM); if all ranks differ, look for a kernel that is not deterministic",
     )
 
     def likely(self, detail: str = "") -> "Diagnosis":

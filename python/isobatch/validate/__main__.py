@@ -12,11 +12,10 @@ from isobatch.errors import InputError, together
 from isobatch.validate.ranks import network
 
 if TYPE_CHECKING:
-    from isobatch.validate.host.node_report import NodeReport
     from isobatch.validate.options import Options
     from isobatch.validate.report import Report
 
-FLAGS = {"memory_limit_gib": "--memory-limit", "soak_minutes": "--soak"}
+FLAGS = {"memory_limit_gib": "--memory-limit"}
 """Of options that the command line has by another name."""
 
 
@@ -42,8 +41,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     option("--channels-last", action="store_true", help="the convolutions' memory format")
     steps = "steps to measure the noise scale over (default 8; 0: not at all)"
     option("--noise-steps", type=int, default=8, metavar="N", help=steps)
-    bits = "repeat the plan's step for so long: does it give the same bits?"
-    option("--soak", dest="soak_minutes", type=float, default=0.0, metavar="MINUTES", help=bits)
     option("--bus-gb-s", type=float, metavar="X", help="expected all-reduce bus bandwidth, GB/s")
     option("--step-seconds", type=float, metavar="S", help="expected time of an optimizer step, seconds")
     option("--memory-gib", type=float, metavar="X", help="expected peak memory of a rank, GiB")
@@ -78,7 +75,7 @@ def _flag(field: str) -> str:
     return FLAGS.get(field, f"--{field.replace('_', '-')}")
 
 
-def publish(report: Report | NodeReport, args: argparse.Namespace) -> None:
+def publish(report: Report, args: argparse.Namespace) -> None:
     """Writes and prints a report as asked."""
     if args.output is not None:
         report.save(args.output)

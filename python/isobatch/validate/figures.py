@@ -18,16 +18,6 @@ class Rank(ReportPart, frozen=True, kw_only=True):
     device_memory_bytes: int | None
 
 
-class PairSpeed(ReportPart, frozen=True, kw_only=True):
-    """Point-to-point speed between two nodes, both ways together, each way its own share of the time. On GPUs each `local_rank`
-    sends to the same one of the other node, all at once: each has a rail of its own."""
-
-    node: int
-    peer: int
-    local_rank: int = 0
-    bw_gb_s: float
-
-
 class Machine(ReportPart, frozen=True, kw_only=True):
     """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
 
@@ -37,7 +27,6 @@ class Machine(ReportPart, frozen=True, kw_only=True):
     emulated: bool
     versions: dict[str, str]
     environment: dict[str, str]
-    links: list[PairSpeed] = []
 
 
 class AllReduceRow(ReportPart, frozen=True, kw_only=True):
@@ -147,40 +136,13 @@ class Noise(ReportPart, frozen=True, kw_only=True):
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory.
-    `recovery_action` is NVML's number, 0 for none."""
+    """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory."""
 
     rank: int
     name: str | None = None
-    serial: str | None = None
     memory_bytes: int | None = None
     taken_bytes: int | None = None
     other_processes: int | None = None
     mig: bool | None = None
-    ecc_uncorrected: int | None = None
-    rows_pending: bool | None = None
-    rows_failed: bool | None = None
-    recovery_action: int | None = None
-    pcie_width: int | None = None
-    pcie_width_max: int | None = None
-    nvlinks: int = 0
-    nvlinks_up: int = 0
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
-
-
-class Hosts(ReportPart, frozen=True, kw_only=True):
-    """The hosts by themselves: their GPUs by rank."""
-
-    gpus: list[Gpu] = []
-
-
-class Soak(ReportPart, frozen=True, kw_only=True):
-    """The plan's step over and over: how often it was computed, `differing` by rank how often its own gradients had other bits than
-    usual, `averaged_differing` how often those after the all-reduce had, where no rank's own did: None where they never agree."""
-
-    minutes: float
-    repeats: int
-    deterministic: bool
-    differing: list[int]
-    averaged_differing: int | None

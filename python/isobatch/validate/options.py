@@ -28,7 +28,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         step_seconds, memory_gib: what a forecast says of a step and of the peak memory.
         find_micro_batch: search for the largest micro-batch that fits; on a CPU this needs a memory limit.
         memory_limit_gib: the memory that a rank may take: on a GPU what its allocator reserves, on a CPU the process's.
-        soak_minutes: how long the plan's step is repeated in the end, to see whether it slows down and gives the same bits; 0: not.
         caution, fail: how far a measured figure may be off, as a fraction.
         phase_seconds: the time limit of each phase.
 
@@ -49,7 +48,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory_gib: float | None = None
     find_micro_batch: bool = False
     memory_limit_gib: float | None = None
-    soak_minutes: float = 0.0
     caution: float = 0.10
     fail: float = 0.25
     phase_seconds: float = 60.0
@@ -69,7 +67,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 yield must_be("a number above 0", value, field=name)
         if self.noise_steps < 0 or self.noise_steps == 1:
             yield must_be("0, or at least 2", self.noise_steps, field="noise_steps")
-        if not 0 <= self.soak_minutes < float("inf"):
-            yield must_be("a number of minutes, at least 0", self.soak_minutes, field="soak_minutes")
         if self.caution > self.fail:
             yield must_be(f"at most fail, {self.fail!r}", self.caution, field="caution")

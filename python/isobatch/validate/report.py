@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import IO, Any, ClassVar, Self
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -21,12 +21,11 @@ from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
 from isobatch.validate.figures import (
     AllReduce,
-    Hosts,
+    Gpu,
     Machine,
     MicroBatchSearch,
     Noise,
     ReportPart,
-    Soak,
     StepTimes,
 )
 from isobatch.validate.options import Options
@@ -119,36 +118,30 @@ def skip_claim(name: str, text: str, **values: Any) -> Proof:
     return Proof(name=name, verdict=Verdict.UNCHECKED, text=text, values=values)
 
 
-def show_proofs(title: str, verdict: Verdict, proofs: list[Proof], file: IO[str] | None = None) -> None:
-    """Prints proofs as a table, to standard output where no file is given."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+class Report(ReportPart, frozen=True, kw_only=True):
+    """A validation of a plan.
 
-    # As Text: what was found may hold anything, and none of it is markup.
-    rows = Table(title=Text(title, style=STYLES[verdict]), title_justify="left", show_edge=False)
-    rows.add_column("proof", no_wrap=True)
-    rows.add_column("verdict", no_wrap=True)
-    rows.add_column("what was found", overflow="fold")
-    for proof in proofs:
-        text = proof.text
-        if proof.diagnosis is not None:
-            text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-        rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
-    Console(file=file or sys.stdout).print(rows)
+    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
+    """
 
-
-class ProofReport(ReportPart, frozen=True, kw_only=True):
-    """Proofs, their verdict, and when and with what they were made."""
-
-    SCHEMA: ClassVar[str]
-
-    schema: str
+    schema: str = SCHEMA
     isobatch_version: str = __version__
     started: str
     wall_seconds: float
     verdict: Verdict
     proofs: list[Proof]
+    rehearsal: str | None
+    plan: Plan | None
+    plan_digest: str
+    options: Options
+    machine: Machine | None = None
+    allreduce: AllReduce | None = None
+    step: StepTimes | None = None
+    noise: Noise | None = None
+    micro_batch_search: MicroBatchSearch | None = None
+    gpus: list[Gpu] = []
+    measurements: Measurements | None = None
+    phase_seconds: dict[str, float] = {}
 
     @property
     def exit_code(self) -> int:
@@ -173,35 +166,11 @@ class ProofReport(ReportPart, frozen=True, kw_only=True):
         try:
             text = read_whole(path)
             schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
-            if schema != cls.SCHEMA:
-                raise must_be(repr(cls.SCHEMA), schema, file=str(path), field="schema")
+            if schema != SCHEMA:
+                raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
             raise InputError(f"not a report of this version: {error}", file=str(path)) from None
-
-
-class Report(ProofReport, frozen=True, kw_only=True):
-    """A validation of a plan.
-
-    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
-    """
-
-    SCHEMA: ClassVar[str] = SCHEMA
-
-    schema: str = SCHEMA
-    rehearsal: str | None
-    plan: Plan | None
-    plan_digest: str
-    options: Options
-    machine: Machine | None = None
-    allreduce: AllReduce | None = None
-    step: StepTimes | None = None
-    noise: Noise | None = None
-    micro_batch_search: MicroBatchSearch | None = None
-    hosts: Hosts | None = None
-    soak: Soak | None = None
-    measurements: Measurements | None = None
-    phase_seconds: dict[str, float] = {}
 
     def __repr__(self) -> str:
         """The verdict; `show` prints the proofs, `to_json` has all of it."""
@@ -231,10 +200,24 @@ class Report(ProofReport, frozen=True, kw_only=True):
 
     def show(self, file: IO[str] | None = None) -> None:
         """Prints the report as a table, to standard output where no file is given."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         title = f"isobatch validate: {self.verdict}"
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
-        show_proofs(title, self.verdict, self.proofs, file)
+        # As Text: what was found may hold anything, and none of it is markup.
+        rows = Table(title=Text(title, style=STYLES[self.verdict]), title_justify="left", show_edge=False)
+        rows.add_column("proof", no_wrap=True)
+        rows.add_column("verdict", no_wrap=True)
+        rows.add_column("what was found", overflow="fold")
+        for proof in self.proofs:
+            text = proof.text
+            if proof.diagnosis is not None:
+                text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
+            rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
+        Console(file=file or sys.stdout).print(rows)
         if (machine := self.machine) is not None:
             where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
             devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))

@@ -27,14 +27,12 @@ STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 class Trial:
     """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
 
-    `log_before` is the host's kernel log in the beginning; `reduction` is what the loss was seen to do over a batch, "mean", "sum" or
-    "neither".
+    `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
     """
 
     machine: Machine
     allreduce: AllReduce
     measurements: Measurements | None
-    log_before: str | None = None
     reduction: str
     compile_seconds = 0.0
 

@@ -14,16 +14,15 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import float32_as
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan
-from isobatch.validate.host import checks
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
     all_reduce,
     epoch,
+    gpu,
     gradient,
     machine,
     memory,
     noise_scale,
-    soak,
     step_time,
     workload,
 )
@@ -36,7 +35,7 @@ from isobatch.validate.workload import Workload, call_factory, first_line, load,
 BUILD_SEED = 0
 
 CLAIMS: tuple[Claim, ...] = (
-    checks.CLAIM,
+    gpu.CLAIM,
     machine.WORLD,
     machine.CLAIM,
     epoch.CLAIM,
@@ -50,8 +49,6 @@ CLAIMS: tuple[Claim, ...] = (
     memory.SEARCH,
     step_time.CLAIM,
     noise_scale.CLAIM,
-    soak.CLAIM,
-    checks.MEANWHILE,
 )
 """In the order in which they are proven, which is the table's."""
 
@@ -135,7 +132,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
-    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0. The claims of the hosts come before the
+    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0. The claim of the GPUs comes before the
     training's own connections are made."""
     tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
     connected = False

@@ -1,25 +1,21 @@
-"""The machine: as many ranks as planned, the same versions everywhere, and no rank and no link slower than the others.
+"""The machine: as many ranks as planned, the same versions everywhere, and no rank slower than the others.
 
-Ranks are compared by windows of time in which all do the same work at once; links between nodes by pairs that send to each other.
+Ranks are compared by windows of time in which all do the same work at once.
 """
 
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from isobatch._core import __version__
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import AUTOCAST
-from isobatch.validate.figures import Machine, PairSpeed
-from isobatch.validate.proofs.memory import free_on_device
+from isobatch.validate.figures import Machine
 from isobatch.validate.ranks.group import Group, clock
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
@@ -33,9 +29,6 @@ GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
 SECONDS = {"quick": 0.5, "usual": 1.25, "full": 2.5}
-ROUNDS = {"quick": 7, "usual": 31, "full": 31}
-"""Of pairs of nodes that send to each other."""
-PAIR_BYTES, GPU_PAIR_BYTES, PAIR_REPEATS = 4 << 20, 256 << 20, 3
 
 OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 """Of the environment, what each rank may have for itself."""
@@ -234,111 +227,18 @@ class Product:
         size, self._count = (8192, 20) if cuda else (384, 1)
         self._a = torch.randn(size, size, device=device, dtype=dtype if cuda else None)
         self.result = torch.empty_like(self._a)
-        self.operations = 2 * size**3 * self._count
 
     def __call__(self) -> None:
         for _ in range(self._count):
             torch.matmul(self._a, self._a, out=self.result)
 
 
-# ---- links between nodes ----
-
-
-def pair_speeds(group: Group, rounds: int) -> list[PairSpeed]:
-    """Measures the speed between nodes, pair by pair, all pairs of a round at once: no two share a node."""
-    found: list[PairSpeed] = []
-    if group.nodes < 2:
-        return found
-    # Gloo sends from the host's memory only, for one rank of a host; NCCL wants all ranks in the first call of a group.
-    rails = group.backend == "nccl"
-    device = group.device if rails else torch.device("cpu")
-    places = {(rank.node, rank.local_rank): rank.rank for rank in group.roster}
-    # A group of its own: NCCL keeps buffers for each peer, of memory that the training's step needs.
-    senders = cast(dist.ProcessGroup, dist.new_group()) if rails else None
-    dist.all_reduce(torch.zeros(1, device=device), group=senders)
-    size = min(GPU_PAIR_BYTES, free_on_device(group) // 4) if rails else PAIR_BYTES
-    size = min(group.gather(size))
-    outgoing = torch.ones(size, dtype=torch.uint8, device=device)
-    incoming = torch.empty_like(outgoing)
-    for pairs in _pairings(group.nodes)[:rounds]:
-        mine = next((pair for pair in pairs if group.node in pair), None)
-        group.barrier()
-        if mine is None or (group.local_rank and not rails):
-            continue
-        peer = places.get((mine[0] if mine[1] == group.node else mine[1], group.local_rank))
-        if peer is None:  # a node with fewer ranks
-            continue
-
-        def both_ways(other: int = peer) -> None:
-            sending = dist.P2POp(dist.isend, outgoing, other, group=senders)
-            receiving = dist.P2POp(dist.irecv, incoming, other, group=senders)
-            for request in dist.batch_isend_irecv([sending, receiving]):
-                request.wait()
-
-        group.sync()
-        with group.uncounted():  # a node may be left over in a round
-            samples = [clock(both_ways, cuda=rails) for _ in range(1 + PAIR_REPEATS)]
-        if group.node == mine[0]:
-            bw = size / statistics.median(samples[1:]) / 1e9
-            found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
-    every = [one for part in group.gather(found) for one in part]
-    if senders is not None:
-        dist.destroy_process_group(senders)
-    return every
-
-
-def _pairings(count: int) -> list[list[tuple[int, int]]]:
-    """Lists rounds of pairs: everybody meets everybody once (the circle method).
-
-    >>> _pairings(4)
-    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
-    """
-    seats = list(range(count)) + ([-1] if count % 2 else [])
-    rounds = []
-    for _ in range(len(seats) - 1):
-        pairs = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
-        rounds.append(sorted((min(p), max(p)) for p in pairs if -1 not in p))
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return rounds
-
-
-def judge_links(group: Group, found: list[PairSpeed]) -> Proof:
-    """Judges whether a node's link is slower than the others', by each node's best peer: a good link looks slow only towards a
-    slow one. Where each GPU has its own, each is judged."""
-    if not found:
-        return skip_claim("links", "one node: no link between nodes")
-    best: dict[tuple[int, int], float] = {}
-    for pair in found:
-        for place in ((pair.node, pair.local_rank), (pair.peer, pair.local_rank)):
-            best[place] = max(best.get(place, 0.0), pair.bw_gb_s)
-    host = {rank.node: rank.host for rank in group.roster}
-    values, slowest = list(best.values()), min(best.values())
-    if group.nodes < 3:
-        text = f"{slowest:.3f} GB/s between {host[0]} and {host[1]}; with two nodes, nobody can say which of them limits it"
-        return pass_claim("links", text, bw_gb_s=values)
-    column = 1 / np.array(values)[:, np.newaxis]
-    ratios = (column / _others(column))[:, 0]
-    slow = [place for place, ratio in zip(best, ratios, strict=True) if ratio >= CAUTION]
-    if not slow:
-        text = f"the slowest of {group.nodes} nodes reaches {slowest:.3f} GB/s"
-        return pass_claim("links", text, CAUTION, bw_gb_s=values)
-    rails = any(pair.local_rank for pair in found)
-    names = [f"{host[node]} GPU {local}" if rails else host[node] for node, local in slow]
-    rows = [f"{name} (node {at[0]}) {best[at]:.3f} GB/s" for name, at in zip(names, slow, strict=True)]
-    text = f"{few(rows)}; the others' median is {statistics.median(values):.3f} GB/s"
-    verdict = Verdict.FAIL if max(ratios) >= FAIL else Verdict.CAUTION
-    if group.backend == "nccl":
-        verdict = verdict.tentative
-    return judge_claim("links", verdict, text, Cause.SLOW_LINK.likely(few(names)), CAUTION, bw_gb_s=values)
-
-
 def prove(trial: Trial) -> list[Proof]:
-    """Measures each rank's own speed and the speed between nodes, and compares the versions."""
-    group, extent = trial.group, trial.options.extent
+    """Measures each rank's own speed, and compares the versions."""
+    group = trial.group
     work = Product(group.device, AUTOCAST[trial.plan.recipe.precision])
-    each = SECONDS[extent] / FIRST_WINDOWS
+    each = SECONDS[trial.options.extent] / FIRST_WINDOWS
     slow_ranks = prove_equally_fast(group, work, each, "ranks", "matrix product")
-    found = pair_speeds(group, ROUNDS[extent])
     trial.machine = Machine(
         ranks=group.roster,
         nodes=group.nodes,
@@ -346,12 +246,11 @@ def prove(trial: Trial) -> list[Proof]:
         emulated=group.emulated,
         versions=versions(group),
         environment=environment(),
-        links=found,
     )
     trial.add(machine=trial.machine)
     same = same_versions(group.gather(versions(group)), group.pulse.who, strays(group))
-    return [same, slow_ranks, judge_links(group, found)]
+    return [same, slow_ranks]
 
 
 WORLD = Claim(phase="world", names=("world",), prove=prove_world, decisive=True)
-CLAIM = Claim(phase="machine", names=("versions", "ranks", "links"), prove=prove)
+CLAIM = Claim(phase="machine", names=("versions", "ranks"), prove=prove)

@@ -1,11 +1,10 @@
 """The processes of one validation: what they are, how they meet, and how they time some work together."""
 
-import contextlib
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -33,9 +32,6 @@ _runs = 0  # of this process, which may validate several plans over one store
 class Group:
     """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
     a device); `roster` has a Rank for each, without its speed, and `facts` what each found on its host."""
-
-    _left_out = 0  # of the collectives entered
-    _frozen: int | None = None  # their count while it does not move
 
     def __init__(self, options: Options) -> None:
         global _runs
@@ -130,18 +126,10 @@ class Group:
         """Counts the collectives that this rank has entered, with DDP's: the groups' own sequence numbers, which move on entry."""
         groups: tuple[Any, ...] = (self.control, dist.group.WORLD)
         try:
-            count = sum(int(group._get_sequence_number_for_group()) for group in groups) - self._left_out
+            count = sum(int(group._get_sequence_number_for_group()) for group in groups)
         except RuntimeError:  # a backend that does not count: then no rank is behind
             return 0
-        return count if self._frozen is None else self._frozen
-
-    @contextlib.contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Leaves collectives out of the count that only some ranks enter: the others would look behind. An error leaves it as it is."""
-        before = self._frozen = self.entered()
-        yield
-        self._frozen = None
-        self._left_out += self.entered() - before
+        return count
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, on all ranks."""
