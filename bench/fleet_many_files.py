@@ -1,5 +1,5 @@
-"""What files cost a run, beside their rows: N files of ten jobs, planned, planned again (nothing is left to do), and resumed with half
-of the files done. Each in a process of its own: seconds, processor's seconds and memory at its peak, with the seconds of each stage.
+"""What files cost a run, beside their rows: N files of ten jobs, planned in a run that is killed after half of them, then the other half,
+then nothing. Each in a process of its own: seconds, processor's seconds and memory at its peak.
 
     python bench/fleet_many_files.py FOLDER 1000 10000 100000
 """
@@ -19,46 +19,21 @@ import pyarrow.parquet as pq
 
 ROWS = 10
 RUN = """
-import json, resource, sys, time
-from collections import defaultdict
-import isobatch as ib
-from isobatch.fleet.folder import run, folder
+import json, os, resource, sys, time
+from isobatch.fleet.plan_folder import run
+from isobatch.fleet.query import query
 
-spent = defaultdict(float)
-def timed(module, name, label):
-    called = getattr(module, name)
-    def call(*args, **how):
-        start = time.perf_counter()
-        try:
-            return called(*args, **how)
-        finally:
-            spent[label] += time.perf_counter() - start
-    setattr(module, name, call)
-
-timed(run, "find", "find")
-timed(run, "list_parts", "look at")
-timed(folder.Folder, "done", "verify")
-timed(run, "_refuse_changed", "compare")
-timed(folder.Folder, "begin", "begin")
-timed(folder.Folder, "finish", "finish")
-start, used = time.perf_counter(), time.process_time()
 stop = int(sys.argv[3])
-if stop:
-    # As a run that is killed: what is done has its receipts, and no more happens.
-    import os
-    keep, kept = folder.Folder.keep, []
-    def stopping(self, receipts):
-        keep(self, receipts)
-        kept.extend(receipts)
-        if len(kept) >= stop:
-            os._exit(0)
-    folder.Folder.keep = stopping
-made = ib.plan_files(sys.argv[1], [8, 16], sys.argv[2], columns=["job", "status", "micro_batch", "lr"])
-seconds = time.perf_counter() - start
+def progress(done, files):
+    if done == stop:  # as a run that is killed
+        os._exit(0)
+
+start, used = time.perf_counter(), time.process_time()
+asked = query([8, 16], columns=["job", "status", "micro_batch", "lr"])
+plans = run(asked, sys.argv[1], sys.argv[2], progress=progress)
 print(json.dumps({
-    "seconds": seconds, "cpu": time.process_time() - used, "rows": made.rows,
-    "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    "stages": {"plan": seconds - sum(spent.values()), **spent},
+    "seconds": time.perf_counter() - start, "cpu": time.process_time() - used, "rows": plans.rows,
+    "skipped": plans.skipped, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }))
 """
 
@@ -92,9 +67,9 @@ def run(name: str, files: int, jobs: Path, plans: Path, stop: int = 0) -> None:
         return
     found = json.loads(ran.stdout)
     assert found["rows"] == files * ROWS * 2
-    stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in found["stages"].items())
     print(
-        f"{files} {name}: {found['seconds']:.2f} s, processor {found['cpu']:.2f} s, {found['mib']:.0f} MiB ({stages})",
+        f"{files} {name}: {found['seconds']:.2f} s, processor {found['cpu']:.2f} s, {found['mib']:.0f} MiB, "
+        f"{found['skipped']} skipped",
         flush=True,
     )
 
@@ -108,9 +83,7 @@ def main(folder: str, *sizes: str) -> None:
         shutil.rmtree(plans, ignore_errors=True)
         run("half, then killed", files, jobs, plans, files // 2)
         run("the other half", files, jobs, plans)
-        manifest = (plans / "_manifest.json").stat().st_size
         run("nothing left", files, jobs, plans)
-        print(f"{files} manifest: {manifest / 2**20:.1f} MiB", flush=True)
         shutil.rmtree(plans)
 
 

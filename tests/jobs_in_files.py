@@ -7,8 +7,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from isobatch.fleet.folder.folder import Folder
-
 
 def jobs_table(rows, seed=0, first=0):
     """Jobs with everything that a fleet may hold: unknown and illegal cells, carried columns, ids."""
@@ -54,16 +52,3 @@ def plans_in(folder, **how):
 
 def names_in(folder):
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
-
-
-def stopped_after(monkeypatch, parts, error):
-    """From now on a run fails when so many parts are done."""
-    keep, kept = Folder.keep, []
-
-    def failing(self, receipts):
-        if len(kept) == parts:
-            raise error
-        kept.extend(receipts)
-        keep(self, receipts)
-
-    monkeypatch.setattr(Folder, "keep", failing)

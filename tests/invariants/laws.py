@@ -61,7 +61,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "laws": ("laws", "calls"),
     "memory_of": ("tests/validate",),
     "plan": ("oracle", "alone", "calls"),
-    "plan_files": ("tests/fleet/folder",),
+    "plan_files": ("tests/fleet/test_plan_folder.py",),
     "plan_fleet": ("rows", "oracle", "alone", "calls"),
     "plot": ("tests/report",),
     "rules": ("tests/report",),

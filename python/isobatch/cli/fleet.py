@@ -57,7 +57,7 @@ OPTIONS = {
     },
     "output into a folder": {
         "--resume": (
-            "go on from what the same command has done before (default)",
+            "leave plans as they are that the same command made of the same jobs (default)",
             {"action": argparse.BooleanOptionalAction, "default": True},
         ),
         "--engine ENGINE": ("local (default), or ray: run on a Ray cluster", "local"),
@@ -105,8 +105,8 @@ def _planned(args: argparse.Namespace) -> int:
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
         if into_folder:
-            manifest = _into_folder(args, asked)
-            summary, failed = manifest.summary, manifest.failed
+            plans = _into_folder(args, asked)
+            summary, failed = plans.summary, plans.failed
         else:
             summary = _into_one(args, asked)
     except KeyboardInterrupt:
@@ -166,8 +166,8 @@ def _is_folder(output: str) -> bool:
 
 
 def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
-    from isobatch.fleet.folder.run import connect
-    from isobatch.fleet.folder.run import run as plan_into
+    from isobatch.fleet.plan_folder import connect
+    from isobatch.fleet.plan_folder import run as plan_into
 
     for name, given in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
         if given:
@@ -177,14 +177,14 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
             raise InputError("--address needs --engine ray")
         connect(args.address)
     how = {"engine": args.engine, "resume": args.resume, "note": say}
-    with progress("parts") as advance:
+    with progress("files") as advance:
         return plan_into(asked, args.jobs, args.output, progress=advance, **how)
 
 
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
-    from isobatch.fleet.folder.work import BLOCK_ROWS, plan_blocks, stream
+    from isobatch.fleet.job_files import BLOCK_ROWS, plan_blocks, stream
     from isobatch.fleet.rows import Summary
 
     is_given = {"--engine": args.engine != "local", "--address": args.address is not None}

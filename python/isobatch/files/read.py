@@ -7,7 +7,7 @@ import csv
 import io
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -36,7 +36,6 @@ def blocks(
     fs: FileSystem,
     path: str,
     rows: int,
-    row_groups: Sequence[int] | None = None,
     encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
     """Reads the table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
@@ -48,7 +47,7 @@ def blocks(
     how = format_of(path)
     with naming_file(path):
         if how == "parquet":
-            yield from _parquet_blocks(fs, path, rows, row_groups, encoded)
+            yield from _parquet_blocks(fs, path, rows, encoded)
             return
         if how == "csv":
             header = _csv_header(fs, path)
@@ -77,9 +76,7 @@ _SMALL_DICTIONARY = 1 << 14
 """Bytes in a file; the texts of a larger one are as well numbered anew."""
 
 
-def _parquet_blocks(
-    fs: FileSystem, path: str, rows: int, row_groups: Sequence[int] | None, encoded: Collection[str]
-) -> Iterator[pa.Table]:
+def _parquet_blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[str]) -> Iterator[pa.Table]:
     import pyarrow.parquet as pq
 
     with fs.open_input_file(path) as source:
@@ -93,7 +90,7 @@ def _parquet_blocks(
             buffer_size=1 << 20,
             page_checksum_verification=True,
         )
-        batches = file.iter_batches(rows, row_groups=row_groups)
+        batches = file.iter_batches(rows)
         yield from _cut(_joined(batches, rows), file.schema_arrow, rows)
 
 

@@ -7,8 +7,8 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,15 +97,6 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-def sync_up(path: str | os.PathLike[str], top: str | os.PathLike[str]) -> None:
-    """Syncs a folder, and those above it up to `top`: a new folder is lost with its files, as long as the one above does not have
-    its name on the disk."""
-    for folder in (Path(path), *Path(path).parents):
-        sync(folder)
-        if folder == Path(top):
-            return
-
-
 def check_place(path: str | os.PathLike[str]) -> None:
     """Checks for a place to write to, before the work begins.
 
@@ -134,32 +125,31 @@ def unique() -> str:
 
 
 @contextmanager
-def whole(fs: FileSystem, files: dict[str, str], top: str | None = None) -> Iterator[None]:
-    """Moves files to where they belong when the block ends, and waits until a disk has them; deletes them where it fails. Folders
-    below `top`, where it is given, may be new too.
+def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
+    """Gives a hidden place beside a path, whose file is moved to the path when the block ends, and on a disk by then; deletes it where
+    the block fails.
+
+    Raises:
+        InputError: the path is a device, a pipe or a link.
     """
-    with removed_if_failed(fs, files):
-        yield
-        if fs.type_name != "local":
-            for partial, path in files.items():
+    with ExitStack() as lock:
+        if fs.type_name == "local":
+            refuse_special(path)
+            partial = lock.enter_context(partial_of(path))
+        else:
+            folder, _, name = path.rpartition("/")
+            partial = f"{folder}/.{name}.{unique()}"
+        try:
+            yield partial
+            if fs.type_name == "local":
+                settle(partial, path)
+                sync(path.rpartition("/")[0] or ".")
+            else:
                 fs.move(partial, path)
-            return
-        for partial, path in files.items():
-            settle(partial, path)
-        for folder in {path.rpartition("/")[0] or "." for path in files.values()}:
-            sync_up(folder, folder if top is None else top)
-
-
-@contextmanager
-def removed_if_failed(fs: FileSystem, files: Iterable[str]) -> Iterator[None]:
-    """Deletes the files, as far as they exist, where the block fails."""
-    try:
-        yield
-    except BaseException:
-        for partial in files:
+        except BaseException:
             with suppress(OSError):
                 fs.delete_file(partial)
-        raise
+            raise
 
 
 @contextmanager

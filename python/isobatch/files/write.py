@@ -1,7 +1,6 @@
 """Tables, written to files whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
 program can read; on disk, or in a store that pyarrow knows."""
 
-import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import PurePosixPath
@@ -12,7 +11,7 @@ from pyarrow.fs import FileSystem, FileType
 
 from isobatch.errors import InputError, unwritable
 from isobatch.files.find import location, unknown_format
-from isobatch.files.whole import partial_of, refuse_special, unique, whole
+from isobatch.files.whole import unfinished
 from isobatch.words import shown
 
 Write = Callable[["pa.Table"], None]
@@ -39,24 +38,20 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
         raise InputError("there is no such folder", file=folder)
     options = {"escape_formulas": True} if escape_formulas and suffix in (".csv", ".tsv") else {}
     try:
-        with ExitStack() as files:
-            if fs.type_name == "local":
-                refuse_special(path)
-                partial = files.enter_context(partial_of(path))
-            else:
-                partial = f"{folder}/.{PurePosixPath(path).name}.{unique()}"
-            files.enter_context(whole(fs, {partial: path}))
-            yield files.enter_context(WRITERS[suffix](fs, partial, metadata, **options))
+        with unfinished(fs, path) as partial, WRITERS[suffix](fs, partial, metadata, **options) as write:
+            yield write
     except (OSError, pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise unwritable(error, output) from None
 
 
 @contextmanager
 def parquet_writer(
-    fs: FileSystem, path: str, metadata: dict[str, str], digest: Any = None
+    fs: FileSystem,
+    path: str,
+    metadata: dict[str, str],
+    footer: Callable[[], dict[bytes, bytes]] | None = None,
 ) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's, and the digest, such as a hash, takes the
-    file's bytes."""
+    """Appends tables to a Parquet file, a row group each; the metadata join its schema's, and what `footer` gives at the end the file's."""
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -67,7 +62,7 @@ def parquet_writer(
             if writer is None:
                 sink = files.enter_context(fs.open_output_stream(path))
                 writer = pq.ParquetWriter(
-                    sink if digest is None else _DigestingStream(sink, digest),
+                    sink,
                     table.schema.with_metadata({**(table.schema.metadata or {}), **metadata}),
                     compression="zstd",
                     # A flipped bit in a plan is found when it is read.
@@ -78,6 +73,8 @@ def parquet_writer(
             writer.write_table(table.cast(writer.schema))
 
         yield write
+        if footer is not None and writer is not None:
+            writer.add_key_value_metadata(footer())
 
 
 _SAMPLE_ROWS = 1 << 12
@@ -102,25 +99,6 @@ def _repeating(table: pa.Table) -> list[str] | bool:
         ):
             found.append(name)
     return found
-
-
-class _DigestingStream(io.RawIOBase):
-    """A stream with a digest of its bytes."""
-
-    def __init__(self, sink: Any, digest: Any) -> None:
-        self.sink, self.digest = sink, digest
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self.sink.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        if not self.sink.closed:
-            self.sink.flush()
 
 
 _BLOCK_LINES = 1 << 13

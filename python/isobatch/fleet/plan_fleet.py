@@ -11,7 +11,7 @@ from isobatch.fleet.query import query
 from isobatch.forecast.profile import Profile
 
 if TYPE_CHECKING:
-    from isobatch.fleet.folder.folder import Manifest
+    from isobatch.fleet.plan_folder import FolderPlans
 
 
 def plan_fleet(
@@ -48,8 +48,7 @@ def plan_fleet(
     Returns:
         A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
         arrays, unknown −1 or NaN and `reasons` a bit set (`Reason.of` reads it). Rows come in the order of the pairs, or
-        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other. For an output, its
-        `Manifest`; a file that cannot be used is in `Manifest.failed` and stops no other.
+        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other.
 
     Raises:
         InputError: a table cannot be read, a column is missing or of an impossible type, an id is not unique, a setting is
@@ -78,7 +77,7 @@ def plan_files(
     select: str = "all",
     top: int | None = None,
     **settings: Any,
-) -> Manifest:
+) -> FolderPlans:
     """Plans jobs in files into a folder, in flat memory: each file of jobs becomes a Parquet file of plans,
     which appears whole or not at all (docs/fleet.md).
 
@@ -87,11 +86,11 @@ def plan_files(
         clusters: as in `plan_fleet`; None: each row of the jobs has its own cluster's columns.
         output: the folder, a path or URL.
         engine: "local", or "ray": the Ray cluster that is connected, else one on this machine.
-        resume: go on from what an earlier run with the same arguments has done; False plans all anew.
+        resume: leave a file of plans as it is where the same arguments made it of the same jobs; False plans all anew.
         columns, profile, select, top, settings: as in `plan_fleet`.
 
     Returns:
-        What is in the folder now. A file of jobs that cannot be used is in `Manifest.failed`, with the reason, and stops no other.
+        What is in the folder now. A file of jobs that cannot be used is in its `failed`, with the reason, and stops no other.
 
     Raises:
         InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
@@ -99,12 +98,12 @@ def plan_files(
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "jobs.csv").write_text("job,effective_batch,lr\\na,256,0.1\\nb,250,0.1\\n")
-    >>> manifest = plan_files(folder / "jobs.csv", [8], folder / "plans", columns=["job", "status"])
-    >>> manifest.state, manifest.rows, manifest.summary.infeasible
-    ('complete', 2, 1)
+    >>> plans = plan_files(folder / "jobs.csv", [8], folder / "plans", columns=["job", "status"])
+    >>> plans.rows, plans.summary.infeasible, plans.failed
+    (2, 1, {})
     """
     try:
-        from isobatch.fleet.folder.run import run
+        from isobatch.fleet.plan_folder import run
     except ModuleNotFoundError:
         raise needs_extra("tables in files", "fleet") from None
     asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)

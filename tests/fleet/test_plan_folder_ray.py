@@ -19,7 +19,7 @@ ray = pytest.importorskip("ray", reason="the Ray engine comes with the extra 'ra
 
 REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "1")))
 GPUS = [8, 96]
-PARTS = 48
+FILES = 48
 """So many that a run still goes on when it is disturbed after the first ones."""
 
 pytestmark = [
@@ -72,12 +72,10 @@ def data_of(folder):
 
 def test_the_same_files_to_the_byte(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 5, 300)
-    manifest = ib.plan_files(
-        jobs.folder, GPUS, tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32
-    )
+    done = ib.plan_files(jobs.folder, GPUS, tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32)
     local = ib.plan_files(jobs.folder, GPUS, tmp_path / "local", policy="grow", max_micro_batch=32)
     assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
-    assert manifest == local
+    assert (done.summary, done.skipped) == (local.summary, 0)
 
 
 def test_a_profile_travels(cluster, tmp_path):
@@ -94,10 +92,10 @@ def test_a_bad_file_is_reported_and_stops_no_other(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 4, 100)
     (jobs.folder / "01.parquet").write_bytes(b"PAR1 but no more")
     pq.write_table(jobs.tables[2].drop_columns(["lr"]), jobs.folder / "02.parquet")
-    manifest = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
-    assert sorted(manifest.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
-    assert manifest.rows == 400
-    assert names_in(tmp_path / "plans") == ["00.parquet", "03.parquet", "_manifest.json"]
+    done = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
+    assert sorted(done.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
+    assert done.rows == 400
+    assert names_in(tmp_path / "plans") == ["00.parquet", "03.parquet"]
 
 
 def test_a_full_disk_stops_the_run(cluster, tmp_path):
@@ -137,7 +135,7 @@ def test_ray_data_maps_tables(cluster, tmp_path):
 
 
 def workers():
-    """Processes that plan parts at this moment."""
+    """Processes that plan files at this moment."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -149,27 +147,27 @@ def workers():
 
 
 def while_running(jobs, folder, disturb):
-    """Plans the jobs by Ray in a thread; `disturb` is called when a few parts are done."""
+    """Plans the jobs by Ray in a thread; `disturb` is called when a few files are done."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as thread:
         run = thread.submit(ib.plan_files, jobs.folder, GPUS, folder, engine="ray")
-        while len(list((folder / "_parts").glob("*.json"))) < 2 and not run.done():
+        while len(list(folder.glob("*.parquet"))) < 2 and not run.done():
             time.sleep(0.002)
         assert not run.done(), "the run was over before it could be disturbed"
         disturb()
         return run.result()
 
 
-def check(jobs, folder, manifest):
-    assert manifest.state == "complete", manifest.failed
+def check(jobs, folder, done):
+    assert not done.failed
     assert plans_in(folder).equals(ib.plan_fleet(jobs.table, GPUS))
 
 
 @pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_workers_are_killed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
+    jobs = Jobs(tmp_path / "jobs", FILES, 10_000)
     killed = []
 
     def kill():
@@ -189,12 +187,10 @@ def test_workers_are_killed(cluster, tmp_path, _):
 @pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_a_node_is_removed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
+    jobs = Jobs(tmp_path / "jobs", FILES, 10_000)
     node = cluster.add_node(num_cpus=1)
-    manifest = while_running(
-        jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False)
-    )
-    check(jobs, tmp_path / "plans", manifest)
+    done = while_running(jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False))
+    check(jobs, tmp_path / "plans", done)
     # Ray finds out by missed heartbeats; until then it would place the next test's work there.
     until = time.monotonic() + 120
     while any(it["NodeID"] == node.node_id and it["Alive"] for it in ray.nodes()):
@@ -206,13 +202,13 @@ def test_a_node_is_removed(cluster, tmp_path, _):
 @pytest.mark.race("the run may be over before it is disturbed")
 @pytest.mark.parametrize("_", REPETITIONS)
 def test_the_driver_is_killed(cluster, tmp_path, _):
-    jobs = Jobs(tmp_path / "jobs", PARTS, 10_000)
+    jobs = Jobs(tmp_path / "jobs", FILES, 10_000)
     (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\n0,1,8\n1,12,8\n")
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans"), "--engine", "ray", "--address", cluster.address]
     run = subprocess.Popen(words, stderr=subprocess.PIPE)
     wanted = random.randrange(2, 8)
-    while run.poll() is None and len(list((tmp_path / "plans" / "_parts").glob("*.json"))) < wanted:
+    while run.poll() is None and len(list((tmp_path / "plans").glob("*.parquet"))) < wanted:
         time.sleep(0.002)
     run.kill()
     assert run.wait() == -signal.SIGKILL, run.stderr.read().decode()

@@ -6,7 +6,7 @@ import pytest
 
 from isobatch.cli import main
 
-PLUGIN = Path(__file__).parents[3] / "examples" / "slurm" / "job_submit.lua"
+PLUGIN = Path(__file__).parents[2] / "examples" / "slurm" / "job_submit.lua"
 JOBS = "job,effective_batch,lr,duration,gpus\nvision,256,0.1,1000st,8\nodd one,250,0.1,1000st,\n"
 COLUMNS = (
     "job,world_size,status,reasons,nearest_world_size,micro_batch,accumulation,lr,warmup_steps,total_steps"

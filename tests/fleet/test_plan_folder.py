@@ -1,6 +1,5 @@
 """Files in, a folder of files out: the same plans as in one call."""
 
-import itertools
 import json
 import sys
 import threading
@@ -11,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet.folder import parts, work
+from isobatch.fleet import job_files
 from jobs_in_files import names_in, plans_in
 
 CLUSTERS = pa.table(
@@ -25,45 +24,32 @@ def expected(table, **asked):
 
 def test_each_file_becomes_one(make_jobs, tmp_path):
     jobs = make_jobs()
-    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", policy="grow", max_micro_batch=64)
-    assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "02.parquet", "_manifest.json"]
+    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", policy="grow", max_micro_batch=64)
+    assert names_in(tmp_path / "plans") == ["00.parquet", "01.parquet", "02.parquet"]
     whole = expected(jobs.table, policy="grow", max_micro_batch=64)
     assert plans_in(tmp_path / "plans").equals(whole)
-    assert (manifest.state, manifest.rows, manifest.jobs) == ("complete", 3000, 1500)
-    assert manifest.summary.feasible == sum(s != "infeasible" for s in whole["status"].to_pylist())
+    assert (plans.rows, plans.skipped, plans.failed) == (3000, 0, {})
+    assert plans.summary.feasible == sum(s != "infeasible" for s in whole["status"].to_pylist())
     one = pq.read_schema(tmp_path / "plans" / "01.parquet").metadata
     assert json.loads(one[b"isobatch.settings"])["max_micro_batch"] == 64
     assert one[b"isobatch.version"].decode() == ib.__version__
 
 
-def test_the_manifest_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
+def test_the_summary_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=200)
-    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
+    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     reasons = [reason for row in expected(jobs.table)["reasons"].to_pylist() for reason in row]
-    assert manifest.summary.reasons == {name: reasons.count(name) for name in set(reasons)}
+    assert plans.summary.reasons == {name: reasons.count(name) for name in set(reasons)}
     optimizers = jobs.tables[0]["optimizer"].to_pylist()
     row = optimizers.index("sdg")
     assert (
-        f"job j{row} ({jobs.folder}/00.parquet, row {row + 1})"
-        in manifest.summary.examples["invalid_optimizer"]
+        f"job j{row} ({jobs.folder}/00.parquet, row {row + 1})" in plans.summary.examples["invalid_optimizer"]
     )
-
-
-def test_a_large_file_is_planned_in_several_parts(make_jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "MAX_PART_ROWS", 400)
-    jobs = make_jobs(files=2, rows=500, row_group_size=100)
-    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
-    names = [f"{file:02}-{part:05}.parquet" for file in range(2) for part in range(3)]
-    assert names_in(tmp_path / "plans") == [*names, "_manifest.json"]
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
-    spans = [receipt.part.span for receipt in manifest.parts[:3]]
-    assert spans[0][0] == 0 and spans[2][1] == (jobs.folder / "00.parquet").stat().st_size
-    assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
 
 
 def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
-    monkeypatch.setattr(work, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(job_files, "BLOCK_ROWS", 64)
     jobs = make_jobs(files=2, rows=301, row_group_size=100)
     ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
@@ -72,7 +58,7 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
-    monkeypatch.setattr(work, "BLOCK_ROWS", 300)
+    monkeypatch.setattr(job_files, "BLOCK_ROWS", 300)
     table = make_jobs(files=1, rows=1000).tables[0]
     steps = pa.array([f"{number}st" for number in range(1, 1001)])
     table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
@@ -138,7 +124,7 @@ def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_
     (jobs.folder / "_old/c.parquet").write_text("x")
     (jobs.folder / ".git/d.parquet").write_text("x")
     ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
-    assert names_in(tmp_path / "plans") == ["00.parquet", "2026/01/b.parquet", "_manifest.json"]
+    assert names_in(tmp_path / "plans") == ["00.parquet", "2026/01/b.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -194,9 +180,9 @@ def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, 
     (jobs.folder / "00.parquet").unlink()
     (jobs.folder / "0.csv").write_text("")
     (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
-    manifest = ib.plan_files(jobs.folder, [8], tmp_path / "plans")
-    assert manifest.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
-    assert manifest.rows == 1
+    plans = ib.plan_files(jobs.folder, [8], tmp_path / "plans")
+    assert plans.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
+    assert plans.rows == 1
 
 
 def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
@@ -205,8 +191,8 @@ def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
     )
     jobs = make_jobs(files=2, rows=60)
     asked = {"profile": constants, "select": "fastest", "top": 1}
-    manifest = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
-    assert manifest.rows == manifest.jobs == 120
+    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
+    assert plans.rows == 120
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **asked))
 
 
@@ -268,14 +254,15 @@ def test_an_object_store(make_jobs):
         jobs = make_jobs(files=2, rows=100)
         fs.copy_files(str(jobs.folder), "bucket/jobs", fs.LocalFileSystem(), store)
         url = {"jobs": f"{root}/jobs{where}", "output": f"{root}/plans{where}"}
-        manifest = ib.plan_files(url["jobs"], CLUSTERS, url["output"])
-        assert (manifest.state, manifest.rows) == ("complete", 400)
+        plans = ib.plan_files(url["jobs"], CLUSTERS, url["output"])
+        assert (plans.rows, plans.skipped) == (400, 0)
         listed = store.get_file_info(fs.FileSelector("bucket/plans", recursive=True))
         files = sorted(info.base_name for info in listed if info.type == fs.FileType.File)
-        assert files == ["00.parquet", "01.parquet", "_manifest.json"]
-        made = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files[:2]]
+        assert files == ["00.parquet", "01.parquet"]
+        made = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files]
         assert pa.concat_tables(made).replace_schema_metadata().equals(expected(jobs.table))
-        assert ib.plan_files(url["jobs"], CLUSTERS, url["output"]) == manifest
+        again = ib.plan_files(url["jobs"], CLUSTERS, url["output"])
+        assert again.skipped == 2 and again.summary == plans.summary
         with pytest.raises(ib.InputError, match="there is no such file") as caught:
             ib.plan_files(f"{root}/nothing.parquet{where}", CLUSTERS, url["output"])
         assert "secret" not in str(caught.value)
@@ -308,8 +295,45 @@ def test_the_command_line(make_jobs, tmp_path, capsys, ran):
     assert "--address needs a folder as the output" in capsys.readouterr().err
 
 
+def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
+    def refused(_):
+        raise AssertionError("a thread for a file of one block")
+
+    monkeypatch.setattr(job_files, "ahead", refused)
+    jobs = make_jobs(files=1, rows=20)
+    (tmp_path / "one.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
+    assert ib.plan_files(tmp_path / "one.csv", [8, 96], tmp_path / "of text").rows == 2
+    assert ib.plan_files(jobs.folder, [8, 96], tmp_path / "of one").rows == 40
+    monkeypatch.setattr(job_files, "BLOCK_ROWS", 30)
+    with pytest.raises(AssertionError, match="a thread"):
+        ib.plan_files(jobs.folder, [8, 96], tmp_path / "of two")
+
+
+def test_columns_are_written_as_they_repeat(tmp_path):
+    """Texts that are few as numbers, values that differ as they are; a reader sees neither."""
+    rows = 40_000
+    jobs = pa.table(
+        {
+            "job": range(rows),
+            "effective_batch": [256, 1000] * (rows // 2),
+            "lr": [0.1 + n / rows for n in range(rows)],
+            "team": pa.array(["a", "b"] * (rows // 2)).dictionary_encode(),
+        }
+    )
+    pq.write_table(jobs, tmp_path / "jobs.parquet")
+    ib.plan_files(tmp_path / "jobs.parquet", [8], tmp_path / "plans")
+    file = pq.ParquetFile(tmp_path / "plans" / "jobs.parquet")
+    assert file.read().replace_schema_metadata().equals(ib.plan_fleet(tmp_path / "jobs.parquet", [8]))
+    assert file.schema_arrow.field("status").type == pa.string()
+    group = file.metadata.row_group(0)
+    columns = map(group.column, range(group.num_columns))
+    has = {column.path_in_schema: column.has_dictionary_page for column in columns}
+    assert has["status"] and has["effective_batch"] and has["reasons.list.element"] and has["team"]
+    assert not has["job"] and not has["lr"]
+
+
 def test_reading_planning_and_writing_overlap():
-    from isobatch.fleet.folder.work import ahead
+    from isobatch.fleet.job_files import ahead
 
     names = []
     made = threading.Event()
@@ -331,7 +355,7 @@ def test_reading_planning_and_writing_overlap():
 
 
 def test_an_error_ahead_arrives_where_it_would_have():
-    from isobatch.fleet.folder.work import ahead
+    from isobatch.fleet.job_files import ahead
 
     def items():
         yield 1

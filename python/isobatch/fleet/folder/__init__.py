@@ -1,1 +1,0 @@
-"""Fleets beyond memory: files in, a folder of files out, resumable."""
