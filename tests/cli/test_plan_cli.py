@@ -183,16 +183,11 @@ def test_no_command_is_wrong_use(capsys, ran):
         assert done.value.code == 0 and capsys.readouterr().out == asked
 
 
-@pytest.mark.parametrize(
-    ("old", "now"),
-    [
-        ("export", "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER"),
-        ("rules", "isobatch explain --rules"),
-        ("laws", "isobatch estimate --laws"),
-    ],
-)  # fmt: skip
-def test_a_command_that_moved_says_where(ran, old, now):
-    assert ran([old, "x"], 2).err == f"isobatch {old} is now {now}\n"
+@pytest.mark.parametrize("command", ["sweep", "elastic", "node", "rules"])
+def test_a_command_that_is_not_there_is_answered_with_those_that_are(ran, command):
+    error = ran([command, "x"], 2).err
+    assert error.startswith(f"isobatch: unknown command {command!r}: there are plan, counts,")
+    assert "did you mean 'counts'?" in ran(["count"], 2).err
 
 
 def test_a_command_imports_no_other():

@@ -5,7 +5,6 @@ import pytest
 import yaml
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.tools.platforms import write
 
 NODE = ib.Cluster(gpus_per_node=8)
@@ -73,11 +72,10 @@ def test_no_count_for_a_platform_is_said():
         write(ib.counts(RECIPE, [8]), "mesos")
 
 
-def test_the_command(tmp_path, capsys, ran):
+def test_the_command(tmp_path, ran):
     RECIPE.save(tmp_path / "job.json")
     job = [str(tmp_path / "job.json"), "--gpus", "8,24"]
     assert "8 × 6 + 16 × 5" in ran(["counts", *job, "--split", "ragged"]).out
     shown = ran(["counts", *job])
     assert "groups" not in shown.out and "no plan on 24 GPUs" in shown.err
     assert ran(["counts", *job, "--to", "slurm"]).out == "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
-    assert main(["sweep", *job]) == 2 and "isobatch counts" in capsys.readouterr().err

@@ -327,11 +327,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed(grown, clock):
 def test_bad_input_is_named(grown, capsys, tmp_path):
     with pytest.raises(ib.InputError, match="unknown argument 'seed'"):
         ib.probe(grown, tiny.bowl, seed=3)
-    with pytest.raises(ib.InputError, match="a probe is one process; isobatch.validate measures real ranks"):
-        ib.probe(grown, tiny.bowl, nproc_per_node=2)
     grown.save(tmp_path / "plan.json")
-    assert main(["probe", str(tmp_path / "plan.json"), "--nproc-per-node", "2"]) == 2
-    assert "a probe is one process; isobatch validate --nproc-per-node N" in capsys.readouterr().err
     assert main(["probe", str(tmp_path / "plan.json"), "--budget", "soon"]) == 2
     assert '--budget must be a time above 0 such as "90s", "10m" or "2h"' in capsys.readouterr().err
 

@@ -44,14 +44,6 @@ GROUPS = {
 """The commands, by what a person wants."""
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
-_MOVED = {
-    "export": "isobatch plan PLAN.json --to TOOL; of a table, isobatch report TABLE --to TOOL -o FOLDER",
-    "sweep": "isobatch counts",
-    "rules": "isobatch explain --rules",
-    "laws": "isobatch estimate --laws",
-}
-"""Commands of earlier versions, and where to find what they did."""
-
 _EXTRAS = {
     **dict.fromkeys(("pyarrow", "rich", "yaml", "shtab"), "fleet"),
     **dict.fromkeys(("torch", "scipy"), "validate"),
@@ -125,9 +117,6 @@ def _top(words: list[str]) -> int:
         print(coloured(_help(), sys.stderr), file=sys.stderr)
         return 2
     if not words[0].startswith("-") and words[0] != "version":
-        if words[0] in _MOVED:
-            say(f"isobatch {words[0]} is now {_MOVED[words[0]]}")
-            return 2
         raise unknown("command", words[0], COMMANDS)
     top = Parser("isobatch")
     top.add_argument("-V", "--version", action="store_true")

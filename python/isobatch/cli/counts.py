@@ -32,7 +32,7 @@ EXAMPLES = (
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
-EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch --micro-batches --currency --to --json --output"
+EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch --micro-batches --to --json --output"
 
 
 OPTIONS = {

@@ -156,8 +156,6 @@ class Parser(argparse.ArgumentParser):
             return InputError(f"unexpected argument {word!r}: see {self.prog} --help")
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
-        if (went := _ELSEWHERE.get(f"{self.prog} {plain}")) is not None:
-            return InputError(f"unknown option {name!r}: {went}")
         options = [option for action in self._actions for option in action.option_strings]
         field = plain if plain in _recipe_fields() else OURS.get(plain)
         if "--set" in options and field in _recipe_fields():
@@ -176,10 +174,6 @@ class Parser(argparse.ArgumentParser):
 
 _GPUS = {"-g": "--gpus", "-n": "--nodes"}
 """Short forms that others have."""
-_ELSEWHERE = {
-    "isobatch probe nproc_per_node": "a probe is one process; isobatch validate --nproc-per-node N measures real ranks",
-}
-"""By command and option: which command has it."""
 
 
 def _recipe_fields() -> list[str]:

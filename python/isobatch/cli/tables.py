@@ -1,21 +1,18 @@
-"""Tables on a terminal, and the rows of a fleet on stdout: words are never cut, identifiers stay whole, and nothing is wider than the screen."""
+"""Tables on stdout: by rich on a terminal, plain columns elsewhere; and the rows of a fleet."""
 
 import re
-import shutil
 import sys
-import textwrap
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from isobatch.cli.terminal import fitted, has_colours, paint, say
+from isobatch.cli.terminal import has_colours, paint, say
 from isobatch.errors import unwritable
 from isobatch.words import counted, printable, real
 
 _GAP = 2
 _COLOURED = ("status", "verdict", "deadline")
-_NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?")
+_NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?|")
 
 
 def show_table(
@@ -23,109 +20,51 @@ def show_table(
 ) -> list[str]:
     """Prints a table to stdout. Cells are shown as they are: what looks like markup or controls the terminal is text too.
 
-    On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare` are left out, the
-    first of them first; where that is not enough, each row is a block of lines of its own.
+    On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare` are left out, the first of
+    them first; where that is not enough, words are broken.
 
     Returns:
         The names of the columns that are shown.
     """
-    names = [printable(name) for name in headers]
-    cells = [[printable(cell) for cell in row] for row in rows]
-    colours, on_terminal = has_colours(sys.stdout), sys.stdout.isatty()
-    room = shutil.get_terminal_size().columns if on_terminal else 0
-    kept = list(range(len(names)))
-    widths = _widths(names, cells, kept, room)
-    for name in spare:
-        if widths is not None:
+    cells = {name: [printable(row[at]) for row in rows] for at, name in enumerate(map(printable, headers))}
+    if sys.stdout.isatty():
+        with suppress(ModuleNotFoundError):  # rich comes with an extra
+            return _show_by_rich(cells, spare)
+    widths = [max(map(len, (name, *texts))) for name, texts in cells.items()]
+    for row in zip(*((name, *texts) for name, texts in cells.items()), strict=True):
+        print((" " * _GAP).join(map(str.ljust, row, widths)).rstrip())
+    return [*cells]
+
+
+def _show_by_rich(cells: dict[str, list[str]], spare: Sequence[str]) -> list[str]:
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = has_colours(sys.stdout)
+    console = Console(highlight=False, no_color=not colours)
+    unlimited = console.options.update(width=1 << 16)
+    for left_out in range(len(spare) + 1):
+        shown = {name: texts for name, texts in cells.items() if name not in spare[:left_out]}
+        table = Table(
+            box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold" if colours else ""
+        )
+        for name, texts in shown.items():
+            is_number = any(texts) and all(map(_NUMBER.fullmatch, texts))
+            table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+        for row in zip(*shown.values(), strict=True):
+            table.add_row(*(_styled(name, text, colours) for name, text in zip(shown, row, strict=True)))
+        if Measurement.get(console, unlimited, table).minimum <= console.width:
             break
-        if name in headers:
-            kept.remove(list(headers).index(name))
-            widths = _widths(names, cells, kept, room)
-    if widths is None:
-        _blocks(names, cells, colours, room)
-        return list(headers)
-    # In a pipe nothing is set right: what reads it knows the columns' places.
-    numeric = {at for at in kept if on_terminal and _is_numeric([row[at] for row in cells])}
-    for number, row in enumerate((names, *cells)):
-        for line in _lines(row, kept, widths, numeric):
-            styled = [_styled(text, names[at], row[at], number == 0, colours) for at, text in line]
-            print((" " * _GAP).join(styled).rstrip())
-    return [headers[at] for at in kept]
+    console.print(table)
+    return [*shown]
 
 
-def _is_numeric(texts: Sequence[str]) -> bool:
-    return any(texts) and all(_NUMBER.fullmatch(text) or not text for text in texts)
+def _styled(name: str, text: str, colours: bool) -> Any:
+    from rich.text import Text
 
-
-def _width(text: str) -> int:
-    """Counts the columns of a terminal under a text: East Asian wide characters take two, marks on others none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
-
-
-def _widths(
-    names: Sequence[str], cells: Sequence[Sequence[str]], kept: Sequence[int], room: int
-) -> dict[int, int] | None:
-    """Fits each kept column's width into the room (0: any); None where they cannot without cutting a word."""
-    columns = {at: [names[at], *(row[at] for row in cells)] for at in kept}
-    widths = {at: max(map(_width, texts)) for at, texts in columns.items()}
-    over = sum(widths.values()) + _GAP * (len(kept) - 1) - room
-    if not room or over <= 0:
-        return widths
-    least = {
-        at: max(_width(word) for text in texts for word in text.split() or [""])
-        for at, texts in columns.items()
-    }
-    while over > 0:
-        loose = [at for at in kept if widths[at] > least[at]]
-        if not loose:
-            return None
-        # The widest gives way.
-        widths[max(loose, key=widths.__getitem__)] -= 1
-        over -= 1
-    return widths
-
-
-def _lines(
-    row: Sequence[str], kept: Sequence[int], widths: dict[int, int], numeric: set[int]
-) -> list[list[tuple[int, str]]]:
-    """A row's lines: each a text for each column, filled up to its width."""
-    wrapped = {
-        at: [row[at]]
-        if _width(row[at]) <= widths[at]
-        else textwrap.wrap(row[at], widths[at], break_long_words=False, break_on_hyphens=False)
-        for at in kept
-    }
-    lines = []
-    for number in range(max(map(len, wrapped.values()), default=1)):
-        line = []
-        for at in kept:
-            text = wrapped[at][number] if number < len(wrapped[at]) else ""
-            space = " " * (widths[at] - _width(text))
-            line.append((at, space + text if at in numeric else text + space))
-        lines.append(line)
-    return lines
-
-
-def _styled(text: str, name: str, value: str, heading: bool, colours: bool) -> str:
-    style = "heading" if heading else value if name in _COLOURED else ""
-    if not colours or not style:
-        return text
-    bare = text.strip()
-    return text.replace(bare, paint(bare, style)) if bare else text
-
-
-def _blocks(names: Sequence[str], cells: Sequence[Sequence[str]], colours: bool, room: int) -> None:
-    """Each row as lines of a name and its value."""
-    width = max(map(_width, names), default=0)
-    for number, row in enumerate(cells):
-        if number:
-            print()
-        for name, value in zip(names, row, strict=True):
-            head = name + " " * (width - _width(name) + _GAP)
-            shown = paint(value, value) if colours and name in _COLOURED else value
-            print((head + ("\n" + " " * len(head)).join(fitted(shown, room - len(head)))).rstrip())
+    return Text.from_ansi(paint(text, text)) if colours and name in _COLOURED else Text(text)
 
 
 # ---- rows of a fleet ----

@@ -174,9 +174,6 @@ def probe(
     clock = Budget(seconds_of(budget))
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
-    if "nproc_per_node" in options:
-        why = "nproc_per_node is gone: a probe is one process; isobatch.validate measures real ranks"
-        raise InputError(why, field="nproc_per_node")
     known = sorted(set(ProbeOptions.__struct_fields__) - {"measure", "workload", "budget_seconds"})
     if strange := next((one for one in options if one not in known), None):
         raise unknown("argument", strange, known, field=strange)
