@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import isobatch as ib
 from isobatch.schedules import megatron
 from reference.parity import assert_same
 
@@ -26,8 +25,3 @@ def test_every_style_of_megatron_is_recorded():
         "inverse-square-root",
         "WSD",
     }
-
-
-def test_composers_schedules_are_refused_with_what_to_use():
-    with pytest.raises(AttributeError, match="composer is gone: .* isobatch plan --from FILE"):
-        ib.schedules.composer  # noqa: B018

@@ -49,11 +49,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _PEERS:
         return import_module(f"isobatch.schedules.peers.{name}")
-    if name == "composer":
-        raise AttributeError(
-            "isobatch.schedules.composer is gone: write the schedule in time strings of your own units (docs/schedules.md), or read "
-            "Composer's YAML with isobatch plan --from FILE"
-        )
     if name not in _HOMES:
         raise AttributeError(f"module 'isobatch.schedules' has no attribute {name!r}")
     return getattr(import_module(f"isobatch.schedules.{_HOMES[name]}"), name)

@@ -11,15 +11,16 @@ from typing import Any
 from isobatch.errors import InputError, missing, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, no_tool_error, reader
+from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
+from isobatch.tools.installed import plain
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
+from isobatch.tools.parse import MAX_FILE_BYTES, Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
-_IN_PYTHON = ("mmengine", "torchtitan", "detectron2")
+_IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
@@ -59,13 +60,13 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             "the configuration",
             file=file,
         )
-    bases = Bases(place)
+    aside = Aside()
     suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
-    settings = parse(text, file=str(place), suffix=suffix, bases=bases, name=name)
+    settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
-        _refuse_script(reader(tool), bases.tool, file)
-    found = _found({**settings, **bases.unread}, tool, file, suffix, bases.tool)
-    found.notes += bases.notes
+        _refuse_script(reader(tool), aside.tool, file)
+    found = _found(settings, tool, file, suffix, aside.tool)
+    found.notes += aside.notes
     return found
 
 
@@ -103,7 +104,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
             file=file,
             field="tool",
         )
-    if tool.name not in _IN_PYTHON:
+    if tool.name in TOOLS and tool.name not in _IN_PYTHON:
         raise InputError(
             f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
             "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
@@ -113,7 +114,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
     """Args: of: the tool whose class a script makes."""
-    name = (tool or of or detect(settings, file)).lower().replace("-", "_")
+    name = plain(tool or of or detect(settings, file))
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     is_flat = not any(isinstance(value, Mapping) for value in settings.values())

@@ -69,6 +69,22 @@ class Writer:
     leaves_out: str
 
 
+class Keys(NamedTuple):
+    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for them.
+
+    Attributes:
+        own: of this tool alone.
+        common: in many people's own scripts too: alone they are no evidence.
+        module: of `isobatch.tools` that has the record, where it is not called as the tool.
+        extends: a tool that has all keys of this one but its own.
+    """
+
+    own: str = ""
+    common: str = ""
+    module: str = ""
+    extends: str = ""
+
+
 @dataclass(frozen=True)
 class Tool:
     """A tool, with its name on the command line and its title for people.
@@ -77,6 +93,7 @@ class Tool:
         reader: None where its files are only written.
         writer: None where they are only read.
         written_as: of a tool that is only read, the one that has its settings.
+        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in detect.TOOLS.
     """
 
     name: str
@@ -84,6 +101,7 @@ class Tool:
     reader: Reader | None = None
     writer: Writer | None = None
     written_as: str = ""
+    keys: Keys = field(default_factory=Keys)
 
 
 class Weight(StrEnum):
