@@ -23,6 +23,7 @@ _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
+_START = "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: isobatch doctor -- COMMAND"
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -157,7 +158,11 @@ def recipe_fields(
         )
     if faults:  # with what is missing beside them, so that nobody is asked twice
         texts = ((name, f"{why}; --set {name}={example}") for name, example, why in needed)
-        raise together([*faults, *(missing(name, text, file=file) for name, text in texts)])
+        fault = together([*faults, *(missing(name, text, file=file) for name, text in texts)])
+        if any(page.file.partition(".py:")[0].removesuffix(".py") != page.file for page in pages):
+            text, causes = f"{fault.message}\n{_START}", fault.causes or (fault,)
+            fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
+        raise fault
     if needed:
         raise _missing_error(needed, pages)
     try:
