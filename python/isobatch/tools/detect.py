@@ -9,6 +9,7 @@ from isobatch.tools.installed import Installed, installed, plain
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Keys, Tool
 from isobatch.tools.unread import as_recipe
+from isobatch.words import few
 
 TOOLS = {
     "transformers": Keys(
@@ -205,6 +206,29 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     if is_recipe(settings):
         raise InputError(
             f"is a recipe of isobatch, not another tool's file: isobatch plan {file} --gpus N (in Python: Recipe.load)",
+            file=file,
+        )
+
+
+def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
+    """Refuses a plan or another tool's configuration in the place of a recipe.
+
+    Raises:
+        InputError: it is one, or lies in tables.
+    """
+    if is_plan(fields):
+        todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
+        raise InputError(f"is a plan, not a recipe: {todo}", file=file)
+    title = looks_like(fields)
+    if title is not None:
+        todo = "read it with --from (in Python: Recipe.read)"
+        raise InputError(f"is no recipe, but a configuration of {title}: {todo}", file=file)
+    tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
+    if tables:
+        lines = "".join(f"\n  {line}" for line in as_recipe(fields))
+        raise InputError(
+            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
+            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
             file=file,
         )
 

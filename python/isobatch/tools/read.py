@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isobatch.errors import InputError, missing, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
+from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
 from isobatch.tools.installed import plain
 from isobatch.tools.page import Reading, SettingsPage, value_at
@@ -18,6 +19,7 @@ from isobatch.tools.parse import MAX_FILE_BYTES, Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
+_Kind = TypeVar("_Kind", bound=Recipe)
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
 _IN_PYTHON = ("torchtitan",)
@@ -169,6 +171,31 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def read_recipe(
+    kind: type[_Kind], path: Any, given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
+) -> tuple[_Kind, list[Reading]]:
+    """Reads a recipe from one or several files of the same run, and from values given beside them.
+
+    Args:
+        kind: the class of the recipe.
+        path: a file, or a list of them.
+        given, tool, ends: as for `recipe_fields`.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
+    paths = list(path) if isinstance(path, list | tuple) else [path]
+    if not paths:
+        raise must_be("a path, or several", path, field="path")
+    fields, pages = recipe_fields(paths, given, tool=tool, ends=ends)
+    try:
+        return with_notes(
+            kind(**fields), (f"{page.file}: {note}" for page in pages for note in page.notes)
+        ), pages
+    except InputError as error:
+        raise (error if error.field in given else error.at(file=pages[0].file)) from None
 
 
 def _merged(

@@ -11,7 +11,7 @@ from isobatch.words import count
 
 if TYPE_CHECKING:
     from isobatch.tools.page import Reading, SettingsPage
-    from isobatch.tools.sheet import Job, SettingsSheet
+    from isobatch.tools.sheet import Job, Planned, SettingsSheet
 
 
 STAYS = "stays"
@@ -60,7 +60,7 @@ class Writer:
     versions: str
     file: str
     forms: tuple[str, ...]
-    write: Callable[[Any, Job], SettingsSheet]
+    write: Callable[[Planned, Job], SettingsSheet]
     render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
     _: KW_ONLY
     runs_ragged: bool
