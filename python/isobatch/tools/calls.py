@@ -157,7 +157,9 @@ class Script:
         if type(first) is tuple and any(isinstance(it, tuple | list | dict) for it in first):
             return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
         if type(first) in (dict, list) and all(first is not made.settings for made in self.made.values()):
-            changed = next((it for it in self.loads.get(node.id, ()) if not self._only_reads(it, first)), None)
+            changed = next(
+                (it for it in self.loads.get(node.id, ()) if not self._only_reads(it, first)), None
+            )
             return first if changed is None else Unknown(why=f"may be changed in line {changed.lineno}")
         return first
 

@@ -28,6 +28,7 @@ _FLAGS = {"true": True, "false": False}
 _NUMBERS: dict[str, Callable[[str], Any]] = {
     "clip_norm": float,
     "seq_len": int,
+    "batch_multiple": int,
     "nodes": int,
     "gpus_per_node": int,
     **{
@@ -66,7 +67,9 @@ class Row(Fields):
 
     @cached_property
     def settings(self) -> Any:
-        """Of the plan, as far as the table has them."""
+        """Of the plan, where the table has the one that a writer needs."""
+        if self.values.get("batch_multiple") is None:
+            raise missing("batch_multiple", "the plans' table does not have it; name the jobs' with --jobs")
         return Fields(self.values)
 
     @cached_property
