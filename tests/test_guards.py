@@ -51,6 +51,13 @@ def test_reasons_are_those_of_the_core():
     assert {reason.severity for reason in ib.Reason} == {"caution", "infeasible"}
 
 
+def test_the_names_of_the_package_are_those_of_its_stub():
+    stub = (ROOT / "python/isobatch/__init__.pyi").read_text(encoding="utf-8")
+    lines = re.findall(r"^from (isobatch\S*) import (\w+) as (\w+)$", stub, re.MULTILINE)
+    assert all(name == own for _, name, own in lines)
+    agree("python/isobatch/__init__.py", ib._HOMES.items(), [(name, home) for home, name, _ in lines])
+
+
 def test_records_have_the_fields_of_the_core():
     recipe = ib.Recipe.__struct_fields__
     agree("python/isobatch/recipes/recipe.py", recipe, fields_of("recipe"), ordered=False)

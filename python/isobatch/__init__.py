@@ -2,19 +2,35 @@
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-
-def _homes() -> dict[str, str]:
-    """Reads every public name and its module from the stub beside this file, which type checkers read too."""
-    stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    lines = (line.split() for line in stub.splitlines() if line.startswith("from isobatch"))
-    return {words[3]: words[1] for words in lines}
-
-
-# A name is imported from its module when it is first used: `isobatch --help` need not load NumPy.
-_HOMES = _homes()
+# A name is imported from its module when it is first used: `isobatch --help` need not load NumPy. Type checkers read `__init__.pyi`.
+_NAMES = {
+    "isobatch": "integrations schedules validate",
+    "isobatch._core": "__version__",
+    "isobatch.allocation.allocate": "Allocation allocate",
+    "isobatch.errors": "InputError",
+    "isobatch.fleet.counts": "Counts counts",
+    "isobatch.fleet.explain": "explain",
+    "isobatch.fleet.plan_fleet": "plan_files plan_fleet plan_table",
+    "isobatch.forecast.calibrate": "calibrate",
+    "isobatch.forecast.critical": "fit_critical_batch fit_power",
+    "isobatch.forecast.estimate": "estimate",
+    "isobatch.forecast.laws": "laws",
+    "isobatch.forecast.profile": "Constant Profile",
+    "isobatch.planning.elastic": "Elastic elastic",
+    "isobatch.planning.plan": "FeasiblePlan Plan plan",
+    "isobatch.planning.replan": "replan",
+    "isobatch.planning.settings": "Settings rules",
+    "isobatch.probing.probe": "probe",
+    "isobatch.reason": "Reason",
+    "isobatch.recipes.cluster": "Cluster",
+    "isobatch.recipes.recipe": "Recipe",
+    "isobatch.report.pages": "plot",
+    "isobatch.schedules.matrix": "schedule_matrix",
+    "isobatch.validate.memory": "memory_of",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_HOMES]
 

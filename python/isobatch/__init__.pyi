@@ -1,4 +1,4 @@
-"""Every public name and its module: read by type checkers, and by `__init__.py` when a name is first used."""
+"""Every public name and its module, as `__init__.py` has them: read by type checkers."""
 
 from typing import Any
 

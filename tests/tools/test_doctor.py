@@ -16,14 +16,6 @@ from tools.test_rl import stops
 CLEAN = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}
 CLEAN |= {"lr_scheduler_type": "linear", "warmup_steps": 10, "gradient_accumulation_steps": 1}
 MULTIPLIED = "transformers 5 multiplies the gradient of BERT, T5, BART and other models whose loss ignores num_items_in_batch by {}"
-COMPOSER = """\
-global_train_batch_size: {batch}
-device_train_microbatch_size: {micro}
-max_duration: 10ba
-optimizer: {{name: decoupled_adamw, lr: 6.0e-4}}
-scheduler: {{name: cosine_with_warmup, t_warmup: 1ba}}
-accumulate_train_batch_on_tokens: false
-"""
 MEGATRON = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4 --clip-grad 1 --adam-beta2 0.95"
 
 
@@ -99,23 +91,8 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
          "one step ahead", ""),
         ("a.yaml", "trainer: {devices: 8, max_steps: 10, accumulate_grad_batches: 2}\ndata: {batch_size: 2}",
          "last step of an epoch", "drop_last=True"),
-        ("a.yaml", "lr0: 0.01\nnbs: 64\nbatch: 20\noptimizer: SGD\nimgsz: 640", "a batch has 16 samples, not 20", "batch: 24"),
-        ("a.yaml", "lr0: 0.01\nnbs: 64\nbatch: 16\nimgsz: 640", "lr0 and momentum have no effect", "optimizer: SGD"),
-        ("a.yaml", "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, REFERENCE_WORLD_SIZE: 4}\nMODEL: {META_ARCHITECTURE: X}",
-         "32 samples at learning rate 0.04", "REFERENCE_WORLD_SIZE: 0"),
-        ("a.py",
-         "optim_wrapper = dict(optimizer=dict(type='SGD', lr=0.02))\ntrain_dataloader = dict(batch_size=2)\nauto_scale_lr = dict(base_batch_size=32)",
-         "the learning rate is 0.02, and 0.01 with --auto-scale-lr", "lr = 0.01"),
         ("a.yaml", "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nmax_grad_norm: 1.0",
          "the warmup is 3% of the steps", "warmup_steps: 0"),
-        ("a.yaml", "lr0: 0.01\nnbs: 64\nbatch: 16\noptimizer: SGD\nimgsz: 640", "the first 3 epochs have smaller steps",
-         "batch: 64"),
-        ("a.yaml", COMPOSER.format(batch=252, micro=4), "252 samples are no multiple of 8 GPUs", "global_train_batch_size: 248"),
-        ("a.yaml", COMPOSER.format(batch=16, micro=4), "a micro-batch has 2 samples, not 4", "device_train_microbatch_size: 2"),
-        ("a.yaml", COMPOSER.format(batch=80, micro=4), "the last micro-batch of a step has 2 samples",
-         "device_train_microbatch_size: 2"),
-        ("a.yaml", COMPOSER.format(batch=64, micro="auto"), "found during the run", "--set micro_batch=N"),
-        ("a.yaml", COMPOSER.format(batch=64, micro=8), "a mean of means", "accumulate_train_batch_on_tokens: true"),
         ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160", "since core 0.18 the batch does not ramp",
          "--step-batch-size-schedule"),
         ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160", "before core 0.18 the run stops", "--train-samples"),
@@ -271,9 +248,6 @@ HEALTHY = {
     "axolotl.yaml": "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nsample_packing: true\noptimizer: adamw_torch",
     "titan.toml": "[training]\nlocal_batch_size = 1\nsteps = 1000\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
     "pl.yaml": "trainer: {devices: 8, max_epochs: 9, accumulate_grad_batches: 2}\ndata: {batch_size: 2}\nmodel: {class_path: my.M}",
-    "yolo.yaml": "lr0: 0.01\nnbs: 64\nbatch: 16\nimgsz: 640\nepochs: 9",
-    "d2.yaml": "SOLVER: {IMS_PER_BATCH: 16, BASE_LR: 0.02, STEPS: (60000, 80000), MAX_ITER: 90000}\nMODEL: {META_ARCHITECTURE: X}",
-    "foundry.yaml": COMPOSER.format(batch=64, micro="auto"),
     "launch.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nnum_machines: 1",
 }  # fmt: skip
 
@@ -348,30 +322,6 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
 def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, settings, gpus, what):
     said = [] if what is None else [f"DeepSpeed stops: {what} replicas"]
     assert stops(found(tmp_path, settings, gpus, tool="deepspeed")) == said
-
-
-MMENGINE = """
-train_dataloader = dict(batch_size=2)
-optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-4), accumulative_counts=4)
-auto_scale_lr = dict(base_batch_size=16)
-train_cfg = dict(by_epoch=False, max_iters=8000)
-param_scheduler = [dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=400),
-                   dict(type='MultiStepLR', by_epoch=False, milestones=[6000, 7000])]
-"""
-
-
-def test_mmengines_iterations_and_base_batch_count_no_accumulation(tmp_path):
-    """Its runner multiplies the loader's batch by the processes alone, and steps its schedulers at every micro-batch."""
-    recipe = ib.Recipe.read(written(tmp_path, "m.py", MMENGINE))
-    assert (recipe.effective_batch, recipe.gpus, recipe.duration, recipe.warmup) == (64, 8, "2000st", "100st")
-    assert recipe.schedule == "multistep(1500st, 1750st, gamma=0.1)"
-    assert found(tmp_path, MMENGINE, 8, name="m.py").healthy
-    (finding,) = [it for it in found(tmp_path, MMENGINE, 16, name="m.py").findings if "auto-scale" in it.what]
-    assert finding.what == "the learning rate is 0.0001, and 0.0002 with --auto-scale-lr"
-    halves = (("8000", "8002", "duration"), ("7000", "7001", "schedule"), ("end=400", "end=402", "schedule"))
-    for old, new, field in halves:
-        with pytest.raises(ib.InputError, match=f"accumulative_counts.*give {field} a value"):
-            ib.Recipe.read(written(tmp_path, "n.py", MMENGINE.replace(old, new)))
 
 
 def test_a_lightning_script_is_no_cli(tmp_path):

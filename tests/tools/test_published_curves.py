@@ -36,62 +36,6 @@ def test_a_cosine_of_another_length_than_lightnings_run_is_refused():
     assert refused({**LIGHTNING, "trainer": early}, "lightning", "duration")
 
 
-def d2(**solver):
-    return {"SOLVER": {"IMS_PER_BATCH": 16, "BASE_LR": 1e-4, "MAX_ITER": 9000, "STEPS": [], **solver}}
-
-
-def test_detectron2s_optimizer_and_warmup_are_the_files():
-    assert fields(d2(OPTIMIZER="ADAMW"), "detectron2", optimizer="adamw", momentum=None) is True
-    assert fields(d2(), "detectron2", optimizer="sgd", momentum=0.9) is True
-    assert "warmup" not in read_file(d2(WARMUP_FACTOR=1.0), "detectron2").fields
-    notes = read_file(d2(WARMUP_FACTOR=0.25), "detectron2").notes
-    assert any("WARMUP_FACTOR 0.25 of" in note for note in notes)
-    whole = {"ENABLED": True, "CLIP_TYPE": "full_model", "CLIP_VALUE": 0.01}
-    assert fields(d2(CLIP_GRADIENTS=whole), "detectron2", clip_norm=0.01) is True
-    each = {**whole, "CLIP_TYPE": "norm"}
-    assert fields(d2(CLIP_GRADIENTS=each), "detectron2", clip_norm=None) is True
-    poly = d2(LR_SCHEDULER_NAME="WarmupPolyLR", WARMUP_ITERS=0)
-    assert fields(poly, "detectron2", schedule="polynomial(power=0.9)") is True
-
-
-def mm(*parts, epochs=300):
-    optimizer = {"optimizer": {"type": "SGD", "lr": 1.0}}
-    return {"optim_wrapper": optimizer, "train_cfg": {"max_epochs": epochs}, "param_scheduler": list(parts)}
-
-
-RISE = {"type": "LinearLR", "start_factor": 0.001, "begin": 0, "end": 10}
-COSINE = {"type": "CosineAnnealingLR", "T_max": 290, "begin": 10, "end": 300}
-
-
-@pytest.mark.parametrize(
-    ("settings", "schedule"),
-    [
-        (mm(RISE, COSINE), "cosine"),
-        (mm(RISE, COSINE, epochs=310), "cosine(until=300ep)"),
-        (mm(RISE, {**COSINE, "begin": 150, "T_max": 150, "convert_to_iter_based": True}), "wsd(decay=150ep, shape=cosine)"),
-        (mm({"type": "MultiStepLR", "begin": 10, "end": 300, "milestones": [20, 30]}), "multistep(30ep, 40ep, gamma=0.1)"),
-        (mm({"type": "MultiStepLR", "end": 100, "milestones": [20, 130]}), "multistep(20ep, gamma=0.1)"),
-        (mm(RISE, COSINE, {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay"}), "cosine"),
-        (mm(RISE), "constant"),
-    ],
-)  # fmt: skip
-def test_mmengines_schedulers_begin_and_end_where_they_say(settings, schedule):
-    assert fields(settings, "mmengine", schedule=schedule) is True
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        mm(RISE, COSINE, {"type": "ConstantLR", "factor": 0.1, "begin": 300, "end": 310}, epochs=310),
-        mm({"type": "ConstantLR", "factor": 0.1}),
-        mm(RISE, {**COSINE, "T_max": 100}),
-        mm({**RISE, "end_factor": 0.5}, COSINE),
-    ],
-)
-def test_what_mmengine_combines_and_no_schedule_says_is_refused(settings):
-    assert refused(settings, "mmengine", "schedule")
-
-
 AXOLOTL = {"base_model": "x", "micro_batch_size": 4, "learning_rate": 1e-4}
 AXOLOTL |= {"max_steps": 1001, "warmup_steps": 5}
 

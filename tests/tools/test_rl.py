@@ -147,41 +147,6 @@ def test_counts_hold_the_groups_of_a_file_together(tmp_path, ran):
     assert len(working) > 3 and all(row["effective_batch"] % 14 == 0 for row in working)
 
 
-# ---- OpenRLHF: the batch of all GPUs, and the GPUs of the actor alone ----
-
-RLHF_SFT = "train_sft --train_batch_size 128 --micro_train_batch_size 2 --learning_rate 5e-6 --max_epochs 2 --lora_rank 64"
-RLHF_DOTS = (
-    "train_ppo_ray --rollout.batch_size 128 --rollout.n_samples_per_prompt 8 --train.batch_size 1024 --train.micro_batch_size 4 "
-    "--critic.adam.lr 9e-6 --actor.adam.lr 5e-7 --actor.num_nodes 2 --critic.num_nodes 4 --vllm.tensor_parallel_size 2 --train.num_episodes 3"
-)
-RLHF_TOKENS = "train_ppo_ray --train_batch_size 128 --use_dynamic_batch --rollout_batch_size 1024 --actor_learning_rate 5e-7"
-
-
-@pytest.mark.parametrize(
-    ("flags", "fields"),
-    [
-        (RLHF_SFT, {"effective_batch": 128, "micro_batch": 2, "lr": 5e-6, "duration": "2ep", "adapter": "lora", "min_lr": 5e-7}),
-        (RLHF_DOTS, {"effective_batch": 1024, "micro_batch": 4, "lr": 5e-7, "duration": "3ep", "gpus": 16, "warmup": "3%"}),
-        (RLHF_TOKENS, {"effective_batch": 128, "micro_batch": None, "lr": 5e-7, "duration": "1ep", "gpus": 8}),
-    ],
-)  # fmt: skip
-def test_openrlhfs_batch_is_that_of_all_gpus(tmp_path, flags, fields):
-    """Its train_batch_size is not per GPU; an epoch of RL is a pass over the completions of all prompts."""
-    found = read_file(written(tmp_path, "train.sh", f"deepspeed --module openrlhf.cli.{flags}\n"))
-    assert found.tool == "openrlhf" and not found.faults
-    assert {name: found.fields.get(name) for name in fields} == pytest.approx(fields)
-    assert not any("not understood" in note for note in found.notes)
-
-
-def test_doctor_says_where_openrlhf_rounds_a_step_down(tmp_path):
-    text = f"deepspeed --module openrlhf.cli.{RLHF_DOTS}\n"
-    file = written(tmp_path, "train.sh", text)
-    assert examine(file, 16).healthy
-    assert examine(file, 24).findings[0].what == "a step has 960 samples, not 1,024"
-    file.write_text(text.replace("size 128", "size 100"))
-    assert "a rollout has 800 completions" in examine(file, 16).findings[0].what
-
-
 # ---- ms-swift: TRL's names, other defaults, and processes by variables ----
 
 SWIFT = """

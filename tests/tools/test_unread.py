@@ -95,7 +95,6 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
         ("transformers", {**FILE, "per_gpu_train_batch_size": 4}, "effective_batch"),
         ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9, "relora": True}, "schedule"),
         ("deepspeed", {"train_batch_size": 8, "elasticity": {"enabled": True}}, "effective_batch"),
-        ("ultralytics", {"lr0": 0.1, "optimizer": "SGD", "time": 3}, "duration"),
     ],
 )  # fmt: skip
 def test_what_matters_and_is_not_modelled_is_refused_until_its_field_is_given(tool, settings, field):

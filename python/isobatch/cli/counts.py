@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.source import FROM, read, recipe, target
+from isobatch.cli.source import FROM, Source, read, source, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be, unknown
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
-    tuned, tool = _source(args)  # before the settings: a file may say what the batch is a multiple of
-    asked = options.settings(args)
+    given, tool = _source(args)
+    tuned, asked = given.recipe, given.settings(options.settings(args))
     profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
@@ -117,15 +117,15 @@ def run(args: argparse.Namespace) -> int:
     return 0 if feasible or found.best_batch else 1
 
 
-def _source(args: argparse.Namespace) -> tuple[Any, str | None]:
+def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
     """Reads the recipe, and tells the tool whose lines a page has: that of --to, else that of --from where it is written, too."""
     if not args.output or args.to:
-        return recipe(args), target(args) if args.output else None
+        return source(args), target(args) if args.output else None
     if not args.source:
-        return recipe(args), None
-    tuned, pages = read(args)
-    tool = detect.tool_of(pages[0].tool)
-    return tuned, tool.name if tool.writer is not None else tool.written_as or None
+        return source(args), None
+    given = read(args)
+    tool = detect.tool_of(given.pages[0].tool)
+    return given, tool.name if tool.writer is not None else tool.written_as or None
 
 
 def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:

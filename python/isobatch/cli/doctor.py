@@ -3,9 +3,8 @@
 import argparse
 
 from isobatch.cli.options import gpu_count
-from isobatch.cli.source import TOOL, fields
+from isobatch.cli.source import TOOL, fields, naming_set
 from isobatch.cli.terminal import show_lines
-from isobatch.errors import InputError
 
 DESCRIPTION = (
     "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does"
@@ -29,11 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.doctor import examine
 
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
-    try:
+    with naming_set(given):
         diagnosis = examine(args.file, args.gpus, tool=args.tool, **given)
-    except InputError as error:
-        if error.field in given:
-            raise error.at(field=f"--set {error.field.removeprefix('tuned_')}") from None
-        raise
     show_lines(diagnosis.text)
     return 0 if diagnosis.healthy else 1

@@ -96,11 +96,16 @@ class Parser(argparse.ArgumentParser):
     def _below(self, hidden: int) -> str:
         lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []
         lines += ["examples:", *(f"  {_continued(line)}" for line in self.examples)]
-        if any(it.dest == "set" for it in self._actions):
-            names = ", ".join(_recipe_fields())
-            wrapped = textwrap.wrap(names, 76, break_on_hyphens=False, break_long_words=False)
-            lines += ["", "fields of a recipe, for its file and --set (docs/planning.md says more):"]
-            lines += [f"  {line}" for line in wrapped]
+        options = {option for action in self._actions for option in action.option_strings}
+        if "--set" in options:
+            title = "fields of a recipe, for its file and --set (docs/planning.md says more):"
+            lines += ["", title, *_wrapped(_recipe_fields())]
+        if not hidden and "--tool" in options:
+            from isobatch.tools.detect import readers, writers
+
+            lines += ["", "tools whose files are read (docs/tools.md says more):", *_wrapped(readers())]
+            if "--script" in options:  # --to writes a plan there, and not a table of many counts
+                lines += ["", "tools that --to writes files for:", *_wrapped(writers())]
         return "\n".join(lines)
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -180,6 +185,11 @@ def _recipe_fields() -> list[str]:
     from isobatch._core import fields
 
     return [name for name, record, _ in fields() if record == "recipe"]
+
+
+def _wrapped(names: Sequence[str]) -> list[str]:
+    text = textwrap.wrap(", ".join(names), 76, break_on_hyphens=False, break_long_words=False)
+    return [f"  {line}" for line in text]
 
 
 def _continued(command: str, room: int = 76) -> str:

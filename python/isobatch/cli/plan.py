@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, fields, is_plan, job, recipe, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, fields, is_plan, job, say_weighted, show, source, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
@@ -60,11 +60,16 @@ def run(args: argparse.Namespace) -> int:
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
-    tuned, where, how = recipe(args), options.cluster(args), options.settings(args)
+    given, where = source(args), options.cluster(args)
+    tuned, how = given.recipe, given.settings(options.settings(args))
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
-    written = None if tool is None or made.status == "infeasible" else made.to(tool, job=job(args))
+    written = (
+        None
+        if tool is None or made.status == "infeasible"
+        else made.to(tool, job=job(args, own=given.own(tool)))
+    )
     if args.output and args.output != "-":
         made.save(args.output)
     if args.json or args.output == "-":

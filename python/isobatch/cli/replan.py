@@ -5,7 +5,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, job, read, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, Source, job, read, say_weighted, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
@@ -41,10 +41,10 @@ OPTIONS = {
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     tool = target(args)
-    running, step, checkpoint = _running(args)
+    running, step, checkpoint, given = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = options.settings(args), args.effective_batch
+    how, batch = given.settings(options.settings(args)), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
@@ -55,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
-    written = moved.to(tool, job=job(args, resume=checkpoint)) if tool is not None and feasible else None
+    written = (
+        moved.to(tool, job=job(args, resume=checkpoint, own=given.own(tool)))
+        if tool is not None and feasible
+        else None
+    )
     if args.output:
         moved.save(args.output)
     if args.json:
@@ -91,16 +95,18 @@ def _between_checkpoints(running: Any, step: int) -> None:
         )
 
 
-def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
-    """Reads the plan of the run, its steps done, and its checkpoint where one was given."""
+def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
+    """Reads the plan of the run, its steps done, its checkpoint where one was given, and what it was read from."""
     if (args.plan is None) == (not args.source):
         todo = "give the plan that the run follows, or --from with its checkpoint, and one of them only"
         raise InputError(todo, field="plan")
     if not args.source:
         if args.at_step is None:
             raise missing("--at-step", "give the optimizer steps that are done")
-        return _saved(args.plan), args.at_step, None
-    recipe, pages = read(args)
+        running = _saved(args.plan)
+        return running, args.at_step, None, Source(running.recipe)
+    given = read(args)
+    recipe, pages = given.recipe, given.pages
     done = next((page.step for page in pages if page.step is not None), None)
     step = done if args.at_step is None else args.at_step
     if step is None:
@@ -108,4 +114,4 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None]:
     if recipe.gpus is None:
         raise missing("gpus", "give the GPUs that the run was on with --set gpus=N")
     folder = next((page.file for page in pages if page.tool == "checkpoint"), None)
-    return plan(recipe, recipe.gpus), step, folder
+    return plan(recipe, recipe.gpus), step, folder, given

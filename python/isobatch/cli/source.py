@@ -4,10 +4,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from isobatch import _core
 from isobatch.cli.terminal import called, say
@@ -16,6 +16,7 @@ from isobatch.files.formats import read_fields
 from isobatch.recipes.cluster import no_field
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
+from isobatch.tools.installed import plain
 
 TOOL: dict[str, Any] = {
     "--tool NAME": "whose it is, where its content leaves that open",
@@ -74,9 +75,44 @@ def _value(name: str, text: str) -> Any:
     return text if type(value) in (int, float) else value
 
 
-def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
+class Source(NamedTuple):
+    """A recipe, and what the files of --from say beside it.
+
+    Attributes:
+        pages: of the files, in their order; empty of a recipe of ours.
+    """
+
+    recipe: Any
+    pages: tuple[Any, ...] = ()
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given settings, with what a batch must be a multiple of by the first file that says so."""
+        multiple = next((page.multiple for page in self.pages if page.multiple > 1), None)
+        return {**({} if multiple is None else {"batch_multiple": multiple}), **given}
+
+    def own(self, tool: str | None) -> Mapping[str, Any]:
+        """The settings of the last file that is of this tool; empty where none is."""
+        own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
+        return own[-1] if own else {}
+
+
+@contextmanager
+def naming_set(given: Mapping[str, Any]) -> Iterator[None]:
+    """Names `--set FIELD` in the error of a field that was given so; one about the rest of a file keeps its place there."""
+    try:
+        yield
+    except InputError as error:
+        is_given = error.field in given and not error.causes
+        if not is_given or (
+            error.file is not None and not error.message.startswith(f"{error.field} must be")
+        ):
+            raise
+        raise error.without_file().at(field=f"--set {str(error.field).removeprefix('tuned_')}") from None
+
+
+def read(args: argparse.Namespace) -> Source:
     """Reads the Recipe in the files of --from; notes on each go to stderr."""
-    from isobatch.tools.read import recipe_fields
+    from isobatch.tools.read import read_recipe
 
     given = fields(args)
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
@@ -85,46 +121,28 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
             raise no_field(name, legal).at(field=f"--set {name}")
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
-    try:
-        ends = getattr(args, "to", None) is not None
-        found, pages = recipe_fields(args.source, given, tool=args.tool, ends=ends)
-    except InputError as error:
-        if error.field in given and error.message.startswith(f"{error.field} must be"):
-            raise error.without_file().at(field=f"--set {error.field}") from None
-        raise
-    try:
-        recipe = Recipe(**found)
-    except InputError as error:
-        if error.field in given:
-            raise error.at(field=f"--set {error.field}") from None
-        raise error.at(file=args.source[0]) from None
+    ends = getattr(args, "to", None) is not None
+    with naming_set(given):
+        recipe, pages = read_recipe(Recipe, args.source, given, tool=args.tool, ends=ends)
     for page in pages:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
             say(f"{page.file}: {note}")
-        if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
-            args.batch_multiple = page.multiple
-        if page.tool == str(getattr(args, "to", None)).lower().replace("-", "_"):
-            args.own = page.settings
-    return recipe, pages
+    return Source(recipe, tuple(pages))
 
 
-def recipe(args: argparse.Namespace) -> Any:
+def source(args: argparse.Namespace) -> Source:
     """Reads the Recipe from a file of ours, another tool's, or --set alone."""
     if args.source:
         if args.recipe is not None:
             raise InputError("--from goes without a recipe file: give one or the other")
-        return read(args)[0]
+        return read(args)
     changes = fields(args)
     if args.recipe is None and not changes:
         raise missing("recipe", "pass a file, or fields with --set")
-    try:
-        return Recipe.of(changes) if args.recipe is None else Recipe.load(args.recipe, changes)
-    except InputError as error:
-        if error.field in changes and not error.causes:
-            raise error.without_file().at(field=f"--set {error.field}") from None
-        raise
+    with naming_set(changes):
+        return Source(Recipe.of(changes) if args.recipe is None else Recipe.load(args.recipe, changes))
 
 
 def target(args: argparse.Namespace) -> str | None:
@@ -150,8 +168,8 @@ def say_weighted(tool: str | None, made: Any) -> None:
         say(f"the weighted ways cannot be written for {tool}, {why}")
 
 
-def job(args: argparse.Namespace, resume: str | None = None) -> Any:
-    """Makes the Job of the launchers' options."""
+def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:
+    """Makes the Job of the launchers' options, and of the settings of a file of the same tool."""
     import shlex
 
     from isobatch.tools.sheet import Job
@@ -160,9 +178,8 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
         command = tuple(shlex.split(args.script))
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
-    own, again = getattr(args, "own", {}), shlex.join(_again(args))
-    how = {"image": args.image, "elastic": args.elastic, "resume": resume}
-    return Job(name=args.name, command=command, again=again, own=own, **how)
+    how = {"image": args.image, "elastic": args.elastic, "resume": resume, "own": own or {}}
+    return Job(name=args.name, command=command, again=shlex.join(_again(args)), **how)
 
 
 _OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")

@@ -119,7 +119,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
             return ()
         from isobatch.planning.refusal import options
 
-        make = self.__dict__.get("make") or partial(plan_of, self.recipe)
+        make = self.origin.make or partial(plan_of, self.recipe)
         return tuple(cast(list[FeasiblePlan], options(self, make)))
 
     @cached_property
@@ -285,7 +285,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
         return export(self.require(), tool, was=self.tuned(), form=form, job=job)
 
-    def tuned(self) -> Plan | None:
+    def tuned(self) -> FeasiblePlan | None:
         """Plans the recipe on the GPUs of its tuned run; None where they are not known."""
         if self.recipe.gpus is None:
             return None
@@ -294,7 +294,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         made = plan(
             self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu), batch_multiple=each
         )
-        return None if made.status == "infeasible" else made
+        return None if made.status == "infeasible" else made.require()
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
@@ -381,12 +381,11 @@ def plan_of(
     status, bits, values = PLANNER.plan(
         recipe.core, msgspec.structs.astuple(cluster), settings, workloads, consumed
     )
-    if status != "infeasible":
-        return FeasiblePlan(recipe, cluster, settings, status, reasons_in(bits), *values)
-    plan = Plan(recipe, cluster, settings, status, reasons_in(bits), *values)
-    # For its options.
-    plan.__dict__["make"] = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
-    return plan
+    kind = Plan if status == "infeasible" else FeasiblePlan
+    plan = kind(recipe, cluster, settings, status, reasons_in(bits), *values)
+    if status != "infeasible" and workloads is None:
+        return plan
+    return plan.with_origin(partial(plan_of, recipe, workloads=workloads, consumed=consumed), workloads)
 
 
 def _step(step: int) -> int:
@@ -488,8 +487,6 @@ def plan(
         cluster = cluster_of(cluster)
     workloads = workloads_of_profiles(profile)
     made = plan_of(recipe, cluster, settings_of(settings), workloads)
-    if workloads is not None:
-        made.__dict__["workloads"] = workloads  # for `replan`
     return made.require() if strict else made
 
 

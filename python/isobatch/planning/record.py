@@ -1,7 +1,8 @@
 """The record under all parts of planning: what was asked, and what the core made of it."""
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
@@ -37,6 +38,18 @@ class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repeated_samples: int
     skipped_samples: int
     velocity_factor: float
+
+
+class PlanOrigin(NamedTuple):
+    """What a plan was made with, beside its fields; it is not saved.
+
+    Attributes:
+        make: plans the same run with other clusters and settings, for the ways out of an infeasible plan; None: as a new run.
+        workloads: the profiles as the core has them, for `replan`.
+    """
+
+    make: Callable[[Cluster, Settings], Any] | None = None
+    workloads: _core.Workloads | None = None
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
@@ -93,6 +106,18 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
     micro_batch_cap: int | None = None
     cap_source: str = "open"
     consumed: int = 0
+
+    @cached_property
+    def origin(self) -> PlanOrigin:
+        """What the plan was made with; empty of one that was read from a file."""
+        return PlanOrigin()
+
+    def with_origin(
+        self, make: Callable[[Cluster, Settings], Any] | None, workloads: _core.Workloads | None
+    ) -> Self:
+        """Remembers what the plan was made with, and returns it."""
+        vars(self)["origin"] = PlanOrigin(make, workloads)
+        return self
 
     @cached_property
     def layout(self) -> Layout:

@@ -82,7 +82,7 @@ def replan(
     settings_of(changes)  # for the names of those that there are not
     asked = running.settings._replace(**changes)
     where = running.cluster if cluster is None else cluster_of(cluster)
-    workloads = running.__dict__.get("workloads") if profile is None else workloads_of_profiles(profile)
+    workloads = running.origin.workloads if profile is None else workloads_of_profiles(profile)
     if effective_batch is None:
         return _at(running, at_step, workloads, where, asked)
     # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
@@ -101,14 +101,12 @@ def _at(
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)
     if after.status == "infeasible":
-        after.__dict__["make"] = partial(_at, running, step, workloads)
-        return after
+        return after.with_origin(partial(_at, running, step, workloads), workloads)
     if step > 0:
         # A move at the same step never ran: this one takes its place.
         moves = running.moves[:-1] if running.moves and running.moves[-1].step == step else running.moves
         after = _moved(running, moves, after, step)
-    after.__dict__["workloads"] = workloads
-    return after
+    return after.with_origin(None, workloads)
 
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:

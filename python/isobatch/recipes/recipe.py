@@ -1,9 +1,9 @@
 """The tuned recipe."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,13 +14,13 @@ from isobatch.files.texts import write_fields
 from isobatch.limits import MAX_BATCH
 from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
 from isobatch.recipes.names import with_our_names
-from isobatch.words import few
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
 Decay: TypeAlias = Literal["lr_multiplied", "independent", "sqrt"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 Adapter: TypeAlias = Literal["lora"]
+_Kind = TypeVar("_Kind", bound="Recipe")
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
 if TYPE_CHECKING:
@@ -253,18 +253,9 @@ class Recipe(
         >>> Recipe.read(file, gpus=4).effective_batch
         32
         """
-        from isobatch.tools.read import recipe_fields
+        from isobatch.tools.read import read_recipe
 
-        paths = list(path) if isinstance(path, list | tuple) else [path]
-        if not paths:
-            raise must_be("a path, or several", path, field="path")
-        found, pages = recipe_fields(paths, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)
-        try:
-            recipe = cls(**found)
-        except InputError as error:
-            raise error.at(file=pages[0].file) from None
-        recipe.__dict__["_notes"] = tuple(f"{page.file}: {note}" for page in pages for note in page.notes)
-        return recipe
+        return read_recipe(cls, path, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)[0]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -326,7 +317,9 @@ class Recipe(
         except InputError as error:
             if changes and error.field in changes:
                 raise
-            _refuse_other_tools(fields, file)
+            from isobatch.tools.detect import refuse_other_tools
+
+            refuse_other_tools(fields, file)
             raise error.at(file=file) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -380,26 +373,10 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
-    """Refuses a plan or another tool's configuration in the place of a recipe."""
-    from isobatch.tools.detect import looks_like
-    from isobatch.tools.unread import as_recipe
-
-    if str(fields.get("schema")).startswith("isobatch.plan/"):
-        todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
-        raise InputError(f"is a plan, not a recipe: {todo}", file=file)
-    title = looks_like(fields)
-    if title is not None:
-        todo = "read it with --from (in Python: Recipe.read)"
-        raise InputError(f"is no recipe, but a configuration of {title}: {todo}", file=file)
-    tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
-    if tables:
-        lines = "".join(f"\n  {line}" for line in as_recipe(fields))
-        raise InputError(
-            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
-            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
-            file=file,
-        )
+def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
+    """A recipe with what its reader assumed, which is not one of its fields."""
+    recipe.__dict__["_notes"] = tuple(notes)
+    return recipe
 
 
 def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from isobatch.errors import InputError
 from isobatch.tools.launchers import layout, port, script, variables
 from isobatch.tools.page import SettingsPage, Unknown
-from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted, share
@@ -134,7 +134,7 @@ def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> None:
     )
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the processes and the precision; the rest as comments, with the commands to set it."""
     sheet = SettingsSheet()
     nodes, _ = layout(plan, sheet)

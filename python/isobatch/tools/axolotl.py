@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import write as write_trainer
@@ -118,7 +118,7 @@ def _schedule(page: SettingsPage) -> None:
             page.give("schedule", f"cosine(until={until})", "cosine_constant_lr_ratio")
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the Trainer's arguments by axolotl's names."""
     sheet = write_trainer(plan, job)
     sheet.settings = {_OURS.get(name, name): value for name, value in sheet.settings.items()}

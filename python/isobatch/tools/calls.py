@@ -1,25 +1,27 @@
-"""What each call in a Python script gives that configures a training, and the defaults of argparse and dataclasses."""
+"""What each call in a Python script gives that configures a training, and the defaults of argparse and dataclasses. Nothing is executed.
+
+A name has a value where all that binds it in the file gives it the same one; what anything else may change is Unknown.
+"""
 
 import ast
-import copy
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import builtins
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from isobatch.tools.literals import Scope, put
-from isobatch.tools.page import Unknown
-from isobatch.tools.signatures import FIRST, OPEN, SETTERS, TABLES, TRAINER, TRL, is_looked_for, setter
+from isobatch.tools.page import UNKNOWN, Unknown
+from isobatch.tools.signatures import CHANGES, FIRST, MEMBERS, NAMED, OPEN, SETTERS, TABLES, is_looked_for
+
+ANY = "*"
+"""Every attribute."""
+_NEEDS_ITSELF = Unknown()
+_COMPUTED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Add: operator.add, ast.Sub: operator.sub,
+}  # fmt: skip
 
 
 class Made(NamedTuple):
-    """A call in the script.
-
-    Attributes:
-        name: of the class.
-        settings: its arguments; what the script changes in them later is in here too.
-        when: the condition under which it is made; empty for none.
-    """
+    """A call of a class that is looked for, its arguments, and the condition under which it is made; empty for none."""
 
     line: int
     name: str
@@ -27,287 +29,498 @@ class Made(NamedTuple):
     when: str
 
 
-class Attributes(dict[str, Any]):
-    """Of a class; one that is not there is not known."""
-
-    def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 - as a dict's
-        """Of a name."""
-        return self[key] if key in self else Unknown()
+class Defaults(dict[str, Any]):
+    """Arguments that a parser or a dataclass gives defaults."""
 
 
-class Defaults(Attributes):
-    """Arguments that a parser or a dataclass gives defaults. One without is asked for."""
-
-
-class CallScope(Scope, ABC):
-    """Names with their values, and the calls that were met.
+class Script:
+    """A Python script.
 
     Attributes:
-        made: calls of the classes that are looked for, in their order.
+        made: calls of the classes that are looked for.
         defaults: the arguments whose default was taken, with their values.
-        intervals: of the schedulers that are in a table of Lightning's, by the identities of their arguments.
-        functions: those at the top, by their names: without a decorator, and with nothing else of that name.
-        every: what a call of a name may run: functions, methods, and what makes an object of a class.
-        classes, decorators: of the script, by the classes' names.
-        shared: names that a function sets outside of itself; they are not known.
-        values: of the calls in the statement that is followed: each is evaluated once.
-        origin: the module, or the name in it, that an imported name has.
-        when: the conditions that hold where the script is followed.
-        depth: functions that were entered.
+        intervals: of the schedulers in a table of Lightning's, by the identities of their arguments.
     """
 
     def __init__(self, tree: ast.Module) -> None:
-        super().__init__({})
+        self.nodes = list(ast.walk(tree))
+        self.above = {id(inner): node for node in self.nodes for inner in ast.iter_child_nodes(node)}
         self.made: dict[int, Made] = {}
         self.defaults: dict[str, Any] = {}
         self.intervals: dict[int, Any] = {}
-        nodes = list(ast.walk(tree))
-        self.classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-        self.decorators = {
-            name: " ".join(map(ast.unparse, it.decorator_list)) for name, it in self.classes.items()
-        }
-        bound = Counter(name for node in tree.body for name in names_bound(node))
-        self.functions = {
-            node.name: node
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef)
-            and not node.decorator_list
-            and bound[node.name] == 1
-            and not any(isinstance(it, ast.Yield | ast.YieldFrom) for it in ast.walk(node))
-        }
-        self.every: dict[str, list[ast.FunctionDef]] = {}
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef):
-                self.every.setdefault(node.name, []).append(node)
-        for node in self.classes.values():
-            own = [it for it in node.body if isinstance(it, ast.FunctionDef) and it.name.startswith("__")]
-            above = [it for base in node.bases for it in self.every.get(ast.unparse(base), [])]
-            self.every[node.name] = [*own, *above]
-        self.shared = {
-            it for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for it in node.names
-        }
         self.values: dict[int, Any] = {}
         self.origin: dict[str, str] = {}
-        self.when: list[str] = []
-        self.depth = 0
+        self.bound: dict[str, list[ast.AST]] = {}
+        self.loads: dict[str, list[ast.Name]] = {}
+        for node in self.nodes:
+            for name in _bound_by(node):
+                self.bound.setdefault(name, []).append(node)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self.loads.setdefault(node.id, []).append(node)
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+                whole = alias.name if module or alias.asname else alias.name.partition(".")[0]
+                self.origin[alias.asname or whole] = f"{module}{whole}"
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self.is_open = any(_last(call.func) in ("exec", "globals", "locals") for call in self.calls)
+        self.last_star = max((_line(node) for node in self.bound.get("*", ())), default=0)
+        self.touched = [(name, node) for node in self.nodes for name in self._set_by(node)]
+        self.lost = {name for name, _ in self.touched}
+        self.parsed = Defaults()
+        for call in self.calls:
+            self._add_argument(call)
+        for call in sorted(self.calls, key=lambda call: (call.lineno, call.col_offset)):
+            self.value(call)
+        for node in self.nodes:
+            self._note_scheduler(node)
+        for made in self.made.values():
+            self._lose_touched(made)
 
-    @abstractmethod
-    def enter(self, function: ast.FunctionDef, given: dict[str, Any]) -> Any:
-        """Follows a function to its return."""
+    # ---- expressions and names ----
 
-    def _call_value(self, node: ast.Call) -> Any:
+    def value(self, node: ast.expr) -> Any:
+        """Of an expression; each is evaluated once."""
         if id(node) not in self.values:
-            self.values[id(node)] = self._called(node)
+            self.values[id(node)] = _NEEDS_ITSELF
+            value = self._evaluated(node)
+            if value is _NEEDS_ITSELF:
+                return self.values.pop(id(node))
+            self.values[id(node)] = value
         return self.values[id(node)]
 
-    def _called(self, node: ast.Call) -> Any:
-        name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
-        head, dot, rest = name.partition(".")
-        full = f"{self.origin.get(head, head)}{dot}{rest}"
-        last = full.rpartition(".")[2]
-        if setter(node) and isinstance(of := self._holder(node), dict):
-            return self._set(node, of)
-        if name == "setattr" and len(node.args) == 3:
-            return self._set_attribute(node)
-        if is_looked_for(full):
-            if id(node) not in self.made or self.depth:
-                self._make(node, last)
-            return self.made[id(node)].settings
-        if name == "vars" and len(node.args) == 1:
-            return self.value(node.args[0])
-        for word in node.keywords:
-            if word.arg == "optimizers":
-                given = self.value(word.value)
-                self.ask_schedule(
-                    node, given[1] if isinstance(given, list) and len(given) == 2 else Unknown()
-                )
-        if last == "add_argument":
-            self._add_argument(node)
-            return Unknown()
-        if last in ("parse_args", "parse_known_args") and isinstance(node.func, ast.Attribute):
-            holder = self.known.get(f"{ast.unparse(node.func.value)}.")
-            return copy.deepcopy(holder) if isinstance(holder, Defaults) else Unknown()
-        if "dataclass" in self.decorators.get(last, ""):
-            return self._dataclass(last, node)
-        if last in ("HfArgumentParser", "TrlParser") and node.args:
-            first = node.args[0]
-            names = first.elts if isinstance(first, ast.Tuple | ast.List) else [first]
-            known = [ast.unparse(it) for it in names]
-            return {
-                "_classes": [self._dataclass(it, None) if it in self.classes else Unknown() for it in known]
-            }
-        if last.startswith("parse_") and isinstance(node.func, ast.Attribute):
-            holder = self.value(node.func.value)
-            return holder["_classes"] if isinstance(holder, dict) and "_classes" in holder else Unknown()
-        if name in self.functions:
-            return self.enter(self.functions[name], self._bound(self.functions[name], node))
-        if name in ("int", "float") and len(node.args) == 1 and not node.keywords:
-            given = self.value(node.args[0])
-            return (int if name == "int" else float)(given) if type(given) in (int, float) else given
-        if (name == "dict" or last in TABLES) and not node.args:
-            return self._keywords(node)
-        return Unknown()
+    def _evaluated(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self._name(node)
+            case ast.List():
+                return [self.value(item) for item in node.elts]
+            case ast.Tuple():
+                return tuple(self.value(item) for item in node.elts)
+            case ast.Dict():
+                return self._table(node)
+            case ast.Attribute() | ast.Subscript():
+                return self._part(node)
+            case ast.Call():
+                return self.call(node)
+            case ast.UnaryOp(op=ast.USub()) | ast.BinOp():
+                return self._number(node)
+        return UNKNOWN
 
-    def ask_schedule(self, node: ast.expr | ast.stmt, scheduler: Any) -> None:
-        """A scheduler that is not known counts as one without arguments."""
-        if isinstance(scheduler, Unknown):
-            self.made[id(node)] = Made(node.lineno, "lr_scheduler", {}, "; ".join(self.when))
+    def _number(self, node: ast.UnaryOp | ast.BinOp) -> Any:
+        """Computes -1, 8 * 2 and 1 / 3; no powers, as their size is unbounded."""
+        parts = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
+        values = [self.value(part) for part in parts]
+        compute = operator.neg if isinstance(node, ast.UnaryOp) else _COMPUTED.get(type(node.op))
+        divides = not isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Div | ast.FloorDiv)
+        if compute is None or not all(type(value) in (int, float) and abs(value) < 2**53 for value in values):
+            return UNKNOWN
+        return UNKNOWN if divides and not values[1] else compute(*values)
 
-    def _set_attribute(self, node: ast.Call) -> None:
-        """`setattr(args, "max_steps", 100)`; a name that is not known may be any."""
-        settings, name, value = self.value(node.args[0]), self.value(node.args[1]), self._said(node.args[2])
-        why = f"may be set by setattr (line {node.lineno}), of a name that is not known"
-        if not isinstance(settings, dict):
-            self._may_be_set([name] if isinstance(name, str) else OPEN, why)
-        else:
-            lost = Unknown(why=why)
-            put(settings, {name: value} if isinstance(name, str) else dict.fromkeys({*OPEN, *settings}, lost))
+    def _table(self, node: ast.Dict) -> Any:
+        """A table whose names are texts; not known where one of them, or what is behind `**`, is not."""
+        table: dict[str, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            name, value = None if key is None else self.value(key), self.value(item)
+            if key is None and type(value) is dict:
+                table.update(value)
+            elif isinstance(name, str):
+                table[name] = value
+            else:
+                return UNKNOWN
+        return table
 
-    def _holder(self, node: ast.Call) -> Any:
-        return self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
-
-    def _set(self, node: ast.Call, of: dict[str, Any]) -> dict[str, Any]:
-        """`args.set_training(learning_rate=2e-5)`: what it does not name falls back to the method's own default."""
-        table = SETTERS[setter(node)]
-        given = {name: self._said(item) for (name, _, _), item in zip(table, node.args, strict=False)}
-        given |= self._keywords(node)
-        tables = [self.value(word.value) for word in node.keywords if word.arg is None]
-        lost = Unknown(why=f"may be in ** (line {node.lineno}), which has no literal value")
-        is_open = not all(isinstance(it, dict) for it in tables)
-        put(of, {key: given.get(name, lost if is_open else default) for name, key, default in table})
-        return of
-
-    def _may_be_set(self, names: Iterable[str], why: str) -> None:
-        """Of each configuration before it."""
-        for made in self.made.values():
-            if made.name in (*TRAINER, *TRL):
-                made.settings.update({name: Unknown(why=why) for name in names if name in OPEN})
-
-    def assign(self, target: ast.expr, value: Any) -> None:
-        """Also `a, b = parser.parse_args_into_dataclasses()`; what is set in an object that is not known may be a setting of each."""
-        if isinstance(target, ast.Name) and target.id in self.shared:
-            value = Unknown(why="is set by a function, outside of itself")
-        table = self.value(target.value) if isinstance(target, ast.Attribute | ast.Subscript) else None
-        why = f"may be set by {ast.unparse(target)[:60]} (line {target.lineno})"
-        several = target.elts if isinstance(target, ast.Tuple | ast.List) else []
-        if isinstance(target, ast.Attribute) and target.attr in OPEN and not isinstance(table, dict):
-            self._may_be_set([target.attr], why)
+    def _name(self, node: ast.Name) -> Any:
+        """Of a name that all its bindings give the same value; of a table or a list only where nothing may change it."""
+        bound = self.bound.get(node.id, [])
         if (
-            isinstance(target, ast.Subscript)
-            and isinstance(self.key(target), Unknown)
-            and isinstance(table, dict)
+            not bound
+            or hasattr(builtins, node.id)
+            or self.is_open
+            or min(map(_line, bound)) <= self.last_star
         ):
-            lose(table, why)
-        elif several and isinstance(value, list) and len(value) >= len(several):
-            for item, each in zip(several, value, strict=False):
-                self.assign(item, each)
-        else:
-            super().assign(target, value)
+            return UNKNOWN
+        values = [value for it in bound if (value := self._bound(it)) is not _NEEDS_ITSELF]
+        if not values:
+            return _NEEDS_ITSELF
+        first = values[0]
+        if any(
+            not (
+                it is first
+                or (type(it) is type(first) and type(it) in (int, float, str, bool) and it == first)
+            )
+            for it in values
+        ):
+            lines = ", ".join(str(line) for line in sorted({_line(it) for it in bound}))
+            return Unknown(why=f"is set in lines {lines}" if "," in lines else "")
+        if type(first) is tuple and any(isinstance(it, tuple | list | dict) for it in first):
+            return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
+        if type(first) in (dict, list) and all(first is not made.settings for made in self.made.values()):
+            changed = next(
+                (it for it in self.loads.get(node.id, ()) if not self._only_reads(it, first)), None
+            )
+            return first if changed is None else Unknown(why=f"may be changed in line {changed.lineno}")
+        return first
 
-    def _make(self, node: ast.Call, name: str) -> None:
-        names = FIRST.get(name, [])
-        settings = {key: self._said(item) for key, item in zip(names, node.args, strict=False)}
-        if len(node.args) > len(names) or any(isinstance(it, ast.Starred) for it in node.args):
-            why = f"may be an argument without a name (line {node.lineno}), which is not read"
-            settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
-        settings |= self._keywords(node)
-        self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self.when))
+    def _bound(self, node: ast.AST) -> Any:
+        """What a binding gives its name."""
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            return node
+        if isinstance(node, ast.arg):
+            return self._argument(node)
+        around, place = self.above[id(node)], None
+        if isinstance(around, ast.Tuple | ast.List) and isinstance(node, ast.Name):
+            place, node, around = around.elts.index(node), around, self.above[id(around)]
+        targets = around.targets if isinstance(around, ast.Assign) else [getattr(around, "target", None)]
+        if not isinstance(around, ast.Assign | ast.AnnAssign) or around.value is None or node not in targets:
+            return UNKNOWN
+        value = self.value(around.value)
+        if place is None or not isinstance(node, ast.Tuple | ast.List):
+            return value
+        return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
 
-    def _keywords(self, node: ast.Call) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+    def _argument(self, node: ast.arg) -> Any:
+        """Of a function that the file calls once; its default is not taken for what another file gives it."""
+        function = self.above[id(self.above[id(node)])]
+        name = getattr(function, "name", "")
+        lost = Unknown(why=f"is an argument of {name or 'a function'}")
+        reads = self.loads.get(name, [])
+        call = self.above[id(reads[0])] if len(reads) == 1 else None
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list or len(self.bound[name]) > 1:
+            return lost
+        if not isinstance(call, ast.Call) or call.func is not reads[0] or not _is_plain(call):
+            return lost
+        own = function.args
+        first, last = [*own.posonlyargs, *own.args], own.kwonlyargs
+        given = dict(zip(reversed(first), reversed(own.defaults), strict=False))
+        given |= {
+            it: default for it, default in zip(last, own.kw_defaults, strict=True) if default is not None
+        }
+        given |= dict(zip(first, call.args, strict=False))
+        given |= {it: word.value for word in call.keywords for it in (*own.args, *last) if it.arg == word.arg}
+        return self.value(given[node]) if node in given else lost
+
+    def _only_reads(self, node: ast.expr, value: Any) -> bool:
+        """Whether a table or a list stays as it is where its name is read: behind `**`, by its parts, as an argument of what is
+        looked for."""
+        around = self.above[id(node)]
+        while isinstance(around, ast.Subscript) and around.value is node and isinstance(around.ctx, ast.Load):
+            key = self.value(around.slice)
+            value = _item(value, key) if isinstance(key, int | str) else value
+            node, around = around, self.above[id(around)]
+        if not isinstance(value, dict | list):
+            return not isinstance(around, ast.Subscript) or around.slice is node
+        is_flat = not any(
+            isinstance(it, dict | list) for it in (value.values() if isinstance(value, dict) else value)
+        )
+        if isinstance(around, ast.Dict):
+            return is_flat and any(
+                key is None and it is node for key, it in zip(around.keys, around.values, strict=True)
+            )
+        call = self.above[id(around)] if isinstance(around, ast.keyword) else around
+        if not isinstance(call, ast.Call) or call.func is node:
+            return False
+        is_copied = is_flat and isinstance(around, ast.keyword) and around.arg is None
+        return is_copied or _last(call.func) in ("print", "len") or is_looked_for(self._full(call.func))
+
+    # ---- what else a statement may set ----
+
+    def _set_by(self, node: ast.AST) -> Iterator[str]:
+        """Names of attributes that a node may set, in whatever object."""
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            yield from _parts(node)
+        elif isinstance(node, ast.Call):
+            last, keys = _last(node.func), [word.arg or ANY for word in node.keywords]
+            if last in NAMED:
+                name = _constant(node.args[NAMED[last]]) if len(node.args) >= -NAMED[last] else None
+                yield name if isinstance(name, str) else ANY
+            elif last in SETTERS:
+                yield ANY
+            elif last == "set_defaults":
+                yield from keys
+            elif last in CHANGES and isinstance(node.func, ast.Attribute):
+                yield from _parts(node.func.value)
+                if any(map(_is_inside, (node.func.value, *node.args))):
+                    yield from keys if keys and not node.args else (ANY,)
+        plain = (ast.Subscript, ast.Attribute, ast.Call, ast.keyword, ast.Dict)
+        if _is_inside(node) and not isinstance(self.above.get(id(node)), plain):
+            yield ANY
+
+    def _lose_touched(self, made: Made) -> None:
+        """What the script may set in a configuration behind its call is not known."""
+        own = (
+            OPEN
+            if FIRST.get(made.name) == ["output_dir"]
+            else _OF_LIGHTNING
+            if made.name == "Trainer"
+            else ()
+        )
+        for name, node in self.touched:
+            target = node.args[0] if isinstance(node, ast.Call) and node.args else node
+            while isinstance(target, ast.Attribute | ast.Subscript):
+                target = target.value
+            is_of_it = isinstance(target, ast.Name) and self.value(target) is made.settings
+            if is_of_it or (own and name in (ANY, *made.settings, *own)):
+                why = f"may be set by {ast.unparse(node)[:60]} (line {_line(node)})"
+                names = {*made.settings, *own} if name == ANY else {name}
+                made.settings.update(dict.fromkeys(names, Unknown(why=why)))
+
+    # ---- calls ----
+
+    def call(self, node: ast.Call) -> Any:
+        """A table of what a call gives; of a function of the file what it returns."""
+        full = self._full(node.func)
+        last = full.rpartition(".")[2]
+        target = self.value(node.func) if isinstance(node.func, ast.Name) else None
+        only = node.args[0] if len(node.args) == 1 else None
+        if is_looked_for(full):
+            return self._make(node, last).settings
+        if isinstance(target, ast.FunctionDef):
+            return self._returned(target)
+        if isinstance(target, ast.ClassDef):
+            return self._dataclass(target, node)
+        if last in ("parse_args", "parse_known_args") and not (node.args or node.keywords):
+            return self.parsed if last == "parse_args" else (self.parsed, UNKNOWN)
+        if last in ("HfArgumentParser", "TrlParser") and only is not None:
+            classes = map(self.value, only.elts if isinstance(only, ast.Tuple | ast.List) else [only])
+            return tuple(self._dataclass(it, None) for it in classes)
+        if last in ("parse_args_into_dataclasses", "parse_args_and_config") and isinstance(
+            node.func, ast.Attribute
+        ):
+            parser = self.value(node.func.value)
+            return parser if isinstance(parser, tuple) else UNKNOWN
+        if full == "vars" and only is not None:
+            return self._fields(self.value(only))
+        if full in ("int", "float") and only is not None and type(number := self.value(only)) in (int, float):
+            return (int if full == "int" else float)(number)
+        return self.keywords(node, "") if (full == "dict" or last in TABLES) and not node.args else UNKNOWN
+
+    def _full(self, node: ast.expr) -> str:
+        """The name of a function with the module that it is imported from; empty where the file has its own."""
+        text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+        head, dot, rest = text.partition(".")
+        is_own = not dot and any(not isinstance(it, ast.alias) for it in self.bound.get(head, ()))
+        return "" if is_own else f"{self.origin.get(head, head)}{dot}{rest}"
+
+    def _make(self, node: ast.Call, name: str) -> Made:
+        if id(node) not in self.made:
+            names = FIRST.get(name, [])
+            settings = {key: self.said(item) for key, item in zip(names, node.args, strict=False)}
+            if len(node.args) > len(names) or any(isinstance(it, ast.Starred) for it in node.args):
+                why = f"may be an argument without a name (line {node.lineno}), which is not read"
+                settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
+            settings |= self.keywords(node, name)
+            self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self._conditions(node)))
+        return self.made[id(node)]
+
+    def _conditions(self, node: ast.AST) -> Iterator[str]:
+        """The conditions and loops around a node, within its function."""
+        while (outer := self.above.get(id(node))) is not None and not isinstance(
+            outer, ast.FunctionDef | ast.Lambda
+        ):
+            if isinstance(outer, ast.If | ast.While) and "__name__" not in (test := ast.unparse(outer.test)):
+                yield f"{'not ' if node in outer.orelse else ''}{test} (line {outer.lineno})"
+            elif isinstance(outer, ast.For | ast.Try | ast.ExceptHandler):
+                yield f"{ast.unparse(outer).splitlines()[0]} (line {outer.lineno})"
+            node = outer
+
+    def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
+        """The arguments of a call that have names."""
+        table: dict[str, Any] = {}
         for word in node.keywords:
             if word.arg is not None:
-                out[word.arg] = self._said(word.value)
-                continue
-            found = self.value(word.value)
-            if type(found) is dict:
-                out.update(found)
+                table[word.arg] = self.said(word.value)
+            elif type(inner := self.value(word.value)) is dict:
+                table.update(inner)
             else:
-                why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which has no literal value"
-                out = {**{key: Unknown(why=why) for key in OPEN}, **out}
-        return out
+                why = f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which {_why(inner)}"
+                table = {**dict.fromkeys((*OPEN, *FIRST.get(name, ())), Unknown(why=why)), **table}
+        return table
 
-    def _said(self, node: ast.expr) -> Any:
-        """A value; where it is not known, why."""
-        found = self.value(node)
-        if isinstance(found, list):
-            found = next((it for it in found if isinstance(it, Unknown)), found)
-        if isinstance(found, Unknown) and not found.name:
-            inside = found.why or "has no literal value"
-            return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {inside}")
-        return found
+    def said(self, node: ast.expr) -> Any:
+        """A value as a file would have it; where it is not known, why."""
+        value = self.value(node)
+        if isinstance(value, list | tuple):
+            value = next((it for it in value if isinstance(it, Unknown)), list(value))
+        if isinstance(value, Unknown | ast.AST | Defaults):
+            return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {_why(value)}")
+        return value
+
+    def _returned(self, function: ast.FunctionDef) -> Any:
+        """What the last statement of a function returns, where nothing else does."""
+        inner = [*ast.walk(function)]
+        returns = [it for it in inner if isinstance(it, ast.Return)]
+        is_plain = not function.decorator_list and not any(
+            isinstance(it, ast.Yield | ast.YieldFrom) for it in inner
+        )
+        if is_plain and len(returns) == 1 and returns[0] in function.body and returns[0].value is not None:
+            return self.value(returns[0].value)
+        return Unknown(why=f"is what {function.name} returns, and {_why(None)}")
+
+    # ---- parts: of tables, classes, parsers ----
+
+    def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
+        """Of a table or a list, a class of the file, the defaults of a parser or a dataclass, or a call that was met."""
+        holder = self.value(node.value)
+        if isinstance(node, ast.Subscript):
+            return _item(holder, self.value(node.slice))
+        if _last(node.value) in MEMBERS:
+            return node.attr.lower()
+        if node.attr == "__dict__":
+            return self._fields(holder)
+        if {node.attr, ANY} & self.lost:
+            return Unknown(why=f"may be set elsewhere, as {node.attr}")
+        value: Any = UNKNOWN
+        if isinstance(holder, ast.ClassDef) and not (
+            holder.bases or holder.keywords or holder.decorator_list
+        ):
+            bound = [it for it in ast.walk(holder) if node.attr in _bound_by(it)]
+            value = (
+                self._bound(bound[0]) if len(bound) == 1 and not isinstance(bound[0], ast.arg) else UNKNOWN
+            )
+        elif isinstance(holder, dict):
+            value = holder.get(node.attr, UNKNOWN)
+            if isinstance(holder, Defaults):
+                self.defaults[node.attr] = value
+        return UNKNOWN if isinstance(value, dict | list) else value
+
+    def _fields(self, holder: Any) -> Any:
+        """All defaults of a parser or a dataclass as a table."""
+        if not isinstance(holder, Defaults):
+            return UNKNOWN
+        self.defaults.update(holder)
+        lost = Unknown(why="may be set elsewhere")
+        return {key: lost if {key, ANY} & self.lost else value for key, value in holder.items()}
 
     def _add_argument(self, node: ast.Call) -> None:
-        """`parser.add_argument("--lr", default=2e-5)`."""
-        holder = self.known.setdefault(f"{ast.unparse(node.func).rpartition('.')[0]}.", Defaults())
-        given = {word.arg: word.value for word in node.keywords if word.arg}
-        names = [
-            item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)
-        ]
-        if not names or not isinstance(holder, Defaults):
+        """`parser.add_argument("--lr", type=float, default=2e-5)`, of whatever parser of the file."""
+        names = [it.value for it in node.args if isinstance(it, ast.Constant) and isinstance(it.value, str)]
+        if _last(node.func) != "add_argument" or not names:
             return
+        given = {word.arg: word.value for word in node.keywords}
         long = next((name for name in names if name.startswith("--")), names[0])
-        key = _constant(given.get("dest")) or long.lstrip("-").replace("-", "_")
-        action = _constant(given.get("action"))
+        key, action = (_constant(given.get(it)) for it in ("dest", "action"))
+        key = key or long.lstrip("-").replace("-", "_")
+        value: Any = Unknown(why=f"has no default: --{key} is given on the command line")
         if "default" in given:
-            holder[key] = self.value(given["default"])
+            value = self.value(given["default"])
+            if isinstance(value, str) and "type" in given and ast.unparse(given["type"]) != "str":
+                value = Unknown(why=f"is the text {value!r} as --{key} takes it")
         elif action in ("store_true", "store_false"):
-            holder[key] = action == "store_false"
-        else:
-            holder[key] = Unknown(why=f"has no default: --{key} is given on the command line")
+            value = action == "store_false"
+        if None in given or repr(self.parsed.get(key, value)) != repr(value):
+            value = Unknown(why=f"has several defaults: --{key}")
+        self.parsed[key] = value
 
-    def _dataclass(self, name: str, call: ast.Call | None) -> Defaults:
-        """The defaults of a dataclass, with what a call of it gives."""
-        out, names = Defaults(), list[str]()
-        for item in self.classes[name].body:
-            if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
-                continue
-            names.append(item.target.id)
-            if (value := item.value) is not None:
-                if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "field":
-                    value = next((word.value for word in value.keywords if word.arg == "default"), value)
-                out[item.target.id] = self.value(value)
+    def _dataclass(self, node: Any, call: ast.Call | None) -> Any:
+        """The defaults of a dataclass of the file, with what a call of it gives."""
+        if not isinstance(node, ast.ClassDef):
+            return UNKNOWN
+        own = [it for item in node.body for it in ast.walk(item)]
+        sets = any(isinstance(it, ast.Attribute) and not isinstance(it.ctx, ast.Load) for it in own)
+        dunder = any(isinstance(it, ast.FunctionDef) and it.name.startswith("__") for it in own)
+        is_plain = len(node.decorator_list) == 1 and "dataclass" in ast.unparse(node.decorator_list[0])
+        if not is_plain or node.bases or sets or dunder or not (call is None or _is_plain(call)):
+            return Unknown(why=f"may be set by {node.name}, which is more than its fields")
+        fields = {
+            it.target.id: it.value
+            for it in node.body
+            if isinstance(it, ast.AnnAssign) and isinstance(it.target, ast.Name)
+        }
+        table = Defaults()
+        for name, value in fields.items():
+            if isinstance(value, ast.Call) and _last(value.func) == "field":
+                value = next((word.value for word in value.keywords if word.arg == "default"), value)
+            is_once = sum(name in _bound_by(it) for it in own) == 1
+            table[name] = self.value(value) if value is not None and is_once else UNKNOWN
         if call is not None:
-            out.update({key: self.value(item) for key, item in zip(names, call.args, strict=False)})
-            out.update(self._keywords(call))
-        if self.every[name] or any(isinstance(it, ast.Starred) for it in (call.args if call else ())):
-            why = f"may be set by {name}, which is more than its fields"
-            out.update(dict.fromkeys(out, Unknown(why=why)))
-        return out
+            table.update({key: self.value(item) for key, item in zip(fields, call.args, strict=False)})
+            table.update(self.keywords(call, ""))
+        return table
 
-    def _bound(self, function: ast.FunctionDef, node: ast.Call) -> dict[str, Any]:
-        own = function.args
-        names = [it.arg for it in (*own.posonlyargs, *own.args)]
-        given = {it.arg: it.value for it in node.keywords}
-        if None in given or any(isinstance(it, ast.Starred) for it in node.args):
-            why = f"may be behind a * of line {node.lineno}"
-            return dict.fromkeys((*names, *(it.arg for it in own.kwonlyargs)), Unknown(why=why))
-        given |= dict(zip(names, node.args, strict=False))
-        return {str(name): self.value(item) for name, item in given.items()}
+    # ---- schedulers ----
 
-
-def names_bound(node: ast.AST) -> Iterator[str]:
-    """Names that a statement may give something to, in it or in its functions; not those of methods."""
-    for it in ast.walk(node):
-        if isinstance(it, ast.Name) and not isinstance(it.ctx, ast.Load):
-            yield it.id
-        elif isinstance(it, ast.arg):
-            yield it.arg
-        elif isinstance(it, ast.alias):
-            yield it.asname or it.name
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    else:
-        yield from (it.name for it in ast.walk(node) if isinstance(it, ast.FunctionDef | ast.ClassDef))
+    def _note_scheduler(self, node: ast.AST) -> None:
+        """A scheduler that is not known, where one is handed over, counts as one without arguments."""
+        handed: list[Any] = []
+        match node:
+            case ast.Dict():
+                table = {
+                    _constant(key): self.value(item) for key, item in zip(node.keys, node.values, strict=True)
+                }
+                handed = [table.get("scheduler"), table.get("lr_scheduler")]
+                self.intervals[id(handed[0])] = table.get("interval", "epoch")
+            case ast.Return(value=ast.Tuple(elts=[ast.List(), ast.List() as schedulers])):
+                handed = [self.value(item) for item in schedulers.elts]
+        if any(isinstance(it, Unknown) for it in handed):
+            self.made[id(node)] = Made(_line(node), "lr_scheduler", {}, "")
 
 
-def lose(table: Any, why: str) -> None:
-    """Makes all in a table or a list not known."""
-    lost = Unknown(why=why)
-    if isinstance(table, dict):
-        table.update(dict.fromkeys({*OPEN, *table}, lost))
-    elif isinstance(table, list):
-        table[:] = [lost] * max(1, len(table))
+_OF_LIGHTNING = ("accumulate_grad_batches", "max_steps", "max_epochs")
+
+
+def _bound_by(node: ast.AST) -> list[str]:
+    """Names that a node binds or takes away, `*` for an import of all."""
+    match node:
+        case ast.Name() if not isinstance(node.ctx, ast.Load):
+            return [node.id]
+        case ast.arg():
+            return [node.arg]
+        case ast.alias():
+            return [node.asname or node.name.partition(".")[0]]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
+            return [node.name] if node.name else []
+        case ast.MatchMapping():
+            return [node.rest] if node.rest else []
+    return []
+
+
+def _why(value: Any) -> str:
+    return getattr(value, "why", "") or "cannot be read from the script"
+
+
+def _line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
+
+
+def _last(node: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _parts(node: ast.expr) -> Iterator[str]:
+    """Attributes on the way to a target; those of `self` are no one else's."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        ):
+            yield node.attr
+        elif isinstance(node, ast.Subscript) and _is_inside(node.value):
+            yield _constant(node.slice) or ANY
+        node = node.value
+
+
+def _is_inside(node: ast.AST) -> bool:
+    """Whether this is the table of an object's attributes: `vars(args)`, `args.__dict__`."""
+    is_vars = isinstance(node, ast.Call) and _last(node.func) == "vars"
+    return is_vars or (isinstance(node, ast.Attribute) and node.attr == "__dict__")
+
+
+def _is_plain(call: ast.Call) -> bool:
+    """Whether no argument of a call is behind a `*`."""
+    return not any(isinstance(it, ast.Starred) for it in call.args) and all(
+        word.arg for word in call.keywords
+    )
+
+
+def _item(holder: Any, key: Any) -> Any:
+    if isinstance(holder, dict) and not isinstance(holder, Defaults) and isinstance(key, str):
+        return holder.get(key, UNKNOWN)
+    inside = isinstance(holder, list | tuple) and type(key) is int and -len(holder) <= key < len(holder)
+    return holder[key] if inside else UNKNOWN
 
 
 def _constant(node: ast.expr | None) -> Any:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from isobatch.tools.page import SettingsPage, leaves
-from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, optimizer_arguments
+from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
 
@@ -96,7 +96,7 @@ def _schedule(page: SettingsPage) -> None:
         page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """Writes the optimizer, the scheduler and the three batch numbers, whose product DeepSpeed checks."""
     sheet = SettingsSheet()
     sheet.settings = {
@@ -113,7 +113,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
+def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(
@@ -126,7 +126,7 @@ def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 
-def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     warmup = {"warmup_num_steps": line.warmup, "warmup_type": "linear"}
     ends = {"warmup_min_lr": line.first, "warmup_max_lr": line.peak}
     match line.kind:

@@ -2,29 +2,14 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from isobatch.errors import InputError, unknown
+from isobatch.tools.installed import Installed, installed, plain
 from isobatch.tools.page import value_at
-from isobatch.tools.tool import Tool
+from isobatch.tools.tool import Keys, Tool
 from isobatch.tools.unread import as_recipe
-
-
-class Keys(NamedTuple):
-    """Keys to know a tool's files by; none for a tool without a reader. No tool is imported for them.
-
-    Attributes:
-        own: of this tool alone.
-        common: in many people's own scripts too: alone they are no evidence.
-        module: of this folder that has the tool's record, where it is not called as the tool.
-        extends: a tool that has all keys of this one but its own.
-    """
-
-    own: str = ""
-    common: str = ""
-    module: str = ""
-    extends: str = ""
-
+from isobatch.words import few
 
 TOOLS = {
     "transformers": Keys(
@@ -85,30 +70,10 @@ TOOLS = {
         "trainer.accumulate_grad_batches trainer.devices trainer.num_nodes data.class_path seed_everything",
         common="trainer.max_epochs trainer.max_steps trainer.strategy trainer.precision model.class_path",
     ),
-    "composer": Keys(
-        "max_duration global_train_batch_size device_train_microbatch_size scheduler.t_warmup "
-        "scheduler.alpha_f algorithms.gradient_clipping device_eval_batch_size",
-        common="train_loader optimizer.name",
-    ),
-    "ultralytics": Keys("nbs lr0 lrf imgsz close_mosaic cos_lr warmup_bias_lr", common="warmup_epochs"),
-    "detectron2": Keys(
-        "SOLVER.IMS_PER_BATCH SOLVER.BASE_LR SOLVER.MAX_ITER SOLVER.STEPS "
-        "SOLVER.REFERENCE_WORLD_SIZE MODEL.META_ARCHITECTURE DATASETS.TRAIN",
-        common="_BASE_",
-    ),
-    "mmengine": Keys(
-        "optim_wrapper param_scheduler train_cfg auto_scale_lr default_hooks",
-        common="train_dataloader _base_",
-    ),
     "verl": Keys(
         "actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu actor_rollout_ref.rollout.n "
         "actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path algorithm.adv_estimator",
         common="trainer.nnodes trainer.n_gpus_per_node trainer.total_epochs data.train_batch_size",
-    ),
-    "openrlhf": Keys(
-        "micro_train_batch_size micro_rollout_batch_size rollout_batch_size n_samples_per_prompt actor_num_gpus_per_node actor_learning_rate "
-        "rollout.n_samples_per_prompt rollout.batch_size rollout.micro_batch_size actor.num_gpus_per_node actor.adam.lr ds.zero_stage",
-        common="train.batch_size train.micro_batch_size train_batch_size ds.packing_samples adam.lr data.prompt_dataset pretrain",
     ),
     "hyperpod": Keys("scale_config", common="instance_types elastic_policy display_name"),
     "torchrun": Keys(module="launchers"),
@@ -118,7 +83,7 @@ TOOLS = {
     "skypilot": Keys(module="launchers"),
     "torchx": Keys(module="launchers"),
 }
-"""Every tool; its record is in its file, under its name in capitals."""
+"""Every tool of isobatch; its record is in its file, under its name in capitals. keys() has those of other distributions too."""
 
 _ENOUGH = 5
 """Common keys that together are evidence."""
@@ -128,53 +93,67 @@ _FEW = 3
 
 
 def tool_of(name: str) -> Tool:
-    """The record of a tool in TOOLS."""
+    """The record of a tool in `keys()`."""
+    if name not in TOOLS:
+        return _installed().tools[name]
     module = import_module(f"isobatch.tools.{TOOLS[name].module or name}")
     record: Tool = getattr(module, name.upper())
     return record
 
 
+def _installed() -> Installed:
+    return installed(frozenset(TOOLS))
+
+
+def keys() -> dict[str, Keys]:
+    """Every tool, also of other distributions, with the keys of its files."""
+    return TOOLS | {name: tool.keys for name, tool in _installed().tools.items()}
+
+
 def readers() -> list[str]:
     """Lists the tools with a reader."""
-    return [name for name, keys in TOOLS.items() if keys.own]
+    return [name for name, known in keys().items() if known.own]
+
+
+def writers() -> list[str]:
+    """Lists the tools with a writer, as they are typed."""
+    return [tool.name for tool in map(tool_of, keys()) if tool.writer is not None]
 
 
 def reader(name: str) -> Tool:
     """Returns the tool of this name, with its reader.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it is a faulty one of another distribution.
     """
-    plain = name.lower().replace("-", "_")
-    if plain not in readers():
-        raise unknown("tool", name, readers(), field="tool")
-    return tool_of(plain)
+    if plain(name) not in readers():
+        raise _installed().faults.get(plain(name)) or unknown("tool", name, readers(), field="tool")
+    return tool_of(plain(name))
 
 
 def writer(name: str) -> Tool:
     """Returns the tool of this name, with its writer.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it is a faulty one of another distribution.
     """
-    plain = name.lower().replace("-", "_")
-    tool = tool_of(plain) if plain in TOOLS else None
+    tool = tool_of(plain(name)) if plain(name) in keys() else None
     if tool is not None and tool.writer is not None:
         return tool
     if tool is not None and tool.written_as:
         raise InputError(f"{name} is read, not written: use {tool.written_as}", field="tool")
     from isobatch.tools.platforms import PLATFORMS
 
-    if plain in PLATFORMS:
+    if plain(name) in PLATFORMS:
         raise InputError(
             f"{name} has a table of many counts: isobatch counts --to {name}, without -o, prints it"
         )
-    known = [it.name for it in map(tool_of, TOOLS) if it.writer is not None]
+    if plain(name) in _installed().faults:
+        raise _installed().faults[plain(name)]
     if tool is not None:
-        raise InputError(
-            f"{name} is a tool whose files are read, not written: plans are written for {', '.join(known)}"
-        )
-    raise unknown("tool", name, known)  # what was typed is --to, and no option --tool
+        known = ", ".join(writers())
+        raise InputError(f"{name} is a tool whose files are read, not written: plans are written for {known}")
+    raise unknown("tool", name, writers())  # what was typed is --to, and no option --tool
 
 
 def detect(settings: Mapping[str, Any], file: str) -> str:
@@ -231,12 +210,35 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
         )
 
 
+def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
+    """Refuses a plan or another tool's configuration in the place of a recipe.
+
+    Raises:
+        InputError: it is one, or lies in tables.
+    """
+    if is_plan(fields):
+        todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
+        raise InputError(f"is a plan, not a recipe: {todo}", file=file)
+    title = looks_like(fields)
+    if title is not None:
+        todo = "read it with --from (in Python: Recipe.read)"
+        raise InputError(f"is no recipe, but a configuration of {title}: {todo}", file=file)
+    tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
+    if tables:
+        lines = "".join(f"\n  {line}" for line in as_recipe(fields))
+        raise InputError(
+            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
+            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
+            file=file,
+        )
+
+
 def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     """Counts the keys of each tool in a file, for tools with a key of their own there, or many."""
     scores = {}
     for name in readers():
         own, common = _present(settings, name)
-        extends = TOOLS[name].extends
+        extends = keys()[name].extends
         theirs = _present(settings, extends)[0] if extends else 0
         if extends and (not theirs or own == theirs):
             continue  # it must have some of both
@@ -247,12 +249,12 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
 
 def _present(settings: Mapping[str, Any], name: str) -> tuple[int, int]:
     """How many of a tool's own keys, and of its common ones, a file has."""
-    keys = TOOLS[name]
+    known = keys()[name]
     own, common = (
-        sum(value_at(settings, key) is not None for key in text.split()) for text in (keys.own, keys.common)
+        sum(value_at(settings, key) is not None for key in text.split()) for text in (known.own, known.common)
     )
-    if keys.extends:
-        first, second = _present(settings, keys.extends)
+    if known.extends:
+        first, second = _present(settings, known.extends)
         own, common = own + first, common + second
     return own, common
 
@@ -262,11 +264,12 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
     lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
+    faults = "".join(f"\n- {fault.message}" for fault in _installed().faults.values())
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
         "- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in Python: ib.Recipe(...)):\n"
-        f"{lines}",
+        f"{lines}{faults}",
         file=file,
         field="tool",
     )

@@ -11,7 +11,7 @@ from isobatch.files.texts import commented, json_text, scalar_text, toml_text, y
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
 from isobatch.tools.page import leaves
-from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 
@@ -65,7 +65,7 @@ def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:
 
 
 def export(
-    plan: Plan, tool: str, *, was: Plan | None = None, form: str | None = None, job: Job | None = None
+    plan: Planned, tool: str, *, was: Planned | None = None, form: str | None = None, job: Job | None = None
 ) -> Export:
     """The plan as a tool's file.
 
@@ -120,7 +120,7 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else scalar_text(value)
 
 
-def _split(plan: Plan) -> str:
+def _split(plan: Planned) -> str:
     even = _is_even(plan)
     weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
     return (
@@ -129,15 +129,15 @@ def _split(plan: Plan) -> str:
     )
 
 
-def _product(plan: Plan) -> str:
+def _product(plan: Planned) -> str:
     return f"{plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
 
 
-def _is_even(plan: Plan) -> bool:
+def _is_even(plan: Planned) -> bool:
     return bool(_even_samples(plan) == plan.effective_batch)
 
 
-def _even_samples(plan: Plan) -> int:
+def _even_samples(plan: Planned) -> int:
     """Samples in a step where every replica takes as many micro-batches of the same size."""
     return (plan.micro_batch or 0) * (plan.accumulation or 0) * (plan.data_parallel or 0)
 

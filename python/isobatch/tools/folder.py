@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, unwritable
@@ -13,7 +13,7 @@ from isobatch.schedules import resolve
 from isobatch.tools.detect import writer
 from isobatch.tools.export import export
 from isobatch.tools.launchers import GPUS_PER_NODE, safe_name
-from isobatch.tools.sheet import Job, units_of
+from isobatch.tools.sheet import Job, Planned, units_of
 from isobatch.words import count, counted
 
 _DEFAULTS = {
@@ -28,6 +28,7 @@ _FLAGS = {"true": True, "false": False}
 _NUMBERS: dict[str, Callable[[str], Any]] = {
     "clip_norm": float,
     "seq_len": int,
+    "batch_multiple": int,
     "nodes": int,
     "gpus_per_node": int,
     **{
@@ -62,6 +63,13 @@ class Row(Fields):
     @cached_property
     def cluster(self) -> Any:
         """Nodes and the GPUs on each."""
+        return Fields(self.values)
+
+    @cached_property
+    def settings(self) -> Any:
+        """Of the plan, where the table has the one that a writer needs."""
+        if self.values.get("batch_multiple") is None:
+            raise missing("batch_multiple", "the plans' table does not have it; name the jobs' with --jobs")
         return Fields(self.values)
 
     @cached_property
@@ -127,7 +135,9 @@ def export_rows(
     made: dict[Path, str] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
         try:
-            plan = Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
+            plan = cast(
+                Planned, Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
+            )  # its columns are its fields
             text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
         except InputError as error:
             raise error.at(file=source, row=at) from None

@@ -10,7 +10,7 @@ from typing import Any
 
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import number_text, remark
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, parts, remark_lines, shell
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, parts, remark_lines, shell
 from isobatch.tools.tool import Tool, Writer
 
 GPUS_PER_NODE = 8
@@ -20,7 +20,7 @@ FIRST_PORT, PORTS = 15000, 15000
 """Below those that Linux deals out, and above most services'."""
 
 
-def variables(plan: Plan) -> dict[str, str]:
+def variables(plan: Planned) -> dict[str, str]:
     """Names the plan's decisions as environment variables, without unknown ones."""
     return {
         f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
@@ -29,7 +29,7 @@ def variables(plan: Plan) -> dict[str, str]:
     }
 
 
-def layout(plan: Plan, sheet: SettingsSheet) -> tuple[int, int]:
+def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
     """Nodes, and processes on each. A plan for a bare number of GPUs does not say how they stand in machines."""
     nodes, each = plan.cluster.nodes, plan.cluster.gpus_per_node
     if nodes == 1 and each > MAX_NODE_GPUS:
@@ -42,7 +42,7 @@ def layout(plan: Plan, sheet: SettingsSheet) -> tuple[int, int]:
     return nodes, each
 
 
-def launcher(plan: Plan, job: Job) -> SettingsSheet:
+def launcher(plan: Planned, job: Job) -> SettingsSheet:
     """Returns the settings common to all launchers. An elastic job plans for itself, on the GPUs that it is started on."""
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
@@ -110,7 +110,7 @@ def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
     return plain or "job"
 
 
-def _torchrun(plan: Plan, job: Job) -> SettingsSheet:
+def _torchrun(plan: Planned, job: Job) -> SettingsSheet:
     """Nodes, processes and the environment."""
     sheet = launcher(plan, job)
     if sheet.settings["nodes"] > 1:
@@ -140,7 +140,7 @@ def start(nodes: int, name: str) -> str:
     )
 
 
-def _ray_train(plan: Plan, job: Job) -> SettingsSheet:
+def _ray_train(plan: Planned, job: Job) -> SettingsSheet:
     """Workers and the environment. Ray places a worker on any GPU that is free: it needs no nodes."""
     sheet = launcher(plan, job)
     sheet.comments = [comment for comment in sheet.comments if "nodes" not in str(comment)]
@@ -188,7 +188,7 @@ if __name__ == "__main__":
 '''
 
 
-def _kubeflow(plan: Plan, job: Job) -> SettingsSheet:
+def _kubeflow(plan: Planned, job: Job) -> SettingsSheet:
     """Writes a TrainJob of the runtime torch-distributed, a caller of torchrun."""
     sheet = launcher(plan, job)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
@@ -225,7 +225,7 @@ def _literal(text: str) -> str:
     return text.replace("$(", "$$(")
 
 
-def _skypilot(plan: Plan, job: Job) -> SettingsSheet:
+def _skypilot(plan: Planned, job: Job) -> SettingsSheet:
     """A task of nodes with accelerators.
 
     Raises:

@@ -6,7 +6,7 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, curve, optimizer_arguments
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
 from isobatch.tools.trainer import read_torch_schedule
 
@@ -147,7 +147,7 @@ def _schedule(page: SettingsPage) -> None:
     page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """The Trainer, the optimizer, and the batch of the data module."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -185,7 +185,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, Any]:
+def _optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, Any]:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(f"optimizer {name}, learning rate {plan.lr!r}: torch has none of that name")

@@ -9,7 +9,7 @@ from isobatch.errors import InputError
 from isobatch.tools.sheet import (
     Curve,
     Job,
-    Plan,
+    Planned,
     SettingsSheet,
     curve,
     differs,
@@ -30,7 +30,7 @@ _STYLES = {
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
+def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
     """All of it: Megatron has an argument for each."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -64,7 +64,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command 
     return sheet
 
 
-def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+def _write_length(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     """Writes the length as the recipe counts it, in iterations or samples; Megatron demands samples where the batch ramps."""
     ramp = plan.recipe.ramp
     in_samples = str(plan.recipe.duration).endswith("sp")
@@ -75,7 +75,7 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
             "lr_warmup_iters": _in_batches(plan, line.warmup),
         }
         return
-    moves = getattr(plan, "moves", ())
+    moves = plan.moves
     if ramp is not None and moves and plan.stages[-1].step <= moves[-1].step:
         sheet.note("the batch ramp is over: remove --rampup-batch-size or --step-batch-size-schedule")
     elif ramp is not None:
@@ -92,7 +92,7 @@ def _write_length(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
         sheet.note("the lengths are in samples: remove --train-iters, --lr-decay-iters and --lr-warmup-iters")
 
 
-def _write_ramp(plan: Plan, ramp: str, sheet: SettingsSheet) -> None:
+def _write_ramp(plan: Planned, ramp: str, sheet: SettingsSheet) -> None:
     written = _ramp(plan, ramp)
     if ":" in ramp:
         # Megatron refuses both: the schedule has the full batch at its end.
@@ -106,7 +106,7 @@ def _write_ramp(plan: Plan, ramp: str, sheet: SettingsSheet) -> None:
     )
 
 
-def _in_batches(plan: Plan, step: int) -> int:
+def _in_batches(plan: Planned, step: int) -> int:
     """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
     batch that is given now. Of a run that moved to another batch these are not the steps done."""
     if not getattr(plan, "moves", ()) or not plan.effective_batch:
@@ -115,7 +115,7 @@ def _in_batches(plan: Plan, step: int) -> int:
     return round(int(plan.position(step).samples) / batch)
 
 
-def _ramp(plan: Plan, ramp: str) -> str:
+def _ramp(plan: Planned, ramp: str) -> str:
     """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead to it."""
     scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
     if ":" in ramp:
@@ -125,7 +125,7 @@ def _ramp(plan: Plan, ramp: str) -> str:
     return f"{int(start) * scale} {int(increment) * scale} {samples}"
 
 
-def _as_given(plan: Plan, text: Any, samples: int) -> int:
+def _as_given(plan: Planned, text: Any, samples: int) -> int:
     """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
     steps, and compares it with the checkpoint's when a run is resumed."""
     text = str(text)
@@ -134,13 +134,13 @@ def _as_given(plan: Plan, text: Any, samples: int) -> int:
     return own if near else samples
 
 
-def _argument(plan: Plan, name: str) -> str:
+def _argument(plan: Planned, name: str) -> str:
     """A length in the schedule's text, as it is written there."""
     found = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
     return found[1] if found else ""
 
 
-def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     style = _STYLES.get(line.kind or "")
     if line.shape in SHAPES:
         style, decay, name = "WSD", line.last_steps(_in_batches(plan, line.total)), "lr_wsd_decay_iters"
@@ -157,7 +157,7 @@ def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
     sheet.comments.append(lambda: _missed(plan, line, sheet.settings))
 
 
-def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
+def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str]:
     """By how much Megatron's scheduler with these settings misses the plan."""
     from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 
@@ -184,7 +184,7 @@ def _missed(plan: Plan, line: Curve, settings: Mapping[str, Any]) -> list[str]:
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 
 
-def _optimizer(plan: Plan, sheet: SettingsSheet) -> None:
+def _optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     sheet.settings["weight_decay"] = plan.weight_decay
     if name == "adamw":

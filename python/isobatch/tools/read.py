@@ -6,22 +6,26 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isobatch.errors import InputError, missing, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
-from isobatch.tools.detect import detect, no_tool_error, reader
+from isobatch.recipes.recipe import Recipe, with_notes
+from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
+from isobatch.tools.installed import plain
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
+from isobatch.tools.parse import MAX_FILE_BYTES, Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
+_Kind = TypeVar("_Kind", bound=Recipe)
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
-_IN_PYTHON = ("mmengine", "torchtitan", "detectron2")
+_IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
+_START = "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: isobatch doctor -- COMMAND"
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -59,13 +63,13 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             "the configuration",
             file=file,
         )
-    bases = Bases(place)
+    aside = Aside()
     suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
-    settings = parse(text, file=str(place), suffix=suffix, bases=bases, name=name)
+    settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
-        _refuse_script(reader(tool), bases.tool, file)
-    found = _found({**settings, **bases.unread}, tool, file, suffix, bases.tool)
-    found.notes += bases.notes
+        _refuse_script(reader(tool), aside.tool, file)
+    found = _found(settings, tool, file, suffix, aside.tool)
+    found.notes += aside.notes
     return found
 
 
@@ -103,7 +107,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
             file=file,
             field="tool",
         )
-    if tool.name not in _IN_PYTHON:
+    if tool.name in TOOLS and tool.name not in _IN_PYTHON:
         raise InputError(
             f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
             "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
@@ -113,7 +117,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
     """Args: of: the tool whose class a script makes."""
-    name = (tool or of or detect(settings, file)).lower().replace("-", "_")
+    name = plain(tool or of or detect(settings, file))
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
     is_flat = not any(isinstance(value, Mapping) for value in settings.values())
@@ -156,13 +160,42 @@ def recipe_fields(
         )
     if faults:  # with what is missing beside them, so that nobody is asked twice
         texts = ((name, f"{why}; --set {name}={example}") for name, example, why in needed)
-        raise together([*faults, *(missing(name, text, file=file) for name, text in texts)])
+        fault = together([*faults, *(missing(name, text, file=file) for name, text in texts)])
+        if any(page.file.partition(".py:")[0].removesuffix(".py") != page.file for page in pages):
+            text, causes = f"{fault.message}\n{_START}", fault.causes or (fault,)
+            fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
+        raise fault
     if needed:
         raise _missing_error(needed, pages)
     try:
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def read_recipe(
+    kind: type[_Kind], path: Any, given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
+) -> tuple[_Kind, list[Reading]]:
+    """Reads a recipe from one or several files of the same run, and from values given beside them.
+
+    Args:
+        kind: the class of the recipe.
+        path: a file, or a list of them.
+        given, tool, ends: as for `recipe_fields`.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
+    paths = list(path) if isinstance(path, list | tuple) else [path]
+    if not paths:
+        raise must_be("a path, or several", path, field="path")
+    fields, pages = recipe_fields(paths, given, tool=tool, ends=ends)
+    try:
+        return with_notes(
+            kind(**fields), (f"{page.file}: {note}" for page in pages for note in page.notes)
+        ), pages
+    except InputError as error:
+        raise (error if error.field in given else error.at(file=pages[0].file)) from None
 
 
 def _merged(

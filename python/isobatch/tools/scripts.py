@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import Made
-from isobatch.tools.follow import Script
+from isobatch.tools.calls import Made, Script
 from isobatch.tools.page import Unknown
 from isobatch.tools.signatures import OPTIMIZERS, TRAINER, TRL
 from isobatch.words import few
 
+_OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon", "lr_scheduler_type")
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
 
@@ -60,8 +60,13 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
     if tool == "lightning":
         return _lightning(one, made, script.intervals), tool
     own = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
-    given = _given_optimizers(made) if "optimizers=" in text else {}
-    return {**own, **_explained(one.settings), **given}, "trl" if one.name in TRL else tool
+    lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
+    given = (
+        dict.fromkeys(_OF_OPTIMIZERS, lost)
+        if any(word.arg == "optimizers" for call in script.calls for word in call.keywords)
+        else {}
+    )
+    return {**own, **one.settings, **given}, "trl" if one.name in TRL else tool
 
 
 def _chosen(found: list[Made], file: str, name: str) -> Made:
@@ -79,59 +84,20 @@ def _chosen(found: list[Made], file: str, name: str) -> Made:
     return lines[int(name)] if name else found[-1]
 
 
-def _explained(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that a condition changed later say so."""
-    plain = Unknown(why="is computed, and nothing here is executed")
-    silent = [key for key, it in settings.items() if isinstance(it, Unknown) and not (it.why or it.name)]
-    return {**settings, **dict.fromkeys(silent, plain)}
-
-
 def _schedulers(made: list[Made]) -> list[Made]:
     others = (*OPTIMIZERS, *TRAINER, *TRL, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
     return [it for it in made if it.name not in others]
 
 
-def _given_optimizers(made: list[Made]) -> dict[str, Any]:
-    """The optimizer and the scheduler of `Trainer(optimizers=(…, …))`, in the place of the arguments'."""
-    optimizers, schedulers = [it for it in made if it.name in OPTIMIZERS], _schedulers(made)
-    why = "is not the Trainer's: it is given optimizers=(…)"
-    given: dict[str, Any] = dict.fromkeys(
-        ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon"), Unknown(why=why)
-    )
-    for one in optimizers if len(optimizers) == 1 else ():
-        own = _explained(one.settings)
-        betas, momentum = own.get("betas", [0.9, 0.999]), own.get("momentum", 0.0)
-        said = f"momentum={momentum!r}"
-        pair = betas if isinstance(betas, list) and len(betas) == 2 else [betas, betas]
-        given = {
-            "learning_rate": own.get("lr", given["learning_rate"]),
-            "optim": one.name.lower(),
-            "weight_decay": own.get("weight_decay", 0.01 if one.name == "AdamW" else 0.0),
-            "optim_args": momentum if isinstance(momentum, Unknown) else said if momentum else "",
-        }
-        if one.name in ("Adam", "AdamW") or "betas" in own:
-            given |= {"adam_beta1": pair[0], "adam_beta2": pair[1], "adam_epsilon": own.get("eps", 1e-8)}
-    if not schedulers:
-        return given
-    if len(schedulers) > 1 or schedulers[0].name.startswith(("get_", "lr_scheduler")):
-        return {**given, "lr_scheduler_type": Unknown(why=why)}
-    return {
-        **given,
-        "optimizers": {"scheduler": {"class_path": schedulers[0].name, "init_args": schedulers[0].settings}},
-    }
-
-
 def _lightning(trainer: Made, made: list[Made], intervals: Mapping[int, Any]) -> dict[str, Any]:
     """The settings as LightningCLI's file has them: the Trainer's, the loader's and the optimizer's."""
-    settings: dict[str, Any] = {"trainer": _explained(trainer.settings)}
+    settings: dict[str, Any] = {"trainer": trainer.settings}
     loader = _loader(made)
     if loader:
         settings["data"] = loader
     optimizers = [it for it in made if it.name in OPTIMIZERS]
     if len(optimizers) == 1:
-        arguments = {
-            key: value for key, value in _explained(optimizers[0].settings).items() if key != "params"
-        }
+        arguments = {key: value for key, value in optimizers[0].settings.items() if key != "params"}
         settings["optimizer"] = {"class_path": f"torch.optim.{optimizers[0].name}", "init_args": arguments}
     schedulers = _schedulers(made)
     if schedulers and "optimizer" in settings and "max_lr" in schedulers[0].settings:

@@ -1,10 +1,12 @@
 """Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
 
+from __future__ import annotations
+
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from isobatch import _core
 from isobatch.errors import InputError, missing
@@ -14,8 +16,76 @@ from isobatch.schedules.text import Length
 from isobatch.tools.page import leaves
 from isobatch.words import percent
 
-Plan: TypeAlias = Any
-"""A Plan, or the row of a table as one (folder.py): planning is above this room."""
+if TYPE_CHECKING:
+    from isobatch.planning.settings import Settings
+    from isobatch.recipes.cluster import Cluster
+    from isobatch.recipes.recipe import Recipe
+
+
+class Planned(Protocol):
+    """What a writer asks of a feasible plan: one of planning's, or the row of a table as one (folder.py)."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def data_parallel(self) -> int: ...
+    @property
+    def micro_batch(self) -> int: ...
+    @property
+    def accumulation(self) -> int: ...
+    @property
+    def effective_batch(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup_lr(self) -> float: ...
+    @property
+    def min_lr(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def beta1(self) -> float | None: ...
+    @property
+    def beta2(self) -> float | None: ...
+    @property
+    def eps(self) -> float | None: ...
+    @property
+    def momentum(self) -> float | None: ...
+    @property
+    def ema_decay(self) -> float | None: ...
+    @property
+    def warmup_steps(self) -> int | None: ...
+    @property
+    def steps_per_epoch(self) -> int | None: ...
+    @property
+    def total_steps(self) -> int | None: ...
+    @property
+    def eval_steps(self) -> int | None: ...
+    @property
+    def save_steps(self) -> int | None: ...
+    @property
+    def log_steps(self) -> int | None: ...
+    @property
+    def hours(self) -> float | None: ...
+    @property
+    def hours_error(self) -> float | None: ...
+    @property
+    def batch_change(self) -> float: ...
+    @property
+    def lr_scale(self) -> float: ...
+    @property
+    def moves(self) -> Sequence[Any]: ...
+    @property
+    def stages(self) -> Sequence[Any]: ...
+    @property
+    def lr_at(self) -> Callable[[float], float]: ...
+    def position(self, step: int) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +138,7 @@ class SettingsSheet:
         self.comments.append(text)
 
     def compare(
-        self, plan: Plan, theirs: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
+        self, plan: Planned, theirs: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
     ) -> None:
         """Adds comments in case the tool's learning rate is not the plan's.
 
@@ -93,16 +163,17 @@ _DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decisi
 _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 
 
-def parts(plan: Plan) -> dict[str, Any]:
+def parts(plan: Planned) -> dict[str, Any]:
     """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
     found = {name: getattr(plan, name) for name in _DECISIONS}
     found |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
     return {**found, "schedule": found["schedule"] if isinstance(found["schedule"], str) else None}
 
 
-def optimizer_arguments(plan: Plan) -> dict[str, Any]:
+def optimizer_arguments(plan: Planned) -> dict[str, Any]:
     """Names the numbers of the plan's optimizer as torch and DeepSpeed do."""
-    name, arguments = plan.recipe.optimizer, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    name = plan.recipe.optimizer
+    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
     if name in ("adamw", "adam", "lamb", "lion"):
         arguments["betas"] = [plan.beta1, plan.beta2]
     if name in ("adamw", "adam", "lamb"):
@@ -112,7 +183,7 @@ def optimizer_arguments(plan: Plan) -> dict[str, Any]:
     return arguments
 
 
-def intervals(plan: Plan, evaluate: str, save: str, log: str) -> dict[str, int]:
+def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, int]:
     """Names the intervals of evaluating, saving and logging, without those left open by the recipe.
 
     >>> import isobatch as ib
@@ -156,14 +227,14 @@ class Curve(NamedTuple):
         return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))
 
 
-def units_of(plan: Plan) -> Units:
+def units_of(plan: Planned) -> Units:
     """What the lengths of the plan's schedule are counted in."""
     tuned = plan.recipe.effective_batch
     batch, epoch = plan.effective_batch or tuned, plan.steps_per_epoch
     return Units(tuned_batch=tuned, batch=batch, steps_per_epoch=epoch, seq_len=plan.recipe.seq_len)
 
 
-def curve(plan: Plan) -> Curve:
+def curve(plan: Planned) -> Curve:
     """The plan's curve.
 
     Raises:
@@ -190,13 +261,13 @@ def curve(plan: Plan) -> Curve:
     )
 
 
-def differs(plan: Plan, theirs: Callable[[int], float]) -> str | None:
+def differs(plan: Planned, theirs: Callable[[int], float]) -> str | None:
     """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
 
     Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of a run that moved at
     those that are left.
     """
-    moves = getattr(plan, "moves", ())
+    moves = plan.moves
     first = moves[-1].step if moves else 0
     total, warmup = plan.total_steps or 1, plan.warmup_steps or 0
     spread = {total * part // 257 for part in range(257)}

@@ -1,7 +1,5 @@
 """The classes and methods of Python scripts that configure a training, and their arguments in order."""
 
-import ast
-
 TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
 TRL = (
     "SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "RewardConfig", "PRMConfig",
@@ -47,29 +45,27 @@ FIRST = {
     for name in names.split()
 }
 """The arguments of each in their order, as torch 2 and transformers document them; one behind them is asked for."""
-SETTERS = {
-    "set_training": (
-        ("learning_rate", "learning_rate", 5e-5), ("batch_size", "per_device_train_batch_size", 8), ("weight_decay", "weight_decay", 0),
-        ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("gradient_accumulation_steps", "gradient_accumulation_steps", 1),
-    ),
-    "set_optimizer": (
-        ("name", "optim", "adamw_torch"), ("learning_rate", "learning_rate", 5e-5), ("weight_decay", "weight_decay", 0),
-        ("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("epsilon", "adam_epsilon", 1e-8), ("args", "optim_args", None),
-    ),
-    "set_lr_scheduler": (
-        ("name", "lr_scheduler_type", "linear"), ("num_epochs", "num_train_epochs", 3), ("max_steps", "max_steps", -1),
-        ("warmup_steps", "warmup_steps", 0), ("warmup_ratio", "warmup_ratio", 0),
-    ),
-    "set_dataloader": (
-        ("train_batch_size", "per_device_train_batch_size", 8), ("eval_batch_size", "per_device_eval_batch_size", 8),
-        ("drop_last", "dataloader_drop_last", False), ("auto_find_batch_size", "auto_find_batch_size", False),
-    ),
-    "set_save": (("strategy", "save_strategy", "steps"), ("steps", "save_steps", 500)),
-    "set_evaluate": (("strategy", "eval_strategy", "no"), ("steps", "eval_steps", 500)),
-    "set_logging": (("strategy", "logging_strategy", "steps"), ("steps", "logging_steps", 500)),
+SETTERS = (
+    "set_training",
+    "set_optimizer",
+    "set_lr_scheduler",
+    "set_dataloader",
+    "set_save",
+    "set_evaluate",
+    "set_logging",
+)
+"""Methods of TrainingArguments: what each overwrites is asked for."""
+MEMBERS = ("SchedulerType", "OptimizerNames", "IntervalStrategy")
+"""Classes of transformers with a name for each value."""
+CHANGES = (
+    "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse", "sort", "__ior__", "__iadd__",
+)  # fmt: skip
+"""Methods that change a table or a list."""
+NAMED = {
+    "setattr": -2, "__setattr__": -2, "__setitem__": -2, "setitem": -2,
+    "delattr": -1, "__delattr__": -1, "__delitem__": -1, "delitem": -1,
 }  # fmt: skip
-"""Methods of TrainingArguments, as transformers 4.30 to 5.23 have them: argument, setting, and the default that overwrites it."""
+"""Functions that set or delete what one of their arguments names, and its place."""
 OPEN = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs",
     "warmup_steps", "weight_decay", "optim", "max_grad_norm",
@@ -78,19 +74,14 @@ OPEN = (
 
 
 def is_looked_for(full: str) -> bool:
-    """Whether a call by this name, with its module, is one of those that configure a training."""
+    """Whether a call by this name, with the module that it is imported from, is one of those that configure a training."""
     package, _, rest = full.partition(".")
     last = full.rpartition(".")[2]
     if last == "Trainer":
         return package in ("lightning", "pytorch_lightning")
     if last in OPTIMIZERS:
         return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
-    if last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_"):
+    if last in (*TRAINER, *TRL, "Accelerator", "DataLoader", "clip_grad_norm_") or full in OF_TORCH:
         return True
     # No lr_scheduler.step().
     return (last[:1].isupper() or last.startswith("get_")) and any(it in full for it in _SCHEDULERS)
-
-
-def setter(node: ast.Call) -> str:
-    """The method of TrainingArguments that a call names; else empty."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) and node.func.attr in SETTERS else ""

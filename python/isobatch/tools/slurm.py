@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from isobatch.tools.launchers import FIRST_PORT, PORTS, check, exports, launcher, record, safe_name, script
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, remark_lines
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, remark_lines
 
 CPUS_PER_GPU = 4
 """A process and a few of a loader. Without a word Slurm gives a task one CPU for all its GPUs, or what the site has set."""
@@ -12,7 +12,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 SECONDS_TO_SAVE = 120
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Nodes, GPUs, the time where it is forecast, and the environment."""
     sheet = launcher(plan, job)
     name = safe_name(job.name)

@@ -11,7 +11,7 @@ from isobatch.words import count
 
 if TYPE_CHECKING:
     from isobatch.tools.page import Reading, SettingsPage
-    from isobatch.tools.sheet import Job, SettingsSheet
+    from isobatch.tools.sheet import Job, Planned, SettingsSheet
 
 
 STAYS = "stays"
@@ -60,13 +60,29 @@ class Writer:
     versions: str
     file: str
     forms: tuple[str, ...]
-    write: Callable[[Any, Job], SettingsSheet]
+    write: Callable[[Planned, Job], SettingsSheet]
     render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
     _: KW_ONLY
     runs_ragged: bool
     runs_ramps: bool
     is_part: bool
     leaves_out: str
+
+
+class Keys(NamedTuple):
+    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for them.
+
+    Attributes:
+        own: of this tool alone.
+        common: in many people's own scripts too: alone they are no evidence.
+        module: of `isobatch.tools` that has the record, where it is not called as the tool.
+        extends: a tool that has all keys of this one but its own.
+    """
+
+    own: str = ""
+    common: str = ""
+    module: str = ""
+    extends: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,7 @@ class Tool:
         reader: None where its files are only written.
         writer: None where they are only read.
         written_as: of a tool that is only read, the one that has its settings.
+        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in detect.TOOLS.
     """
 
     name: str
@@ -84,6 +101,7 @@ class Tool:
     reader: Reader | None = None
     writer: Writer | None = None
     written_as: str = ""
+    keys: Keys = field(default_factory=Keys)
 
 
 class Weight(StrEnum):

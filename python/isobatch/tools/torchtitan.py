@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from isobatch.errors import must_be
 from isobatch.files.texts import remark
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve
+from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
 
 NO_CLIPPING = 1e30
@@ -134,7 +134,7 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """Batch, optimizer and schedule; how the model is split stays as it is."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -169,7 +169,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     return sheet
 
 
-def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, object]:
+def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, object]:
     name = plan.recipe.optimizer
     if name not in ("adamw", "adam"):
         sheet.note(f"torchtitan has no {name}: optimizer.name is not set")
@@ -184,7 +184,7 @@ def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> dict[str, object]:
     }
 
 
-def _scheduler(plan: Plan, line: Curve, sheet: SettingsSheet) -> dict[str, object]:
+def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, object]:
     shape = line.shape or line.kind or ""
     decay = line.last_steps() if line.shape else line.decay
     settings: dict[str, object] = {"warmup_steps": line.warmup}

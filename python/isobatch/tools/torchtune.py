@@ -1,13 +1,14 @@
 """torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most `max_steps_per_epoch`."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
     Curve,
     Job,
-    Plan,
+    Planned,
     SettingsSheet,
     curve,
     intervals,
@@ -124,7 +125,7 @@ def _schedule(page: SettingsPage) -> None:
     return page.give("schedule", "cosine", "lr_scheduler._component_")
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes what a plan decides of a recipe.
 
     Raises:
@@ -141,7 +142,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
             f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set optimizer_in_bwd to false in the "
             "file, which takes memory for the gradients, or plan with more GPUs or a larger micro-batch"
         )
-    optimizer = {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
     if plan.recipe.optimizer in ("adam", "adamw"):
         optimizer |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
     if plan.momentum is not None:
@@ -167,14 +168,14 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     return sheet
 
 
-def _epochs(plan: Plan, job: Job, sheet: SettingsSheet) -> dict[str, int]:
+def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
     """The steps of the plan as those of the file's epochs, where they divide."""
-    each, epochs = plan.steps_per_epoch, job.own.get("epochs") or 1
-    if each and plan.total_steps % each == 0:
-        return {"epochs": plan.total_steps // each, "max_steps_per_epoch": each}
-    if type(epochs) is not int or plan.total_steps % epochs:
+    each, epochs, total = plan.steps_per_epoch, job.own.get("epochs") or 1, curve(plan).total
+    if each and total % each == 0:
+        return {"epochs": total // each, "max_steps_per_epoch": each}
+    if type(epochs) is not int or total % epochs:
         epochs = 1
-    each = plan.total_steps // epochs
+    each = total // epochs
     sheet.note(
         f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune counts no steps over several"
     )

@@ -129,11 +129,7 @@ def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> No
 
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
-    """A scheduler of transformers as a recipe's schedule; of a script, that which it gives the Trainer."""
-    made = page.table("optimizers.scheduler")
-    if made.settings:
-        read_torch_schedule(page, made.table("init_args"), made.word("class_path") or "")
-        return
+    """A scheduler of transformers as a recipe's schedule."""
     name = (page.word(key, default) or default).lower()
     kwargs = page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):

@@ -6,7 +6,17 @@ from typing import Any
 
 from isobatch.tools import trainer
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.sheet import Curve, Job, Plan, SettingsSheet, curve, flags, intervals, remark_lines, shell
+from isobatch.tools.sheet import (
+    Curve,
+    Job,
+    Planned,
+    SettingsSheet,
+    curve,
+    flags,
+    intervals,
+    remark_lines,
+    shell,
+)
 from isobatch.tools.tool import Reader, Tool, Writer
 
 _OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor", "rmsprop": "rmsprop"}
@@ -35,7 +45,7 @@ def read(page: SettingsPage) -> None:
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
     sheet.note(
@@ -79,7 +89,7 @@ def write(plan: Plan, job: Job) -> SettingsSheet:
     return sheet
 
 
-def _saved_where_evaluated(plan: Plan, sheet: SettingsSheet) -> None:
+def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
     """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer refuses a save_steps that is no
     multiple of eval_steps (transformers, training_args.py)."""
     evaluated, saved = plan.eval_steps, plan.save_steps
@@ -94,7 +104,7 @@ def _saved_where_evaluated(plan: Plan, sheet: SettingsSheet) -> None:
         )
 
 
-def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
+def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name in _OPTIMIZERS:
         sheet.settings["optim"] = _OPTIMIZERS[name]
@@ -113,7 +123,7 @@ def _write_optimizer(plan: Plan, sheet: SettingsSheet) -> None:
         sheet.settings["optim_args"] = f"momentum={plan.momentum!r}"
 
 
-def _write_schedule(plan: Plan, line: Curve, sheet: SettingsSheet) -> None:
+def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     kind, kwargs = _scheduler(line)
     own = "for the plan's own curve: Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
     if kind is None:

@@ -9,7 +9,7 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools import trainer
 from isobatch.tools.page import Reading, SettingsPage
-from isobatch.tools.sheet import Job, Plan, SettingsSheet
+from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
@@ -79,7 +79,7 @@ def _batch_multiple(each: int, steps: Fraction) -> int:
     return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many optimizer steps as it was.
 
     Raises:

@@ -1,9 +1,10 @@
 """verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Plan, SettingsSheet, overrides, remark_lines, shell
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, overrides, remark_lines, shell
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import count, share
 
@@ -98,14 +99,14 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     actor.times_lr("min_lr", actor.number("optim.min_lr_ratio"), "optim.min_lr_ratio")
 
 
-def write(plan: Plan, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """Writes the actor's batch and optimizer, and the GPUs. The rollouts, and what is counted in them, stay the user's own.
 
     Raises:
         InputError: the batch is no whole number of prompts.
     """
     sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
-    actor = {
+    actor: dict[str, Any] = {
         "ppo_mini_batch_size": plan.effective_batch // each,
         "ppo_micro_batch_size_per_gpu": plan.micro_batch,
         "optim": {"lr": plan.lr, "weight_decay": plan.weight_decay},
