@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from isobatch import _core
-from isobatch.cli.terminal import called, say
-from isobatch.errors import InputError, missing, must_be
+from isobatch.cli.terminal import called, say, stdin
+from isobatch.errors import InputError, missing, must_be, unwritable
 from isobatch.files.formats import read_fields
+from isobatch.files.texts import shell_words
 from isobatch.recipes.cluster import no_field
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
+from isobatch.words import printable
 
 TOOL: dict[str, Any] = {
     "--tool NAME": "whose it is, where its content leaves that open",
@@ -102,7 +104,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
-            say(f"{page.file}: {note}")
+            say(printable(f"{page.file}: {note}", 2_000))
         if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
             args.batch_multiple = page.multiple
         if page.tool == str(getattr(args, "to", None)).lower().replace("-", "_"):
@@ -160,7 +162,7 @@ def job(args: argparse.Namespace, resume: str | None = None) -> Any:
         command = tuple(shlex.split(args.script))
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
-    own, again = getattr(args, "own", {}), shlex.join(_again(args))
+    own, again = getattr(args, "own", {}), shell_words(_again(args))
     how = {"image": args.image, "elastic": args.elastic, "resume": resume}
     return Job(name=args.name, command=command, again=again, own=own, **how)
 
@@ -246,8 +248,12 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
 
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         raw = Path(folder, "raw")
-        with raw.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        source = stdin()
+        try:
+            with raw.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        except OSError as error:
+            raise unwritable(error, folder) from None
         path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
         setattr(args, taken[0], str(path))
         with called(str(path), "stdin"):
@@ -268,6 +274,6 @@ def _suffix(path: Path) -> str:
     first = head.lstrip().split(b"\n", 1)[0]
     try:
         found = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ".json"  # its first line is not whole: it is laid out over many
     return ".json" if "schema" in found else ".jsonl"

@@ -17,7 +17,7 @@ from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.whole import read_whole
 from isobatch.words import shown
 
-MAX_FILE_BYTES = 4 << 20
+MAX_TABLE_BYTES = 4 << 20
 MAX_DEPTH_LEVELS = 50
 MAX_TABLE_VALUES = 200_000
 """Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
@@ -43,7 +43,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = os.fspath(path)
     # Windows' editors begin a file of UTF-8 with the mark.
-    text = read_whole(file, MAX_FILE_BYTES).removeprefix("\ufeff")
+    text = read_whole(file, MAX_TABLE_BYTES).removeprefix("\ufeff")
     suffix = Path(file).suffix
     yaml = partial(parse_yaml, file=file)
     parsers: dict[str, Callable[[str], Any]]
@@ -73,6 +73,11 @@ def too_deep(file: str) -> InputError:
     return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
 
 
+def too_large(file: str) -> InputError:
+    """Returns the error of a file of too many values."""
+    return InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
+
+
 def refuse_large(data: Any, file: str) -> None:
     """Refuses data nested too deep or of too many values, without walking what YAML's aliases repeat twice.
 
@@ -97,7 +102,7 @@ def refuse_large(data: Any, file: str) -> None:
         return total
 
     if size(data, 0) > MAX_TABLE_VALUES:
-        raise InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
+        raise too_large(file)
 
 
 # Keys that are listed twice, of which readers keep the last in silence
@@ -222,21 +227,42 @@ _SCALARS = (
 """What a plain scalar is, by YAML 1.2's core schema: (kind, pattern, first characters)."""
 
 
+_NO_PLAIN_VALUES = ("python/", "timestamp", "binary", "set", "omap", "pairs")
+"""Beginnings of tags of which no text, number, flag, list or table comes."""
+_MAX_KEY_DIGITS = 15
+"""Of a whole number as a key: larger ones may all have one hash, and a table of them takes the square of their number."""
+_MAX_DIGITS = 400
+
+
 @cache
 def _yaml_loader() -> Any:
+    """Makes the loader: libyaml's events where PyYAML has it, which takes a tenth of the time, and the limits on what they make."""
     import yaml
+    from yaml.composer import Composer
+    from yaml.constructor import ConstructorError, SafeConstructor
+    from yaml.resolver import Resolver
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # Any, without the stubs
+    events = (yaml.cyaml.CParser,) if yaml.__with_libyaml__ else (yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser)
+
+    class Loader(Composer, *events, SafeConstructor, Resolver):  # type: ignore[misc]  # Any, without the stubs
         yaml_implicit_resolvers: dict[str, Any] = {}
         tagged: Any = None
         file = ""
-        depth = merges = 0
+        nodes = depth = merges = 0
+
+        def __init__(self, text: str) -> None:
+            events[0].__init__(self, text)
+            for part in (*events[1:], Composer, SafeConstructor, Resolver):
+                part.__init__(self)
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             # Before PyYAML recurses into it.
             self.depth += 1
+            self.nodes += 1
             if self.depth > MAX_DEPTH_LEVELS + 1:
                 raise too_deep(self.file)
+            if self.nodes > 2 * MAX_TABLE_VALUES:  # keys are nodes too
+                raise too_large(self.file)
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
@@ -248,24 +274,52 @@ def _yaml_loader() -> Any:
                 raise InputError(f"has more than {MAX_MERGE_KEYS} merge keys (<<)", file=self.file)
             return node
 
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (AttributeError, LookupError, ValueError) as error:  # PyYAML's, at a tag with another value
+                if isinstance(error, InputError):
+                    raise
+                what = str(error) if type(error) is ValueError else f"{shown(node.value)} is no {node.tag.removeprefix(_TAG)}"
+                raise ConstructorError(None, None, what, node.start_mark) from None
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            refuse_duplicates(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if isinstance(node, yaml.MappingNode):
+                keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+                for key in keys:
+                    if key.tag == _TAG + "int" and len(key.value) > _MAX_KEY_DIGITS:
+                        raise ConstructorError(None, None, "a key is too large a number", key.start_mark)
+                try:
+                    refuse_duplicates(key.value for key in keys)
+                except ValueError as error:
+                    raise ConstructorError(None, None, str(error), node.start_mark) from None
             return super().construct_mapping(node, deep)
 
         def construct_whole(self, node: Any) -> int:
-            if re.fullmatch(r"[-+]?0[0-9]+", node.value):
-                raise ValueError(f"{node.value[:80]} may be octal: write it without the leading 0, or as 0o…")
-            return int(node.value, 0)
+            text = self.construct_scalar(node)
+            if len(text) > _MAX_DIGITS:
+                raise ValueError(f"a number of {len(text):,} digits is too large")
+            if re.fullmatch(r"[-+]?0[0-9]+", text):
+                raise ValueError(f"{text[:80]} may be octal: write it without the leading 0, or as 0o…")
+            return int(text, 0)
 
         def construct_real(self, node: Any) -> float:
-            return float(re.sub(r"\.(inf|nan)", r"\1", node.value.lower()))
+            return float(re.sub(r"\.(inf|nan)", r"\1", self.construct_scalar(node).lower()))
 
-        def construct_tagged(self, _: str, node: Any) -> Any:
-            return self.construct_undefined(node) if self.tagged is None else self.tagged
+        def construct_tagged(self, kind: str, node: Any) -> Any:
+            if self.tagged is None:
+                raise ValueError(f"!!{kind.removeprefix(_TAG)} is not read: write a text, a number, a flag, a list or a table")
+            return self.tagged
 
     for kind, pattern, first in _SCALARS:
         Loader.add_implicit_resolver(_TAG + kind, re.compile(rf"^(?:{pattern})$"), list(first))
+    Loader.yaml_constructors = {
+        tag: construct
+        for tag, construct in SafeConstructor.yaml_constructors.items()
+        if tag is None or not tag.removeprefix(_TAG).startswith(_NO_PLAIN_VALUES)
+    }
     Loader.add_constructor(_TAG + "int", Loader.construct_whole)
     Loader.add_constructor(_TAG + "float", Loader.construct_real)
-    Loader.add_multi_constructor(_TAG + "python/", Loader.construct_tagged)
+    for kind in _NO_PLAIN_VALUES:
+        Loader.add_multi_constructor(_TAG + kind, lambda loader, rest, node, kind=kind: loader.construct_tagged(kind + rest, node))
     return Loader

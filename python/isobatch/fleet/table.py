@@ -34,7 +34,7 @@ from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refu
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import OURS, few, nearest, printable, redacted
+from isobatch.words import OURS, few, nearest, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ class InputTable:
 
     def where(self, row: int) -> str:
         """Returns the place of a row in words."""
-        file = f"{printable(redacted(self.file))}, " if self.file else ""
+        file = f"{printable(self.file)}, " if self.file else ""
         place = f"({file}row {self.row_offset + row + 1:,})"
         if self.missing_ids is not None and self.missing_ids[row]:
             return f"a {self.kind} without an id {place}"

@@ -19,17 +19,17 @@ from isobatch.files.whole import read_whole
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
-MAX_FILE_BYTES = 4 * MAX_FILE_CHARACTERS
 MAX_BASE_FILES = 50
 """That one configuration builds on, one after the other."""
 
-_TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
-_ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[[\w.\"'-]+\][ \t]*(#.*)?$", re.MULTILINE)
+_ASSIGNED = re.compile(r"^[ \t]*[\w.\"'-]+[ \t]*=[ \t]*\S", re.MULTILINE)
 _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
 _ELSEWHERE = re.compile(r"[/~\\]|\w+:")
 """An absolute path, a home, an address or another package's (`mmdet::`): only what lies beside a file is read."""
 _FLAG = re.compile(r"(?:^|\s)(?:--[A-Za-z][\w-]*|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=\S)", re.MULTILINE)
-_STRING = r'"(?:\\.|[^"\\\n])*"'
+_STRING = r'"(?:\\.|[^"\\\n])*+"?'
+"""Closed or not: what searches for the end of each quote anew takes the square of their number."""
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 _JOBS = ("TrainJob", "PyTorchJob", "Job")
@@ -62,7 +62,7 @@ def parse(
         raise InputError("is empty: a configuration must have settings", file=file)
     try:
         data = _read(text, file, suffix, bases, name)
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the latter is the word of Python's own parser
         raise too_deep(file) from None
     except (ValueError, SyntaxError) as error:
         if isinstance(error, InputError):
@@ -230,5 +230,5 @@ class Bases:
         self.seen.append(real)
         inner = Bases(path, (*self.chain, self.file.resolve()), self.seen, self.unread)
         return parse(
-            read_whole(path, MAX_FILE_BYTES), file=str(path), suffix=path.suffix.lower(), bases=inner
+            read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner
         )

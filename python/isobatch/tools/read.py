@@ -13,7 +13,7 @@ from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import MAX_FILE_BYTES, Bases, parse
+from isobatch.tools.parse import Bases, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
@@ -49,7 +49,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         note_unread(SettingsPage(folder.settings, folder), how)
         return folder
     if Path(path).name == "training_args.bin" and Path(path).is_file():
-        from isobatch.tools.checkpoint import attributes
+        from isobatch.tools.pickles import attributes
 
         return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _split_name(file)
@@ -60,7 +60,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             file=file,
         )
     bases = Bases(place)
-    suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
+    suffix, text = place.suffix.lower(), read_whole(place)
     settings = parse(text, file=str(place), suffix=suffix, bases=bases, name=name)
     if suffix == ".py" and tool is not None:
         _refuse_script(reader(tool), bases.tool, file)

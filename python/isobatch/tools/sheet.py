@@ -1,14 +1,13 @@
 """Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from isobatch import _core
 from isobatch.errors import InputError, missing
-from isobatch.files.texts import commented, scalar_text
+from isobatch.files.texts import commented, scalar_text, shell_words
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
 from isobatch.tools.page import leaves
@@ -247,7 +246,7 @@ def shell(words: list[list[str]]) -> str:
     torchrun 'my script.py' \\
       --name '$(rm -rf x)'
     """
-    return " \\\n  ".join(shlex.join(part) for part in words)
+    return " \\\n  ".join(shell_words(part) for part in words)
 
 
 def remark_lines(remarks: Mapping[str, str]) -> str:
