@@ -81,8 +81,8 @@ def _without_user(address: re.Match[str]) -> str:
 def readable(text: str) -> str:
     """Lines for people, each as `printable` has it: what a command says goes through here.
 
-    >>> readable("s3://KEY:SECRET@bucket/a\x1b[2J\nall is well")
-    's3://…@bucket/a\\x1b[2J\nall is well'
+    >>> readable("s3://KEY:SECRET@bucket/a\\x1b[2J\\nall is well").split("\\n")
+    ['s3://…@bucket/a\\\\x1b[2J', 'all is well']
     """
     return "\n".join(printable(line, len(line)) for line in text.split("\n"))
 

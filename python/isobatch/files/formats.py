@@ -8,19 +8,21 @@ two versions differ on it.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.words import shown
+from isobatch.words import few, shown
 
 MAX_TABLE_BYTES = 4 << 20
 MAX_DEPTH_LEVELS = 50
 MAX_TABLE_VALUES = 200_000
 """Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
+MAX_COLUMNS = 10_000
 MAX_MERGE_KEYS = 20
 """`<<` in a YAML file: those that merge a table that merges others multiply."""
 
@@ -122,6 +124,24 @@ def refuse_duplicates(names: Iterable[str]) -> None:
         if name in seen:
             raise ValueError(f"{shown(name)} is listed twice")
         seen.add(name)
+
+
+def refuse_columns(names: Collection[str], file: str | None) -> None:
+    """Refuses the columns of a table where one is there twice, or there are too many.
+
+    Raises:
+        InputError: naming those that are there twice.
+
+    >>> refuse_columns(["job", "lr", "lr"], "jobs.csv")
+    Traceback (most recent call last):
+    isobatch.errors.InputError: jobs.csv: the column 'lr' is in the header twice
+    """
+    if len(names) > MAX_COLUMNS:
+        raise InputError(f"has {len(names):,} columns, more than the {MAX_COLUMNS:,} of a table", file=file)
+    if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
+        what = "the column" if len(doubled) == 1 else "the columns"
+        verb = "is" if len(doubled) == 1 else "are"
+        raise InputError(f"{what} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0])
 
 
 def refuse_duplicate_keys(line: bytes, found: Any) -> None:

@@ -72,10 +72,10 @@ def json_text(fields: Mapping[str, Any]) -> str:
 def shell_word(text: str) -> str:
     """Writes one word for bash, which gets every byte of it; what does not print is escaped.
 
-    >>> shell_word("train.py"), shell_word("it's"), shell_word("a\x1b[2J")
-    ('train.py', "'it'\"'\"'s'", "$'a\\\\x1b[2J'")
+    >>> shell_word("train.py"), shell_word("a b"), shell_word("a\\x1b[2J")
+    ('train.py', "'a b'", "$'a\\\\x1b[2J'")
     """
-    if text.isprintable():
+    if text.replace("\n", "").isprintable():
         return shlex.quote(text)
     return "$'" + "".join(map(_shell_character, text)) + "'"
 

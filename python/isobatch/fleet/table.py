@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, missing, must_be, needs_extra, raise_all
+from isobatch.files.formats import refuse_columns
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -339,12 +340,9 @@ def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
 
 
 def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArray]:
-    names = table.column_names
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        listed = ", ".join(map(repr, doubled))
-        what = f"the column {listed} is" if len(doubled) == 1 else f"the columns {listed} are"
-        raise InputError(f"{what} in the header twice", file=file, field=doubled[0])
-    return {name: without_views(column) for name, column in zip(names, table.columns, strict=True)}
+    refuse_columns(table.column_names, file)
+    columns = zip(table.column_names, table.columns, strict=True)
+    return {name: without_views(column) for name, column in columns}
 
 
 def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:

@@ -16,7 +16,7 @@ from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.words import count, counted, figure
 
 Record = Mapping[str, Any]
-MAX_LOG_BYTES = 1 << 28
+MAX_LOG_BYTES = 1 << 27
 """Bytes of a log, all of which its page shows."""
 
 

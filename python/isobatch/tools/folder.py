@@ -66,6 +66,11 @@ class Row(Fields):
         return Fields(self.values)
 
     @cached_property
+    def settings(self) -> Any:
+        """What decided the split, as far as it is known."""
+        return Fields(self.values)
+
+    @cached_property
     def lr_at(self) -> Callable[[float], float]:
         """The learning rate at a step."""
         steps = {"warmup_steps": self.warmup_steps or 0, "total_steps": self.total_steps}

@@ -47,9 +47,8 @@ def attributes(path: Path) -> dict[str, Any]:
         value = _Machine(_pickle_in(data)).run()
     except Exception as error:  # a broken archive or pickle fails in any way that the interpreter has
         raise unreadable(error, file) from None
-    if not isinstance(value, InertObject) or not value.attributes:
-        raise InputError("holds no object with attributes, as TrainingArguments is", file=file)
-    plain = {name: _plain(each) for name, each in value.attributes.items()}
+    values = value.attributes if isinstance(value, InertObject) else {}
+    plain = {name: _plain(each) for name, each in values.items()}
     refuse_large(plain, file)
     return plain
 

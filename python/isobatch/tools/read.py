@@ -12,7 +12,7 @@ from isobatch.errors import InputError, missing, must_be, together
 from isobatch.files.formats import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
-from isobatch.tools.page import Reading, SettingsPage, value_at
+from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Bases, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
@@ -120,6 +120,10 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
     in_flags = is_flat and suffix not in (".json", ".yaml", ".yml", ".toml", ".py")
     assert known.reader is not None
     page = SettingsPage(settings, found, dashes=in_flags)
+    for section in known.reader.tables.split():
+        value = settings.get(section)
+        if not isinstance(value, Mapping | Unknown | None):
+            page.fault(section, must_be("a table of settings", value, field=page.name(section)))
     known.reader.read(page)
     if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
         raise no_tool_error(settings, file)

@@ -30,6 +30,7 @@ class Reader:
             with a `*` does not hold for a name that looks like one of these.
         matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
             empty name a table of what does not train.
+        tables: names of settings that are tables, with whatever else the tool stops.
         table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
     """
 
@@ -39,6 +40,7 @@ class Reader:
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
+    tables: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,12 @@ class Case(NamedTuple):
 
 
 def number(value: Any) -> float:
-    """A setting as a number; 0 where it is none.
+    """A setting as a number; 0 where it is none that a run can have.
 
-    >>> number(3), number("3"), number(None)
-    (3.0, 0.0, 0.0)
+    >>> number(3), number("3"), number(None), number(10**400)
+    (3.0, 0.0, 0.0, 0.0)
     """
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0.0
 
 
 def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
