@@ -33,6 +33,8 @@ class InputError(ValueError):
         field: str | None = None,
         causes: Sequence[InputError] = (),
     ) -> None:
+        if field and not field.isprintable():  # its line ends are no lines of the message
+            message = message.replace(field, printable(field))
         message, file = readable(message), None if file is None else redacted(file)
         self.message, self.file, self.row, self.field = message, file, row, field
         self.causes = tuple(causes)

@@ -105,7 +105,7 @@ def check_commands(seed: int, commands: int, folder: Path, kinds: tuple[str, ...
         started = time.process_time()
         code, out, err = run_command(words, changed)
         took = time.process_time() - started
-        fault = _fault(words, code, out, err) or (f"{took:.1f} s" if took > SLOW else "")
+        fault = fault_of(words, code, out, err) or (f"{took:.1f} s" if took > SLOW else "")
         if fault:
             kept = folder / f"finding-{seed}-{number}{suffix}"
             kept.write_bytes(changed)
@@ -128,17 +128,17 @@ def run_command(words: list[str], stdin: bytes = b"") -> tuple[int, str, str]:
     return code, out, err
 
 
-DATA = ("fleet", "estimate")
-"""Commands with a stdout of data, which is as it came."""
+DATA = ("fleet", "allocate", "estimate")
+"""Commands with a stdout of data, which is as it came; so is that of `plan -`."""
 
 
-def _fault(words: list[str], code: int, out: str, err: str) -> str:
+def fault_of(words: list[str], code: int, out: str, err: str) -> str:
     """Describes what a command must not do; nothing where it did none of it."""
     if code not in (0, 1, 2) or "Traceback" in err:
         return f"exit {code}: {err[-1500:]}"
     if code == 2 and not err:
         return "exit 2 without a word"
-    for name, text in (("stdout", "" if words[0] in DATA else out), ("stderr", err)):
+    for name, text in (("stdout", "" if words[0] in DATA or words[1:2] == ["-"] else out), ("stderr", err)):
         if hidden := sorted({c for c in text if not c.isprintable() and c not in "\n\t"}):
             return f"control characters {hidden} on {name}"
     return ""
@@ -156,7 +156,7 @@ def changed_file(draw: random.Random, suffix: str, text: bytes) -> bytes:
     how = draw.random()
     if suffix in (".json", ".yaml", ".yml") and how < 0.5:
         with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
-            tree = grafted(draw, json.loads(text) if suffix == ".json" else yaml.safe_load(text))
+            tree = grafted(draw, json.loads(text) if suffix == ".json" else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
             return (json.dumps(tree) if suffix == ".json" else yaml.safe_dump(tree)).encode(
                 errors="backslashreplace"
             )

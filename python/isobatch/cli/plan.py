@@ -134,7 +134,7 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
     found = memory_of(
         factory, memory_gib=where.memory_gib, precision=tuned.precision or "fp32", clip_norm=tuned.clip_norm
     )
-    print(found.explain(), file=sys.stderr)
+    say(found.explain())
     if not found.micro_batch:
         raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
     return found.micro_batch

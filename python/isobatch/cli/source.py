@@ -17,6 +17,7 @@ from isobatch.files.texts import shell_words
 from isobatch.recipes.cluster import no_field
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
+from isobatch.tools.tool import MAX_LINE_CHARACTERS
 from isobatch.words import printable
 
 TOOL: dict[str, Any] = {
@@ -104,7 +105,7 @@ def read(args: argparse.Namespace) -> tuple[Any, list[Any]]:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
-            say(printable(f"{page.file}: {note}", 2_000))
+            say(printable(f"{page.file}: {note}", MAX_LINE_CHARACTERS))
         if page.multiple > 1 and getattr(args, "batch_multiple", 0) is None:
             args.batch_multiple = page.multiple
         if page.tool == str(getattr(args, "to", None)).lower().replace("-", "_"):

@@ -51,7 +51,7 @@ def read_folder(folder: Path) -> Reading:
     if arguments:
         read_arguments(SettingsPage(arguments, found))
     else:
-        found.notes.append("there is no training_args.bin: the arguments of the run are not known")
+        found.notes.append("no training_args.bin has arguments: those of the run are not known")
     read(SettingsPage(state, found))
     epochs, steps = arguments.get("num_train_epochs"), arguments.get("max_steps")
     if "duration" in found.fields and epochs and not (isinstance(steps, int | float) and steps > 0):

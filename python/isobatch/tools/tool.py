@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from isobatch.words import count
+from isobatch.words import count, printable
 
 if TYPE_CHECKING:
     from isobatch.tools.page import Reading, SettingsPage
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 STAYS = "stays"
 """A setting that changes the training, and that no plan moves: it is named."""
+
+
+MAX_LINE_CHARACTERS = 2_000
+"""Characters of a line that quotes a file."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,8 @@ class Issue(NamedTuple):
         return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS)
 
     def __str__(self) -> str:
-        return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
+        what, cause, source, change = (printable(text, MAX_LINE_CHARACTERS) for text in self[:4])
+        return f"{what}\n  cause: {cause} [{source}]\n  change: {change}"
 
 
 _ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}

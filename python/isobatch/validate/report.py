@@ -30,7 +30,7 @@ from isobatch.validate.figures import (
     StepTimes,
 )
 from isobatch.validate.options import Options
-from isobatch.words import counted
+from isobatch.words import counted, printable, readable
 
 SCHEMA = "isobatch.validation/2"
 
@@ -126,7 +126,7 @@ def show_proofs(title: str, verdict: Verdict, proofs: list[Proof], file: IO[str]
     from rich.text import Text
 
     # As Text: what was found may hold anything, and none of it is markup.
-    rows = Table(title=Text(title, style=STYLES[verdict]), title_justify="left", show_edge=False)
+    rows = Table(title=Text(readable(title), style=STYLES[verdict]), title_justify="left", show_edge=False)
     rows.add_column("proof", no_wrap=True)
     rows.add_column("verdict", no_wrap=True)
     rows.add_column("what was found", overflow="fold")
@@ -134,7 +134,7 @@ def show_proofs(title: str, verdict: Verdict, proofs: list[Proof], file: IO[str]
         text = proof.text
         if proof.diagnosis is not None:
             text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-        rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
+        rows.add_row(printable(proof.name), Text(proof.verdict, style=STYLES[proof.verdict]), Text(readable(text)))
     Console(file=file or sys.stdout).print(rows)
 
 
@@ -239,7 +239,7 @@ class Report(ProofReport, frozen=True, kw_only=True):
             where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
             devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
             versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
-            print(f"{where}, {machine.backend}, {devices}; {versions}", file=file)
+            print(printable(f"{where}, {machine.backend}, {devices}; {versions}"), file=file)
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         """Shows the table in a notebook."""
