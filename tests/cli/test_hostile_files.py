@@ -1,6 +1,7 @@
 """Files of strangers: what one may cost is bounded, no link is followed, and what is wrong in it is exit 2 with its line."""
 
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -10,10 +11,10 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from invariants.commands import run_command
 from isobatch.errors import InputError
@@ -26,27 +27,68 @@ MIB = 1 << 20
 
 
 def test_a_tag_with_another_value_names_its_line(tmp_path, ran):
-    tags = ("bool", "int", "float", "null", "str", "seq", "map", "set", "omap", "pairs", "timestamp", "binary", "merge", "value", "x")
-    texts = ("x", "foo", "[a]", "{a: b}", "", "[[a]]", "2001-99-99", "!!int y", "&a [*a]", "{[a]: b}", "{{a: b}: c}")
-    refused = 0
-    for tag in tags:
-        for text in texts:
-            for document in (f"a: 1\nlr: !!{tag} {text}", f"!!{tag} {text}"):
-                try:
-                    parse_yaml(document, "a.yaml")
-                except ValueError as error:  # an InputError of the file, once it is read
-                    refused += 1
-                    assert "line " in str(error), (document, error)
-    assert refused > 100
-    for text in ("!!bool x", "!!timestamp foo", "!!map [a]", "!!set [a]", "!!int [a]", "!!python/name:os.system x", "2\nlr: 3"):
+    tags = (
+        "bool",
+        "int",
+        "float",
+        "null",
+        "str",
+        "seq",
+        "map",
+        "set",
+        "omap",
+        "pairs",
+        "timestamp",
+        "binary",
+        "merge",
+        "value",
+        "x",
+    )
+    texts = (
+        "x",
+        "foo",
+        "[a]",
+        "{a: b}",
+        "",
+        "[[a]]",
+        "2001-99-99",
+        "!!int y",
+        "&a [*a]",
+        "{[a]: b}",
+        "{{a: b}: c}",
+    )
+    refused = []
+    for tag, text in itertools.product(tags, texts):
+        for document in (f"a: 1\nlr: !!{tag} {text}", f"!!{tag} {text}"):
+            try:
+                parse_yaml(document, "a.yaml")
+            except ValueError as error:  # an InputError of the file, once it is read
+                refused.append(str(error))
+    assert len(refused) > 100 and all("line " in said for said in refused)
+    for text in (
+        "!!bool x",
+        "!!timestamp foo",
+        "!!map [a]",
+        "!!set [a]",
+        "!!int [a]",
+        "!!python/name:os.system x",
+        "2\nlr: 3",
+    ):
         (tmp_path / "a.yaml").write_text(f"effective_batch: 8\nlr: {text}\n")
         assert "line " in ran(["plan", str(tmp_path / "a.yaml"), "--gpus", "8"], 2).err
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[" + "[]," * 1_000_000, "- a\n" * MIB, "a: &a 1\nb: [" + "*a," * MIB + "]", "? " * MIB, "- !!str a\n" * 400_000]
-    + ["".join(f"{(2**61 - 1) * n}: 1\n" for n in range(100_000)), "a: " + "9" * MIB],
+    [
+        "[" + "[]," * 1_000_000,
+        "- a\n" * MIB,
+        "a: &a 1\nb: [" + "*a," * MIB + "]",
+        "? " * MIB,
+        "- !!str a\n" * 400_000,
+        "".join(f"{(2**61 - 1) * n}: 1\n" for n in range(100_000)),
+        "a: " + "9" * MIB,
+    ],
     ids=["lists", "items", "aliases", "keys", "tags", "one hash", "digits"],
 )
 def test_yaml_of_megabytes_is_refused_soon(text):
@@ -56,17 +98,12 @@ def test_yaml_of_megabytes_is_refused_soon(text):
     assert time.process_time() - started < 10
 
 
-def test_yaml_reads_the_same_without_libyaml(monkeypatch):
-    from isobatch.files import formats
-
+def test_yaml_reads_the_same_without_libyaml():
     text = "a: 2e-5\nb: [1:30, 0x1f, no, ~]\nc: &c {d: .inf}\ne: {<<: *c, f: 'x'}\ng: |\n  two\n  lines\n"
-    fast = parse_yaml(text, "a.yaml")
-    formats._yaml_loader.cache_clear()
-    monkeypatch.setattr(yaml, "__with_libyaml__", False)
-    try:
-        assert parse_yaml(text, "a.yaml") == fast
-    finally:
-        formats._yaml_loader.cache_clear()
+    plain = "import yaml, sys; yaml.__with_libyaml__ = False; from isobatch.files.formats import parse_yaml; "
+    plain += "print(parse_yaml(sys.argv[1], 'a.yaml'))"
+    done = subprocess.run([sys.executable, "-c", plain, text], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{parse_yaml(text, 'a.yaml')}\n"
 
 
 BOMBS = {
@@ -88,10 +125,8 @@ BOMBS = {
 def test_a_pickle_costs_no_more_than_its_bytes(name, tmp_path):
     (tmp_path / "training_args.bin").write_bytes(BOMBS[name])
     started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
+    with suppress(InputError):
         assert attributes(tmp_path / "training_args.bin") == {}
-    except InputError as error:
-        assert error.file is not None
     assert time.process_time() - started < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
@@ -115,7 +150,14 @@ class Arguments:
 
 def test_a_pickle_of_every_protocol_is_read(tmp_path):
     path, saved = tmp_path / "training_args.bin", Arguments()
-    saved.__dict__ = {"learning_rate": 2e-5, "max_steps": 10, "names": ["a", ("b",)], "on": True, "none": None, "table": {"x": 1}}
+    saved.__dict__ = {
+        "learning_rate": 2e-5,
+        "max_steps": 10,
+        "names": ["a", ("b",)],
+        "on": True,
+        "none": None,
+        "table": {"x": 1},
+    }
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         path.write_bytes(pickle.dumps(saved, protocol))
         assert attributes(path) == saved.__dict__
@@ -218,7 +260,9 @@ def test_a_file_of_gigabytes_is_not_read_whole(suffix, tmp_path):
         file.truncate(6 << 30)
     (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 9, "train_batch_size": 8}')
     for words in READERS[suffix]:
-        code, said = limited([word.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)) for word in words])
+        code, said = limited(
+            [word.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)) for word in words]
+        )
         assert code == 2 and "training_args" in said, (words, code, said)
 
 
@@ -228,7 +272,9 @@ def test_stdin_may_be_closed_and_docstrings_left_out(tmp_path):
         assert (code, said) == (2, f"isobatch {words[0]}: stdin is closed: name a file in the place of -\n")
     (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     pytest.importorskip("altair")
-    code, said = limited(["report", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "a.html")], PYTHONOPTIMIZE="2")
+    code, said = limited(
+        ["report", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "a.html")], PYTHONOPTIMIZE="2"
+    )
     assert code == 2 and "-OO" in said
 
 
@@ -241,13 +287,28 @@ def test_a_column_is_there_once_and_there_are_not_too_many(tmp_path, ran):
     twice = put("twice.csv", "job,job,cluster,cluster\na,b,c,d\n")
     wide = put("wide.csv", ",".join(f"c{n}" for n in range(MAX_COLUMNS + 1)) + "\n")
     sparse = put("sparse.jsonl", "".join(f'{{"c{n}": 1}}\n' for n in range(MAX_COLUMNS)) + "{}\n" * 100_000)
-    for words in (["explain"], ["fleet", jobs, "--gpus", "8", "--pairs"], ["fleet", "--gpus", "8"], ["allocate", jobs]):
-        for path, message in ((twice, "in the header twice"), (wide, "10,001 columns"), (sparse, "columns, and most rows")):
+    for words in (
+        ["explain"],
+        ["fleet", jobs, "--gpus", "8", "--pairs"],
+        ["fleet", "--gpus", "8"],
+        ["allocate", jobs],
+    ):
+        for path, message in (
+            (twice, "in the header twice"),
+            (wide, "10,001 columns"),
+            (sparse, "columns, and most rows"),
+        ):
             assert message in ran([*words[:1], *([path] if len(words) == 1 else [*words[1:], path])], 2).err
 
 
 def test_a_table_of_settings_is_no_text(tmp_path, ran):
-    for tool, name in (("lightning", "trainer"), ("torchtitan", "training"), ("verl", "data"), ("deepspeed", "optimizer"), ("torchtune", "optimizer")):
+    for tool, name in (
+        ("lightning", "trainer"),
+        ("torchtitan", "training"),
+        ("verl", "data"),
+        ("deepspeed", "optimizer"),
+        ("torchtune", "optimizer"),
+    ):
         (tmp_path / "a.json").write_text(json.dumps({name: "x"}))
         words = [str(tmp_path / "a.json"), "--gpus", "8", "--tool", tool]
         assert f"{name} must be a table of settings, got 'x'" in ran(["plan", "--from", *words], 2).err
@@ -258,9 +319,16 @@ def test_a_table_of_settings_is_no_text(tmp_path, ran):
 def test_a_request_of_megabytes_is_answered_and_the_next_too(tmp_path):
     from isobatch.cli.plan import MAX_REQUEST_BYTES
 
-    code, out, _ = run_command(["plan", "-", *GIVEN], b'{"id": "' + b"x" * MAX_REQUEST_BYTES + b'"}\n{"id": 2}\n')
+    code, out, _ = run_command(
+        ["plan", "-", *GIVEN], b'{"id": "' + b"x" * MAX_REQUEST_BYTES + b'"}\n{"id": 2}\n'
+    )
     answers = [json.loads(line) for line in out.splitlines()]
-    assert code == 2 and "bytes or more" in answers[0]["error"] and answers[1]["id"] == 2 and "error" not in answers[1]
+    assert (
+        code == 2
+        and "bytes or more" in answers[0]["error"]
+        and answers[1]["id"] == 2
+        and "error" not in answers[1]
+    )
 
 
 @pytest.mark.parametrize("text", ["ab:/" * 20_000, "?key" * 20_000, "ab://" + ":" * 80_000, "&a=" * 20_000])
@@ -272,7 +340,11 @@ def test_secrets_are_found_in_a_time_that_grows_with_the_text(text):
 
 @pytest.mark.parametrize(
     ("suffix", "text"),
-    [(".json", '{"train_batch_size": 8, "a": "' + '\\"' * 200_000), ("", "\n" * 200_000 + "x = 1"), (".cfg", "a\n" * 100_000)],
+    [
+        (".json", '{"train_batch_size": 8, "a": "' + '\\"' * 200_000),
+        ("", "\n" * 200_000 + "x = 1"),
+        (".cfg", "a\n" * 100_000),
+    ],
 )
 def test_a_configuration_is_refused_in_a_time_that_grows_with_it(suffix, text, tmp_path, ran):
     path = tmp_path / f"a{suffix}"

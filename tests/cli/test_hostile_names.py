@@ -46,17 +46,29 @@ def _cases(name, folder):
         return str(path)
 
     safe = "file" if "://host" in name or "://KEY" in name else name.replace("/", "_").replace("\n", "_")
-    gpus, given = ["--gpus", "8"], [word for field, value in RECIPE.items() for word in ("--set", f"{field}={value}")]
+    gpus, given = (
+        ["--gpus", "8"],
+        [word for field, value in RECIPE.items() for word in ("--set", f"{field}={value}")],
+    )
     settings = put(f"{safe}.json", {**ARGUMENTS, f"max_stepz{name}": 3, "deepspeed": name, "optim": name})
     values = put("values.yaml", f"{json.dumps({**ARGUMENTS, 'lr_scheduler_type': name, 'fsdp': name})}")
     recipe = put("recipe.json", {**RECIPE, name: 1})
     schedule = put("schedule.json", {**RECIPE, "schedule": name, "optimizer": name})
     cells = io.StringIO()
     writer = csv.writer(cells)
-    writer.writerows([["job", "effective_batch", "lr", name, "duration", "gpu"], [name, 256, 0.1, name, "100st", name]])
+    writer.writerows(
+        [["job", "effective_batch", "lr", name, "duration", "gpu"], [name, 256, 0.1, name, "100st", name]]
+    )
     jobs = put(f"{safe}.csv", cells.getvalue())
-    lines = put(f"{safe}.jsonl", json.dumps({"job": name, "effective_batch": 256, "lr": name, name: name}) + "\n")
-    clusters = put("clusters.csv", cells.getvalue().replace("job,effective_batch,lr", "cluster,nodes,gpus_per_node").replace("256,0.1", "1,8"))
+    lines = put(
+        f"{safe}.jsonl", json.dumps({"job": name, "effective_batch": 256, "lr": name, name: name}) + "\n"
+    )
+    clusters = put(
+        "clusters.csv",
+        cells.getvalue()
+        .replace("job,effective_batch,lr", "cluster,nodes,gpus_per_node")
+        .replace("256,0.1", "1,8"),
+    )
     plans, plan, profile = (str(folder / file) for file in ("plans.csv", "plan.json", "profile.json"))
     yield ["fleet", jobs, *gpus, "-o", plans]
     yield ["plan", *given, *gpus, "-o", plan]
@@ -67,7 +79,10 @@ def _cases(name, folder):
     yield ["plan", *given, *gpus, "--set", f"schedule={name}"]
     yield ["plan", *given, *gpus, "--to", name]
     yield ["plan", *given, *gpus, "--gpu", name]
-    yield from (["plan", *given, *gpus, "--to", tool, "--name", name, "--script", shell_words(["train.py", name])] for tool in WRITERS)
+    yield from (
+        ["plan", *given, *gpus, "--to", tool, "--name", name, "--script", shell_words(["train.py", name])]
+        for tool in WRITERS
+    )
     yield ["plan", "-"]
     yield ["counts", "--from", settings, "--gpus", "1..4"]
     yield ["counts", *given, "--gpus", "1..4", "-o", str(folder / "counts.html")]
@@ -76,7 +91,7 @@ def _cases(name, folder):
     yield from (["fleet", file, *gpus] for file in (jobs, lines, recipe, str(folder / f"{safe}x.csv")))
     yield ["fleet", jobs, clusters]
     yield ["fleet", jobs, *gpus, "--json"]
-    yield ["fleet", jobs, clusters, "--pairs", put("pairs.csv", f"job,cluster\n\"{name}\",none\n")]
+    yield ["fleet", jobs, clusters, "--pairs", put("pairs.csv", f'job,cluster\n"{name}",none\n')]
     yield from (["allocate", file, "8"] for file in (jobs, lines))
     yield from (["explain", file] for file in (plans, recipe, str(folder / safe)))
     yield ["explain", plans, "--jobs", jobs, "--illegal"]
@@ -121,5 +136,7 @@ def test_what_is_written_reads_back(name):
             assert load(text) == fields
             assert all(c.isprintable() or c == "\n" for c in text)
     assert json.loads(json_text(fields)) == fields
-    echoed = subprocess.run(["bash", "-c", f"printf '%s\\0' {shell_words([hostile, 'x'])}"], capture_output=True, check=True)
+    echoed = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {shell_words([hostile, 'x'])}"], capture_output=True, check=True
+    )
     assert echoed.stdout == hostile.encode(errors="surrogateescape") + b"\0x\0"

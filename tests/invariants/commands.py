@@ -13,9 +13,9 @@ from unittest import mock
 
 import yaml
 
+from invariants.files import changed_bytes, grafted, seeds
 from isobatch.cli import main
 from isobatch.tools.detect import TOOLS, tool_of
-from invariants.files import changed_bytes, grafted, seeds
 from tools.test_reading import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,9 @@ def files() -> dict[str, list[tuple[str, bytes]]]:
     }
     jobs, clusters = ((examples / name).read_bytes() for name in ("jobs.csv", "clusters.csv"))
     _, plans, _ = run_command(["fleet", str(examples / "jobs.csv"), str(examples / "clusters.csv")])
-    first = {name: text.split(b"\n")[1].split(b",")[0] for name, text in (("job", jobs), ("cluster", clusters))}
+    first = {
+        name: text.split(b"\n")[1].split(b",")[0] for name, text in (("job", jobs), ("cluster", clusters))
+    }
     request = {"recipe": {"effective_batch": 256, "lr": 0.1, "duration": "10st"}, "gpus": 8, "explain": True}
     return {
         "tool": [*published, *configs],
@@ -156,7 +158,12 @@ def changed_file(draw: random.Random, suffix: str, text: bytes) -> bytes:
     how = draw.random()
     if suffix in (".json", ".yaml", ".yml") and how < 0.5:
         with contextlib.suppress(yaml.YAMLError, RecursionError, ValueError):
-            tree = grafted(draw, json.loads(text) if suffix == ".json" else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+            tree = grafted(
+                draw,
+                json.loads(text)
+                if suffix == ".json"
+                else yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)),
+            )
             return (json.dumps(tree) if suffix == ".json" else yaml.safe_dump(tree)).encode(
                 errors="backslashreplace"
             )

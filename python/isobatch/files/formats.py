@@ -1,16 +1,11 @@
-"""JSON, YAML and TOML, read with no key twice and within one limit of size and depth.
-
-PyYAML reads YAML 1.1, where `2e-5` is a text, `1:30` is 90, `010` is 8, and of a key that is listed twice the last one wins in
-silence. Here YAML is what people expect, which is YAML 1.2: `2e-5` is a number, `1:30` a text, `no` a word. `010` is refused, since the
-two versions differ on it.
-"""
+"""JSON, YAML and TOML, read with no key twice and within one limit of size and depth."""
 
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +18,6 @@ MAX_DEPTH_LEVELS = 50
 MAX_TABLE_VALUES = 200_000
 """Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
 MAX_COLUMNS = 10_000
-MAX_MERGE_KEYS = 20
-"""`<<` in a YAML file: those that merge a table that merges others multiply."""
 
 NO_FORMAT = "cannot tell the format: use .toml, .yaml or .json"
 _ELSEWHERE = {
@@ -141,7 +134,9 @@ def refuse_columns(names: Collection[str], file: str | None) -> None:
     if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
         what = "the column" if len(doubled) == 1 else "the columns"
         verb = "is" if len(doubled) == 1 else "are"
-        raise InputError(f"{what} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0])
+        raise InputError(
+            f"{what} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
+        )
 
 
 def refuse_duplicate_keys(line: bytes, found: Any) -> None:
@@ -223,123 +218,13 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     """
     try:
         import yaml
+
+        from isobatch.files.yaml_loader import Loader
     except ModuleNotFoundError:
         raise needs_extra("YAML files", "fleet", file=file) from None
     try:
-        loader = _yaml_loader()(text)  # a SafeLoader
+        loader = Loader(text)
         loader.tagged, loader.file = tagged, file
         return loader.get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-
-
-_TAG = "tag:yaml.org,2002:"
-_SCALARS = (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+0123456789.",
-    ),
-)
-"""What a plain scalar is, by YAML 1.2's core schema: (kind, pattern, first characters)."""
-
-
-_NO_PLAIN_VALUES = ("python/", "timestamp", "binary", "set", "omap", "pairs")
-"""Beginnings of tags of which no text, number, flag, list or table comes."""
-_MAX_KEY_DIGITS = 15
-"""Of a whole number as a key: larger ones may all have one hash, and a table of them takes the square of their number."""
-_MAX_DIGITS = 400
-
-
-@cache
-def _yaml_loader() -> Any:
-    """Makes the loader: libyaml's events where PyYAML has it, which takes a tenth of the time, and the limits on what they make."""
-    import yaml
-    from yaml.composer import Composer
-    from yaml.constructor import ConstructorError, SafeConstructor
-    from yaml.resolver import Resolver
-
-    events = (yaml.cyaml.CParser,) if yaml.__with_libyaml__ else (yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser)
-
-    class Loader(Composer, *events, SafeConstructor, Resolver):  # type: ignore[misc]  # Any, without the stubs
-        yaml_implicit_resolvers: dict[str, Any] = {}
-        tagged: Any = None
-        file = ""
-        nodes = depth = merges = 0
-
-        def __init__(self, text: str) -> None:
-            events[0].__init__(self, text)
-            for part in (*events[1:], Composer, SafeConstructor, Resolver):
-                part.__init__(self)
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            # Before PyYAML recurses into it.
-            self.depth += 1
-            self.nodes += 1
-            if self.depth > MAX_DEPTH_LEVELS + 1:
-                raise too_deep(self.file)
-            if self.nodes > 2 * MAX_TABLE_VALUES:  # keys are nodes too
-                raise too_large(self.file)
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-        def compose_scalar_node(self, anchor: Any) -> Any:
-            node = super().compose_scalar_node(anchor)
-            self.merges += node.value == "<<"
-            if self.merges > MAX_MERGE_KEYS:
-                raise InputError(f"has more than {MAX_MERGE_KEYS} merge keys (<<)", file=self.file)
-            return node
-
-        def construct_object(self, node: Any, deep: bool = False) -> Any:
-            try:
-                return super().construct_object(node, deep)
-            except (AttributeError, LookupError, ValueError) as error:  # PyYAML's, at a tag with another value
-                if isinstance(error, InputError):
-                    raise
-                what = str(error) if type(error) is ValueError else f"{shown(node.value)} is no {node.tag.removeprefix(_TAG)}"
-                raise ConstructorError(None, None, what, node.start_mark) from None
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            if isinstance(node, yaml.MappingNode):
-                keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-                for key in keys:
-                    if key.tag == _TAG + "int" and len(key.value) > _MAX_KEY_DIGITS:
-                        raise ConstructorError(None, None, "a key is too large a number", key.start_mark)
-                try:
-                    refuse_duplicates(key.value for key in keys)
-                except ValueError as error:
-                    raise ConstructorError(None, None, str(error), node.start_mark) from None
-            return super().construct_mapping(node, deep)
-
-        def construct_whole(self, node: Any) -> int:
-            text = self.construct_scalar(node)
-            if len(text) > _MAX_DIGITS:
-                raise ValueError(f"a number of {len(text):,} digits is too large")
-            if re.fullmatch(r"[-+]?0[0-9]+", text):
-                raise ValueError(f"{text[:80]} may be octal: write it without the leading 0, or as 0o…")
-            return int(text, 0)
-
-        def construct_real(self, node: Any) -> float:
-            return float(re.sub(r"\.(inf|nan)", r"\1", self.construct_scalar(node).lower()))
-
-        def construct_tagged(self, kind: str, node: Any) -> Any:
-            if self.tagged is None:
-                raise ValueError(f"!!{kind.removeprefix(_TAG)} is not read: write a text, a number, a flag, a list or a table")
-            return self.tagged
-
-    for kind, pattern, first in _SCALARS:
-        Loader.add_implicit_resolver(_TAG + kind, re.compile(rf"^(?:{pattern})$"), list(first))
-    Loader.yaml_constructors = {
-        tag: construct
-        for tag, construct in SafeConstructor.yaml_constructors.items()
-        if tag is None or not tag.removeprefix(_TAG).startswith(_NO_PLAIN_VALUES)
-    }
-    Loader.add_constructor(_TAG + "int", Loader.construct_whole)
-    Loader.add_constructor(_TAG + "float", Loader.construct_real)
-    for kind in _NO_PLAIN_VALUES:
-        Loader.add_multi_constructor(_TAG + kind, lambda loader, rest, node, kind=kind: loader.construct_tagged(kind + rest, node))
-    return Loader

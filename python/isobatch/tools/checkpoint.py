@@ -5,7 +5,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import read_whole

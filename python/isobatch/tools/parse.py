@@ -229,6 +229,4 @@ class Bases:
             raise InputError(f"builds on more than {MAX_BASE_FILES} files", field=key, file=str(self.file))
         self.seen.append(real)
         inner = Bases(path, (*self.chain, self.file.resolve()), self.seen, self.unread)
-        return parse(
-            read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner
-        )
+        return parse(read_whole(path), file=str(path), suffix=path.suffix.lower(), bases=inner)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from isobatch.errors import InputError, unreadable
+from isobatch.errors import unreadable
 from isobatch.files.formats import MAX_TABLE_VALUES, refuse_large
 from isobatch.files.whole import read_bytes
 
@@ -86,8 +86,28 @@ _MARK = object()
 _CLASS = InertObject()
 _VALUES: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
-        "INT LONG LONG1 LONG4 BININT BININT1 BININT2 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
-        "BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8".split(),
+        [
+            "INT",
+            "LONG",
+            "LONG1",
+            "LONG4",
+            "BININT",
+            "BININT1",
+            "BININT2",
+            "FLOAT",
+            "BINFLOAT",
+            "STRING",
+            "BINSTRING",
+            "SHORT_BINSTRING",
+            "BINBYTES",
+            "SHORT_BINBYTES",
+            "BINBYTES8",
+            "BYTEARRAY8",
+            "UNICODE",
+            "BINUNICODE",
+            "SHORT_BINUNICODE",
+            "BINUNICODE8",
+        ],
         lambda argument: argument,
     ),
     "NONE": lambda _: None,
@@ -228,7 +248,9 @@ class _Machine:
         """Fills a table, whose keys are texts: settings have no others."""
         if isinstance(self.stack[-1], dict):
             self.stack[-1].update(
-                (key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=True) if isinstance(key, str)
+                (key, value)
+                for key, value in zip(pairs[::2], pairs[1::2], strict=True)
+                if isinstance(key, str)
             )
 
     def _stack_global(self, _: Any) -> None:

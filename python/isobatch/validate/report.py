@@ -134,7 +134,9 @@ def show_proofs(title: str, verdict: Verdict, proofs: list[Proof], file: IO[str]
         text = proof.text
         if proof.diagnosis is not None:
             text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-        rows.add_row(printable(proof.name), Text(proof.verdict, style=STYLES[proof.verdict]), Text(readable(text)))
+        rows.add_row(
+            printable(proof.name), Text(proof.verdict, style=STYLES[proof.verdict]), Text(readable(text))
+        )
     Console(file=file or sys.stdout).print(rows)
 
 
