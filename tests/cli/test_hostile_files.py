@@ -18,7 +18,8 @@ import pytest
 
 from invariants.commands import run_command
 from isobatch.errors import InputError
-from isobatch.files.formats import MAX_COLUMNS, parse_yaml
+from isobatch.files.formats import parse_yaml
+from isobatch.files.limits import MAX_COLUMNS
 from isobatch.files.whole import write_folder, write_whole
 from isobatch.tools.pickles import attributes
 from isobatch.words import redacted

@@ -201,7 +201,7 @@ def _request(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
         if isinstance(found, dict):
-            from isobatch.files.formats import refuse_duplicate_keys
+            from isobatch.files.limits import refuse_duplicate_keys
 
             refuse_duplicate_keys(line, found)
     except InputError:

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from isobatch.errors import InputError
-from isobatch.files.formats import MAX_DEPTH_LEVELS, refuse_columns, refuse_duplicate_keys
+from isobatch.files.limits import MAX_DEPTH_LEVELS, refuse_columns, refuse_duplicate_keys
 from isobatch.words import printable
 
 _BLOCK_BYTES = 1 << 22

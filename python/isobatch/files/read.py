@@ -16,7 +16,7 @@ from pyarrow.fs import FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import find, format_of, naming_file
-from isobatch.files.formats import refuse_columns
+from isobatch.files.limits import refuse_columns
 from isobatch.words import counted, printable
 
 

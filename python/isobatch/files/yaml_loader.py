@@ -14,13 +14,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from isobatch.errors import InputError
-from isobatch.files.formats import (
-    MAX_DEPTH_LEVELS,
-    MAX_TABLE_VALUES,
-    refuse_duplicates,
-    too_deep,
-    too_large,
-)
+from isobatch.files.limits import MAX_DEPTH_LEVELS, MAX_TABLE_VALUES, refuse_duplicates, too_deep, too_large
 from isobatch.words import printable, shown
 
 MAX_MERGE_KEYS = 20

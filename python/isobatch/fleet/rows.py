@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
-from isobatch.files.formats import refuse_columns
+from isobatch.files.limits import refuse_columns
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import ECHOED, RESULTS, STATUS, echoed_column, result_in_arrow
 from isobatch.fleet.table import InputTable, table_at

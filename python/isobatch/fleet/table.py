@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, missing, must_be, needs_extra, raise_all
-from isobatch.files.formats import refuse_columns
+from isobatch.files.limits import refuse_columns
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,

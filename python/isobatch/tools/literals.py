@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from isobatch.errors import InputError, unknown
-from isobatch.files.formats import refuse_large
+from isobatch.files.limits import refuse_large
 from isobatch.tools.page import UNKNOWN, Unknown
 
 _RETURNS = re.compile(r"^def \w+\([^)]*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)

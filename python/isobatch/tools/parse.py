@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unreadable
-from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
+from isobatch.files.formats import parse_json, parse_toml, parse_yaml
+from isobatch.files.limits import refuse_large, too_deep
 from isobatch.files.whole import read_whole
 from isobatch.tools.page import UNKNOWN
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import unreadable
-from isobatch.files.formats import MAX_TABLE_VALUES, refuse_large
+from isobatch.files.limits import MAX_TABLE_VALUES, refuse_large
 from isobatch.files.whole import read_bytes
 
 MAX_ARCHIVE_BYTES = 1 << 22

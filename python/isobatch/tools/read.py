@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, missing, must_be, together
-from isobatch.files.formats import refuse_large
+from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.tools.detect import detect, no_tool_error, reader
 from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
