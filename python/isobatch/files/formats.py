@@ -104,4 +104,4 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
         loader.tagged, loader.file = tagged, file
         return loader.get_single_data()
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(" ".join(str(error).split()).replace(' in "<unicode string>"', "")) from None

@@ -60,8 +60,9 @@ def page_of_file(
         from isobatch.files.read import read_table
 
         return fleet_page(read_table(path), title=title, file=path, currency=currency, deadline=deadline)
+    text = read_whole(path)
     try:
-        found = json.loads(read_whole(path))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
     schema = found.get("schema") if isinstance(found, dict) else None
