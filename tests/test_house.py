@@ -18,7 +18,7 @@ ROOMS = {
     "tools": {"files", "schedules", "recipes", "planning"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "allocation": {"recipes", "forecast", "planning", "fleet"},
-    "integrations": {"schedules", "recipes", "planning"},
+    "integrations": {"files", "schedules", "recipes", "planning"},
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},

@@ -13,8 +13,8 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
 from isobatch.tools.page import Reading
 from isobatch.tools.read import complete, count_of, read_file
-from isobatch.tools.tool import Case, Issue, Weight
-from isobatch.words import count, counted, figure, real
+from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
+from isobatch.words import count, counted, figure, printable, real
 
 _SOURCES = {name: source for name, _, _, source in _core.rules()}
 
@@ -94,7 +94,7 @@ def _examine_table(found: Reading) -> Examination:
             raise error
     rows, issues = known.table(found)
     findings = _ranked(issues)
-    lines = [f"{found.file}: {found.title}, {rows}", *found.notes]
+    lines = [_line(f"{found.file}: {found.title}, {rows}"), *map(_line, found.notes)]
     lines += [*(error.message for _, error in found.faults), *_numbered(findings)]
     return Examination(found.fields.get("effective_batch"), findings, "\n".join(lines))
 
@@ -153,8 +153,13 @@ def _split(case: Case, batch: int) -> str:
     return f" = {micro} × {batch // (micro * case.replicas)} × {counted(case.replicas, 'replica')}"
 
 
+def _line(text: str) -> str:
+    """One line, whatever is in the names of a file."""
+    return printable(text, MAX_LINE_CHARACTERS)
+
+
 def _lines(case: Case, findings: Sequence[Issue]) -> Any:
-    yield f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}"
+    yield _line(f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}")
     if case.batch is None:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     else:
@@ -163,7 +168,7 @@ def _lines(case: Case, findings: Sequence[Issue]) -> Any:
         yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
     elif case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
-    yield from case.reading.notes
+    yield from map(_line, case.reading.notes)
     yield from (error.message for to, error in case.reading.faults if to not in case.fields)
     yield from _numbered(findings)
 

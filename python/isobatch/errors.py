@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from isobatch.words import few, nearest, printable, redacted, shown
+from isobatch.words import few, nearest, printable, readable, redacted, shown
 
 
 class InputError(ValueError):
@@ -33,7 +33,9 @@ class InputError(ValueError):
         field: str | None = None,
         causes: Sequence[InputError] = (),
     ) -> None:
-        message, file = redacted(message), None if file is None else redacted(file)
+        if field and not field.isprintable():  # its line ends are no lines of the message
+            message = message.replace(field, printable(field))
+        message, file = readable(message), None if file is None else redacted(file)
         self.message, self.file, self.row, self.field = message, file, row, field
         self.causes = tuple(causes)
         where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]

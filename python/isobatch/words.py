@@ -36,38 +36,55 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str, most: int = 400) -> str:
-    """A text of others on one line: no control character reaches a terminal, a long text is cut.
+    """A text of others on one line: no control character reaches a terminal, no secret of a URL is shown, a long text is cut.
 
     >>> printable("a.csv\\x1b[2J\\nall is well")
     'a.csv\\\\x1b[2J\\\\nall is well'
     """
+    text = redacted(text)
     cut = text if len(text) <= most else f"{text[:most]}…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return cut if cut.isprintable() else "".join(map(_visible, cut))
 
 
-_SECRETS = (
-    # All before the last @ of a URL that has a password, else before the @ of its host. A path loses one of its slashes.
-    (re.compile(r"(?<=\w\w:/)(/?)(?:[^\s@'\"]*:[^\s'\"]*|[^/\s@'\"]+)@"), r"\1…@"),
-    (
-        re.compile(
-            r"([?&][^=\s&]*(?:key|secret|token|password|credential|sig)[^=\s&]*=)[^&\s'\"]+", re.IGNORECASE
-        ),
-        r"\1…",
-    ),
-)
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+_ADDRESS = re.compile(r"(?<=\w\w:/)(/?)([^\s'\"]+)")
+"""A URL behind its scheme. A path loses one of its slashes."""
+_PARAMETER = re.compile(r"([?&][^=\s&?]*=)[^&\s'\"]+")
+_SECRET = re.compile(r"key|secret|token|password|credential|sig", re.IGNORECASE)
 
 
 def redacted(text: str) -> str:
-    """A text without the secrets of the URLs in it.
+    """A text without the secrets of the URLs in it, in a time that grows with its length.
 
     >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
     's3://…@bucket/jobs?access_key=…&region=eu'
     >>> redacted("s3:/KEY:SECRET@bucket/jobs"), redacted("C:/me@home: gone")
     ('s3:/…@bucket/jobs', 'C:/me@home: gone')
     """
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
+    if "@" not in text and "=" not in text:
+        return text
+    text = _ADDRESS.sub(_without_user, text)
+    return _PARAMETER.sub(lambda part: f"{part[1]}…" if _SECRET.search(part[1]) else part[0], text)
+
+
+def _without_user(address: re.Match[str]) -> str:
+    """Drops all before the last @ where a password is there, else before the @ of the host."""
+    user, at, rest = address[2].partition("@")
+    if not at or ("/" in user and ":" not in user):
+        return address[0]
+    return f"{address[1]}…@{rest.rpartition('@')[2] if ':' in user else rest}"
+
+
+def readable(text: str) -> str:
+    """Lines for people, each as `printable` has it: what a command says goes through here.
+
+    >>> readable("s3://KEY:SECRET@bucket/a\\x1b[2J\\nall is well").split("\\n")
+    ['s3://…@bucket/a\\\\x1b[2J', 'all is well']
+    """
+    return "\n".join(printable(line, len(line)) for line in text.split("\n"))
 
 
 def count(number: float) -> str:

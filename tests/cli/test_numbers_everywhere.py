@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.files.formats import refuse_duplicate_keys
+from isobatch.files.limits import refuse_duplicate_keys
 from isobatch.words import number_of
 
 NUMBERS = [".1", "1.", "+0.1", "1e-3", "+64", "0064", "64.0", "1e3", "64", " 64", "-0.5", "64.5", "1e0"]

@@ -206,13 +206,22 @@ def mutated(draw: random.Random, whole: list[bytes]) -> bytes:
     """One of the files, changed in a few places: as a tree where it is JSON, else as bytes."""
     text = draw.choice(whole)
     if text.startswith(b"{") and draw.random() < 0.6:
-        tree = json.loads(text)
-        for _ in range(draw.choice([1, 1, 1, 2, 3])):
-            _graft(draw, tree)
         try:
-            return json.dumps(tree).encode()
+            return json.dumps(grafted(draw, json.loads(text))).encode()
         except RecursionError:  # deeper than Python can write
             return text
+    return changed_bytes(draw, whole, text)
+
+
+def grafted(draw: random.Random, tree: Any) -> Any:
+    """The tree, changed in a few places."""
+    for _ in range(draw.choice([1, 1, 1, 2, 3])):
+        _graft(draw, tree)
+    return tree
+
+
+def changed_bytes(draw: random.Random, whole: list[bytes], text: bytes) -> bytes:
+    """The bytes of a file, changed in a few places, also by what stands in others."""
     data = bytearray(text)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at = draw.randrange(len(data) + 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from invariants.allocations import check_allocations
 from invariants.calls import check_calls
+from invariants.commands import check_commands
 from invariants.curves import check_curves
 from invariants.files import check_files
 from invariants.forecasts import check_counts, check_goodput, check_laws
@@ -31,6 +32,7 @@ CHECKS = {
     "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions", 400, 10_000, 6),
     "alone": Check(lambda seed, size, _: check_alone(seed, size), "plans alone against the fleet's row, and their files", 100, 2000, 2),
     "files": Check(lambda seed, size, folder: check_files(seed, size, folder), "mutated files", 700, 20_000, 6),
+    "commands": Check(lambda seed, size, folder: check_commands(seed, size, folder), "commands on mutated files", 60, 5000, 6),
     "calls": Check(lambda seed, size, _: check_calls(seed, size), "calls with any arguments", 700, 10_000, 2),
     "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
     "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),

@@ -126,7 +126,7 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
             fault = given.fault(**ids)
         if fault is not None and fault not in said:
             said.add(fault)
-            print(fault)
+            show_lines(fault)
     return 1 if said else 0
 
 

@@ -13,6 +13,7 @@ from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
 from isobatch.errors import InputError
+from isobatch.files.whole import read_bytes
 
 DESCRIPTION = "Plans every job on every cluster. A row that cannot be planned says why and stops no other."
 EXAMPLES = (
@@ -87,7 +88,7 @@ def _refuse_recipe(jobs: str) -> None:
         return
     held: object = None
     with suppress(OSError, ValueError, RecursionError):
-        held = json.loads(Path(jobs).read_bytes())
+        held = json.loads(read_bytes(jobs))
     if isinstance(held, list):
         many, how = words.counted(len(held), "value"), "jq -c '.[]' FILE > jobs.jsonl"
         todo = f"give each job a line of its own, in a .jsonl file ({how})"

@@ -5,13 +5,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from isobatch.cli import options
 from isobatch.cli.source import FROM, TO, fields, is_plan, job, say_weighted, show, source, target
-from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.cli.terminal import say, show_lines, stdin, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Settings, checked_settings
@@ -139,7 +139,7 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
     found = memory_of(
         factory, memory_gib=where.memory_gib, precision=tuned.precision or "fp32", clip_norm=tuned.clip_norm
     )
-    print(found.explain(), file=sys.stderr)
+    say(found.explain())
     if not found.micro_batch:
         raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
     return found.micro_batch
@@ -151,6 +151,8 @@ OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain", "allocate")
 """Keys of a request; beside them any setting of `isobatch.plan`."""
 
 
+MAX_REQUEST_BYTES = 1 << 26
+"""Bytes of a line."""
 _JSONS = {"None": "null", "True": "true", "False": "false"}
 _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
 """What the sentences of errors write as Python does, and who asked in JSON did not."""
@@ -168,12 +170,16 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
         0, 2 where a request could not be used, or 3 where isobatch failed at one.
     """
     refused = faults = asked = 0
-    for line in sys.stdin.buffer:
+    requests = stdin()
+    while line := requests.readline(MAX_REQUEST_BYTES):
         if not line.strip():
             continue
         asked += 1
         found: dict[str, Any] = {}
         try:
+            if len(line) == MAX_REQUEST_BYTES:
+                _skip_line(requests, line)
+                raise InputError(f"the line has {MAX_REQUEST_BYTES:,} bytes or more")
             found = _request(line)
             answer = _answer(found, fields, where, how)
         except InputError as error:
@@ -190,11 +196,17 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     return 3 if faults else 2 if refused else 0
 
 
+def _skip_line(requests: IO[bytes], line: bytes) -> None:
+    """Reads on to the end of a line."""
+    while line and not line.endswith(b"\n"):
+        line = requests.readline(1 << 20)
+
+
 def _request(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
         if isinstance(found, dict):
-            from isobatch.files.formats import refuse_duplicate_keys
+            from isobatch.files.limits import refuse_duplicate_keys
 
             refuse_duplicate_keys(line, found)
     except InputError:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isobatch import _core
-from isobatch.cli.terminal import called, say
-from isobatch.errors import InputError, missing, must_be
+from isobatch.cli.terminal import called, say, stdin
+from isobatch.errors import InputError, missing, must_be, unwritable
 from isobatch.files.formats import read_fields
+from isobatch.files.texts import shell_words
 from isobatch.recipes.cluster import no_field
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools import detect
 from isobatch.tools.installed import plain
+from isobatch.tools.tool import MAX_LINE_CHARACTERS
+from isobatch.words import printable
 
 TOOL: dict[str, Any] = {
     "--tool NAME": "whose it is, where its content leaves that open",
@@ -128,7 +131,7 @@ def read(args: argparse.Namespace) -> Source:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
         for note in page.notes:
-            say(f"{page.file}: {note}")
+            say(printable(f"{page.file}: {note}", MAX_LINE_CHARACTERS))
     return Source(recipe, tuple(pages))
 
 
@@ -179,7 +182,7 @@ def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, A
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
     how = {"image": args.image, "elastic": args.elastic, "resume": resume, "own": own or {}}
-    return Job(name=args.name, command=command, again=shlex.join(_again(args)), **how)
+    return Job(name=args.name, command=command, again=shell_words(_again(args)), **how)
 
 
 _OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")
@@ -263,8 +266,12 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
 
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         raw = Path(folder, "raw")
-        with raw.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        source = stdin()
+        try:
+            with raw.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        except OSError as error:
+            raise unwritable(error, folder) from None
         path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
         setattr(args, taken[0], str(path))
         with called(str(path), "stdin"):
@@ -285,6 +292,6 @@ def _suffix(path: Path) -> str:
     first = head.lstrip().split(b"\n", 1)[0]
     try:
         found = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ".json"  # its first line is not whole: it is laid out over many
     return ".json" if "schema" in found else ".jsonl"

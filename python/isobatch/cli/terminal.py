@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
 from isobatch.errors import InputError
-from isobatch.words import printable, redacted
+from isobatch.words import readable
 
 _CALLED: dict[str, str] = {}
 """What messages call a file that nobody named."""
@@ -37,12 +37,22 @@ def say(text: str, *, error: bool = False) -> None:
         return
     for path, name in _CALLED.items():
         text = text.replace(path, name)
-    lines = redacted(text).split("\n")
-    plain = _wrapped("\n".join(printable(line, len(line)) for line in lines), sys.stderr)
+    plain = _wrapped(readable(text), sys.stderr)
     if error and has_colours(sys.stderr):
         head, colon, rest = plain.partition(":")
         plain = paint(head + colon, "error") + rest
     print(plain, file=sys.stderr)
+
+
+def stdin() -> IO[bytes]:
+    """Returns the bytes of stdin.
+
+    Raises:
+        InputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("stdin is closed: name a file in the place of -")
+    return sys.stdin.buffer
 
 
 def write_json(value: Any) -> None:
@@ -177,7 +187,7 @@ def show_lines(text: str, status: str = "") -> None:
     """Prints an answer in words to stdout: on a terminal without a word that is cut at the edge, and with what answers the question
     in bold; its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(readable(text).split("\n")):
         shown = _wrapped(line, sys.stdout)
         print(emphasized(shown, "" if number else status) if colours else shown)
 

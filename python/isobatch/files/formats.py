@@ -1,29 +1,18 @@
-"""JSON, YAML and TOML, read with no key twice and within one limit of size and depth.
-
-PyYAML reads YAML 1.1, where `2e-5` is a text, `1:30` is 90, `010` is 8, and of a key that is listed twice the last one wins in
-silence. Here YAML is what people expect, which is YAML 1.2: `2e-5` is a number, `1:30` a text, `no` a word. `010` is refused, since the
-two versions differ on it.
-"""
+"""JSON, YAML and TOML, read with no key twice and within one limit of size and depth."""
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
+from isobatch.files.limits import refuse_large, too_deep, unique_pairs
 from isobatch.files.whole import read_whole
 from isobatch.words import shown
 
-MAX_FILE_BYTES = 4 << 20
-MAX_DEPTH_LEVELS = 50
-MAX_TABLE_VALUES = 200_000
-"""Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
-MAX_MERGE_KEYS = 20
-"""`<<` in a YAML file: those that merge a table that merges others multiply."""
-
+MAX_TABLE_BYTES = 4 << 20
 NO_FORMAT = "cannot tell the format: use .toml, .yaml or .json"
 _ELSEWHERE = {
     **dict.fromkeys((".sh", ".py", ".slurm", ".sbatch"), "; a script is read by --from (ib.Recipe.read)"),
@@ -43,7 +32,7 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = os.fspath(path)
     # Windows' editors begin a file of UTF-8 with the mark.
-    text = read_whole(file, MAX_FILE_BYTES).removeprefix("\ufeff")
+    text = read_whole(file, MAX_TABLE_BYTES).removeprefix("\ufeff")
     suffix = Path(file).suffix
     yaml = partial(parse_yaml, file=file)
     parsers: dict[str, Callable[[str], Any]]
@@ -65,98 +54,6 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     return fields
 
 
-# Limits
-
-
-def too_deep(file: str) -> InputError:
-    """Returns the error of a file with lists and tables nested too deep."""
-    return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
-
-
-def refuse_large(data: Any, file: str) -> None:
-    """Refuses data nested too deep or of too many values, without walking what YAML's aliases repeat twice.
-
-    Raises:
-        InputError: it is or does.
-    """
-    sizes: dict[int, int] = {}
-    open_: set[int] = set()
-
-    def size(value: Any, depth: int) -> int:
-        if not isinstance(value, dict | list | tuple):
-            return 1
-        if id(value) in sizes:
-            return sizes[id(value)]
-        if id(value) in open_ or depth > MAX_DEPTH_LEVELS:
-            raise too_deep(file)
-        open_.add(id(value))
-        inner = value.values() if isinstance(value, dict) else value
-        total = 1 + sum(size(item, depth + 1) for item in inner)
-        open_.discard(id(value))
-        sizes[id(value)] = total
-        return total
-
-    if size(data, 0) > MAX_TABLE_VALUES:
-        raise InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
-
-
-# Keys that are listed twice, of which readers keep the last in silence
-
-_KEYS = re.compile(rb'"[ \t\r\n]*:')
-"""Where a key ends, and maybe a quote inside of a text."""
-
-
-def refuse_duplicates(names: Iterable[str]) -> None:
-    """Refuses a table with a name listed twice.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{shown(name)} is listed twice")
-        seen.add(name)
-
-
-def refuse_duplicate_keys(line: bytes, found: Any) -> None:
-    """Refuses JSON with a key twice in an object, after a faster reader than Python's has made `found` of it.
-
-    Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
-    lines with such colons in their texts, and for those to be refused.
-
-    Raises:
-        InputError: naming the key.
-
-    >>> refuse_duplicate_keys(b'{"lr": 1, "note": "a: b"}', {"lr": 1, "note": "a: b"})
-    >>> refuse_duplicate_keys(b'{"lr": 1, "lr": 2}', {"lr": 2})
-    Traceback (most recent call last):
-    isobatch.errors.InputError: 'lr' is listed twice
-    """
-    if len(_KEYS.findall(line)) == _key_count(found):
-        return
-    try:
-        # Numbers are not looked at: Python refuses those of thousands of digits.
-        json.loads(line, object_pairs_hook=_unique_pairs, parse_int=str, parse_float=str)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
-def _key_count(value: Any) -> int:
-    """Counts the keys of all objects in a value."""
-    inner = value.values() if isinstance(value, dict) else value
-    own = len(value) if isinstance(value, dict) else 0
-    return own + sum(_key_count(each) for each in inner if isinstance(each, (dict, list)))
-
-
-def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    refuse_duplicates(name for name, _ in pairs)
-    return dict(pairs)
-
-
-# Readers
-
-
 def parse_json(text: str) -> Any:
     """Reads JSON.
 
@@ -168,7 +65,7 @@ def parse_json(text: str) -> Any:
     Traceback (most recent call last):
     ValueError: 'lr' is listed twice
     """
-    return json.loads(text, object_pairs_hook=_unique_pairs)
+    return json.loads(text, object_pairs_hook=unique_pairs)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -198,74 +95,13 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     """
     try:
         import yaml
+
+        from isobatch.files.yaml_loader import Loader
     except ModuleNotFoundError:
         raise needs_extra("YAML files", "fleet", file=file) from None
     try:
-        loader = _yaml_loader()(text)  # a SafeLoader
+        loader = Loader(text)
         loader.tagged, loader.file = tagged, file
         return loader.get_single_data()
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
-_TAG = "tag:yaml.org,2002:"
-_SCALARS = (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+0123456789.",
-    ),
-)
-"""What a plain scalar is, by YAML 1.2's core schema: (kind, pattern, first characters)."""
-
-
-@cache
-def _yaml_loader() -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # Any, without the stubs
-        yaml_implicit_resolvers: dict[str, Any] = {}
-        tagged: Any = None
-        file = ""
-        depth = merges = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            # Before PyYAML recurses into it.
-            self.depth += 1
-            if self.depth > MAX_DEPTH_LEVELS + 1:
-                raise too_deep(self.file)
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
-        def compose_scalar_node(self, anchor: Any) -> Any:
-            node = super().compose_scalar_node(anchor)
-            self.merges += node.value == "<<"
-            if self.merges > MAX_MERGE_KEYS:
-                raise InputError(f"has more than {MAX_MERGE_KEYS} merge keys (<<)", file=self.file)
-            return node
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            refuse_duplicates(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-            return super().construct_mapping(node, deep)
-
-        def construct_whole(self, node: Any) -> int:
-            if re.fullmatch(r"[-+]?0[0-9]+", node.value):
-                raise ValueError(f"{node.value[:80]} may be octal: write it without the leading 0, or as 0o…")
-            return int(node.value, 0)
-
-        def construct_real(self, node: Any) -> float:
-            return float(re.sub(r"\.(inf|nan)", r"\1", node.value.lower()))
-
-        def construct_tagged(self, _: str, node: Any) -> Any:
-            return self.construct_undefined(node) if self.tagged is None else self.tagged
-
-    for kind, pattern, first in _SCALARS:
-        Loader.add_implicit_resolver(_TAG + kind, re.compile(rf"^(?:{pattern})$"), list(first))
-    Loader.add_constructor(_TAG + "int", Loader.construct_whole)
-    Loader.add_constructor(_TAG + "float", Loader.construct_real)
-    Loader.add_multi_constructor(_TAG + "python/", Loader.construct_tagged)
-    return Loader
+        raise ValueError(" ".join(str(error).split()).replace(' in "<unicode string>"', "")) from None

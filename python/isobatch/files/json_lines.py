@@ -10,13 +10,15 @@ import msgspec
 import pyarrow as pa
 
 from isobatch.errors import InputError
-from isobatch.files.formats import MAX_DEPTH_LEVELS, refuse_duplicate_keys
+from isobatch.files.limits import MAX_DEPTH_LEVELS, refuse_columns, refuse_duplicate_keys
 from isobatch.words import printable
 
 _BLOCK_BYTES = 1 << 22
 """That are parsed at a time."""
 MAX_LINE_BYTES = 1 << 26
 """Bytes of a line."""
+
+MAX_BLOCK_CELLS = 1 << 25
 
 _Columns = dict[str, list[Any]]
 _Decode = Callable[[bytes], dict[str, Any]]
@@ -30,9 +32,13 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
         InputError: a line is no object; the message names the row.
     """
     kinds: dict[str, _Kind] = {}
-    for columns, _ in _blocks(stream, path, _decode_unique):
+    most_rows = 0
+    for columns, rows in _blocks(stream, path, _decode_unique):
+        most_rows = max(most_rows, rows)
         for name, cells in columns.items():
             kinds.setdefault(name, _Kind()).add(cells)
+        refuse_columns(kinds, path)
+        _refuse_sparse(len(kinds), most_rows, path)
     if not kinds:
         raise InputError("the file is empty", file=path)
     return pa.schema([(name, kind.type) for name, kind in kinds.items()])
@@ -66,6 +72,7 @@ def _blocks(stream: Any, path: str, decode: _Decode) -> Iterator[tuple[_Columns,
                     cells = columns.get(name)
                     if cells is None:
                         cells = columns[name] = []
+                        _refuse_sparse(len(columns), rows, path)
                     if len(cells) < rows:
                         cells += [None] * (rows - len(cells))
                     cells.append(value)
@@ -77,6 +84,7 @@ def _blocks(stream: Any, path: str, decode: _Decode) -> Iterator[tuple[_Columns,
                 raise InputError(f"is no JSON object: {_why(line, error)}", file=path, row=number) from None
             rows += 1
         before += len(lines)
+        _refuse_sparse(len(columns), rows, path)
         for cells in columns.values():
             cells += [None] * (rows - len(cells))
         if rows:
@@ -136,6 +144,12 @@ def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
             raise InputError(why, file=path, row=number + 1)
         yield lines
     yield rest.splitlines()
+
+
+def _refuse_sparse(columns: int, rows: int, path: str) -> None:
+    """Refuses rows that have few of very many columns: a block of them has a cell for each."""
+    if columns * rows > MAX_BLOCK_CELLS:
+        raise InputError(f"has {columns:,} columns, and most rows have few of them", file=path)
 
 
 def _refuse_deep(value: Any, depth: int = 0) -> None:

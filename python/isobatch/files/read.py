@@ -16,6 +16,7 @@ from pyarrow.fs import FileSystem
 
 from isobatch.errors import InputError
 from isobatch.files.find import find, format_of, naming_file
+from isobatch.files.limits import refuse_columns
 from isobatch.words import counted, printable
 
 
@@ -90,6 +91,7 @@ def _parquet_blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[st
             buffer_size=1 << 20,
             page_checksum_verification=True,
         )
+        refuse_columns(file.schema_arrow.names, path)
         batches = file.iter_batches(rows)
         yield from _cut(_joined(batches, rows), file.schema_arrow, rows)
 
@@ -128,6 +130,7 @@ def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
 
 _CSV_BYTES = 1 << 23
 """Of a file that are parsed at a time."""
+_MAX_HEADER_CHARACTERS = 1 << 20
 _SEPARATORS = ",\t;|"
 """What may separate cells: the first of these that the header has."""
 
@@ -147,13 +150,29 @@ def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
         fs.open_input_stream(path) as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
     ):
-        first = list(itertools.islice(text, 1))
+        lines = _first_lines(text, path)
+        first = list(itertools.islice(lines, 1))
         separator = next((separator for separator in _SEPARATORS if separator in "".join(first)), ",")
-        names = next(csv.reader(itertools.chain(first, text), delimiter=separator), [])
+        names = next(csv.reader(itertools.chain(first, lines), delimiter=separator), [])
         if not names:
             raise InputError("the file is empty", file=path)
+        refuse_columns(names, path)
         schema = pa.schema([(name, pa.string()) for name in names])
-        return _CsvHeader(schema, separator, has_rows=next(text, None) is not None)
+        return _CsvHeader(schema, separator, has_rows=text.readline(1) != "")
+
+
+def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
+    """Yields lines, as long as they may be a header.
+
+    Raises:
+        InputError: they are longer; a file may be one line of gigabytes.
+    """
+    left = _MAX_HEADER_CHARACTERS
+    while line := text.readline(left + 1):
+        left -= len(line)
+        if left < 0:
+            raise InputError(f"has a header of more than {_MAX_HEADER_CHARACTERS:,} characters", file=path)
+        yield line
 
 
 def _csv_batches(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:

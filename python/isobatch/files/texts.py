@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,12 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.files.formats import NO_FORMAT
 from isobatch.files.whole import write_whole
+from isobatch.words import printable
 
-_NOT_PRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""What YAML or TOML does not take as it is, even between quotes."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*|\.{1,2}/[\w./+-]*")
 """What YAML 1.1 and 1.2 read as a text, but for the words below."""
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "nan", "inf"})
-_BLOCK = re.compile(r"(?!\s)[\n -~\xa0-\ud7ff]*[^\n]\n?")
-"""Texts of several lines that YAML can hold as they are."""
 _YAML_INFINITE = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 
 
@@ -28,7 +26,14 @@ def quoted(text: str) -> str:
     >>> quoted('say "é"'), quoted("\\x7f")
     ('"say \\\\"é\\\\""', '"\\\\u007f"')
     """
-    return _NOT_PRINTED.sub(lambda it: f"\\u{ord(it[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return _escaped(json.dumps(text, ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """Escapes in JSON, YAML or TOML what does not print: they do not take all of it as it is, and it hides what is there."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" or ord(c) > 0xFFFF else f"\\u{ord(c):04x}" for c in text)
 
 
 def number_text(value: float) -> str:
@@ -61,18 +66,44 @@ def scalar_text(value: Any) -> str:
 
 def json_text(fields: Mapping[str, Any]) -> str:
     """Writes a JSON document."""
-    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+    return _escaped(json.dumps(fields, indent=2, ensure_ascii=False)) + "\n"
+
+
+def shell_word(text: str) -> str:
+    """Writes one word for bash, which gets every byte of it; what does not print is escaped.
+
+    >>> shell_word("train.py"), shell_word("a b"), shell_word("a\\x1b[2J")
+    ('train.py', "'a b'", "$'a\\\\x1b[2J'")
+    """
+    if text.replace("\n", "").isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_shell_character, text)) + "'"
+
+
+def _shell_character(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    # A name that is no UTF-8 is the bytes that it was; other halves of a character are no bytes at all.
+    how = "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors=how))
+
+
+def shell_words(words: Iterable[str]) -> str:
+    """Writes words for bash, with spaces between them."""
+    return " ".join(map(shell_word, words))
 
 
 def commented(text: str) -> str:
     """Writes a comment of any text: no line of it leaves the comment."""
     lines = re.split(r"[\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+", text)
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    return "\n".join(f"# {printable(line, len(line))}".rstrip() for line in lines)
 
 
 def remark(remarks: Mapping[str, str], at: str) -> str:
     """Writes the comment behind a value, found by the value's dotted name."""
-    return f"  # {' '.join(remarks[at].split())}" if at in remarks else ""
+    return f"  # {printable(' '.join(remarks[at].split()))}" if at in remarks else ""
 
 
 def yaml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
@@ -116,7 +147,10 @@ def _yaml_lines(
 
 
 def _is_block(value: Any) -> bool:
-    return isinstance(value, str) and "\n" in value and _BLOCK.fullmatch(value) is not None
+    """Tells whether YAML can hold a text of several lines as it is."""
+    if not isinstance(value, str) or "\n" not in value or value[0].isspace() or value.endswith("\n\n"):
+        return False
+    return all(line.isprintable() for line in value.split("\n"))
 
 
 def _block_lines(before: str, text: str, pad: str) -> Iterator[str]:

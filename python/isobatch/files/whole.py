@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,20 +18,36 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 
-def read_whole(path: str | os.PathLike[str], most: int = -1) -> str:
-    """Reads the text in a file; of one with more than `most` bytes, where that is not negative, no more than one byte beyond.
+MAX_FILE_BYTES = 1 << 24
+"""Bytes of a file that is read whole: those that people write, and what isobatch writes of one plan."""
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> bytes:
+    """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond.
+
+    Raises:
+        InputError: it cannot be read or is larger; the message names it.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise unreadable(error, os.fspath(path)) from None
+    if len(data) > most:
+        why = f"has more than the {most:,} bytes that such a file may have"
+        raise InputError(why, file=os.fspath(path))
+    return data
+
+
+def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
+    """Reads the text in a file of at most `most` bytes.
 
     Raises:
         InputError: it cannot be read, is no UTF-8, or is larger; the message names it.
     """
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(most + 1 if most >= 0 else -1)
-        if 0 <= most < len(data):
-            why = f"has more than the {most:,} bytes that such a file may have"
-            raise InputError(why, file=os.fspath(path))
-        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
-    except (OSError, UnicodeDecodeError) as error:
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
+    except UnicodeDecodeError as error:
         raise unreadable(error, os.fspath(path)) from None
 
 
@@ -39,7 +55,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all, and returns when it is on the disk.
 
     Raises:
-        InputError: it cannot be written; the message names it.
+        InputError: it cannot be written, or is a link; the message names it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -48,18 +64,81 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     [('a.txt', 'whole')]
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{unique()}")
+    _write_below(path.parent, {Path(path.name): data}, [])
+
+
+def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
+    """Writes files at their paths below a folder, all of them or none; folders are made as they are needed, and no link below `top`
+    is followed.
+
+    Raises:
+        InputError: one cannot be written, or a link is in the way; the message names it.
+    """
+    fresh = [folder for folder in (top, *top.parents) if not folder.exists()]
     try:
-        refuse_special(path)
-        partial.write_bytes(data)
-        settle(partial, path)
-        sync(path.parent)
+        top.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error, str(top)) from None
+    _write_below(top, files, fresh)
+
+
+def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> None:
+    """Writes the files of `write_folder` under other names, and then gives them theirs; `fresh` are folders that a failure removes."""
+    waiting: dict[Path, str] = {}
+    path = top
+    try:
+        for name, data in files.items():
+            path = top / name
+            refuse_special(path)
+            with _entered(top, name.parent, fresh) as folder:
+                waiting[name] = f".{name.name}.{unique()}"
+                _write_new(waiting[name], data, name.name, folder)
+        for name in files:
+            path = top / name
+            with _entered(top, name.parent, fresh) as folder:
+                os.replace(waiting[name], name.name, src_dir_fd=folder, dst_dir_fd=folder)
+                del waiting[name]
+                os.fsync(folder)
     except BaseException as error:
-        with suppress(OSError):
-            partial.unlink()
+        for name, partial in waiting.items():
+            with suppress(OSError):
+                (top / name).with_name(partial).unlink()
+        for folder_path in sorted(fresh, reverse=True):
+            with suppress(OSError):
+                folder_path.rmdir()
         if isinstance(error, OSError):
             raise unwritable(error, str(path)) from None
         raise
+
+
+@contextmanager
+def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[int]:
+    """Opens the folder at a path below `top`, made where it is not there; no part of that path may be a link."""
+    handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        path = top
+        for part in below.parts:
+            path /= part
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=handle)
+                fresh.append(path)
+            refuse_special(path)
+            outer, handle = handle, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(outer)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _write_new(partial: str, data: bytes, name: str, folder: int) -> None:
+    """Writes a new file in a folder, with the mode of the one that it will replace."""
+    handle = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    with open(handle, "wb") as file:  # noqa: PTH123 - by its handle
+        with suppress(FileNotFoundError):
+            os.fchmod(handle, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
@@ -184,7 +263,8 @@ def _locked(path: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         there = os.fstat(handle)
         # Who held the lock may have moved the file to its place.
-        if os.path.samestat(there, os.lstat(path)) and there.st_uid == os.geteuid():
+        is_own = there.st_uid == os.geteuid() and there.st_nlink == 1  # another name may be a file of worth
+        if is_own and os.path.samestat(there, os.lstat(path)):
             return handle
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
+from isobatch.files.limits import refuse_columns
 from isobatch.fleet.columns import Data
 from isobatch.fleet.results import ECHOED, RESULTS, STATUS, echoed_column, result_in_arrow
 from isobatch.fleet.table import InputTable, table_at
@@ -239,7 +240,8 @@ def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
         import pyarrow as pa
 
         named = pa.table(pairs)
-        pairs = {name: named[name].to_pylist() for name in named.column_names}
+        refuse_columns(named.column_names, file)
+        pairs = {name: named[name].to_pylist() for name in named.column_names if name in ("job", "cluster")}
     if not isinstance(pairs, Mapping):
         raise must_be("a table with the columns job and cluster", pairs, field="pairs")
     rows = [_rows_of(pairs, table, file) for table in (jobs, clusters)]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, missing, must_be, needs_extra, raise_all
+from isobatch.files.limits import refuse_columns
 from isobatch.fleet.columns import (
     CLUSTER_FIELDS,
     JOB_FIELDS,
@@ -34,7 +35,7 @@ from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refu
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import OURS, few, nearest, printable, redacted
+from isobatch.words import OURS, few, nearest, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +86,7 @@ class InputTable:
 
     def where(self, row: int) -> str:
         """Returns the place of a row in words."""
-        file = f"{printable(redacted(self.file))}, " if self.file else ""
+        file = f"{printable(self.file)}, " if self.file else ""
         place = f"({file}row {self.row_offset + row + 1:,})"
         if self.missing_ids is not None and self.missing_ids[row]:
             return f"a {self.kind} without an id {place}"
@@ -339,12 +340,9 @@ def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
 
 
 def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArray]:
-    names = table.column_names
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        listed = ", ".join(map(repr, doubled))
-        what = f"the column {listed} is" if len(doubled) == 1 else f"the columns {listed} are"
-        raise InputError(f"{what} in the header twice", file=file, field=doubled[0])
-    return {name: without_views(column) for name, column in zip(names, table.columns, strict=True)}
+    refuse_columns(table.column_names, file)
+    columns = zip(table.column_names, table.columns, strict=True)
+    return {name: without_views(column) for name, column in columns}
 
 
 def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:

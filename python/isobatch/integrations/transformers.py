@@ -7,6 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from isobatch.errors import InputError, must_be, unreadable
+from isobatch.files.whole import read_bytes, write_whole
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -51,8 +52,10 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
             f"{_FILE} is missing: the checkpoint must be of an ElasticTrainer", file=str(checkpoint)
         )
     try:
-        state = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        state = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise unreadable(error, str(path)) from None
     if not isinstance(state, dict):
         raise must_be("the state of a run", state, field=_FILE, file=str(path))
@@ -180,7 +183,7 @@ class _Steps:
     def on_save(self, args: Any, state: Any, _control: Any, **__: Any) -> None:
         if state.is_world_process_zero:
             path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE
-            path.write_text(json.dumps(self._run.state_dict()), encoding="utf-8")
+            write_whole(path, json.dumps(self._run.state_dict()).encode())
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Ends the training: the handlers before are put back."""

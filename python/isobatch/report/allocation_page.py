@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.files.whole import read_whole
 from isobatch.report.charts import SERIES, held
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.words import count, counted, figure
 
 Record = Mapping[str, Any]
+MAX_LOG_BYTES = 1 << 27
+"""Bytes of a log, all of which its page shows."""
 
 
 def log_in(path: str) -> list[Record] | None:
@@ -25,12 +28,12 @@ def log_in(path: str) -> list[Record] | None:
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
-            first = file.readline()
+            first = file.readline(MAX_LOG_BYTES)
             if not first.startswith("{") or not {"seconds", "jobs"} <= json.loads(first).keys():
                 return None
-            lines = [first, *file]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
+    lines = read_whole(path, MAX_LOG_BYTES).splitlines()
     found: list[Record] = []
     for row, line in enumerate(lines, 1):
         record = _answer(line)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -27,8 +28,10 @@ def require_extra() -> None:
     """Refuses where the drawing packages are missing.
 
     Raises:
-        InputError: the extra `report` is not installed.
+        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair needs.
     """
+    if sys.flags.optimize > 1:
+        raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
     try:
         import altair  # noqa: F401
         import jinja2  # noqa: F401
@@ -57,8 +60,9 @@ def page_of_file(
         from isobatch.files.read import read_table
 
         return fleet_page(read_table(path), title=title, file=path, currency=currency, deadline=deadline)
+    text = read_whole(path)
     try:
-        found = json.loads(read_whole(path))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
     schema = found.get("schema") if isinstance(found, dict) else None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
-from isobatch.files.formats import refuse_duplicates
+from isobatch.files.limits import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS, naming_column
 from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, result_in_arrow
 from isobatch.reason import Reason, reason_names

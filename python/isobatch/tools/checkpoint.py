@@ -1,21 +1,16 @@
 """A checkpoint folder of transformers' Trainer: how far the run is, and with which arguments it was started.
 
-`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: unpickled as usual it may call any function. Here no
-name in it is ever looked up: each class and function becomes the same empty record, which keeps the arguments and the attributes
-and does nothing else.
+`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and nothing in it is executed.
 """
 
-import io
-import pickle
 import re
-import zipfile
 from pathlib import Path
-from typing import Any
 
-from isobatch.errors import InputError, missing, unreadable
+from isobatch.errors import InputError, missing
 from isobatch.files.whole import read_whole
 from isobatch.tools.page import Reading, SettingsPage
-from isobatch.tools.parse import MAX_FILE_BYTES, parse
+from isobatch.tools.parse import parse
+from isobatch.tools.pickles import attributes
 from isobatch.tools.tool import Reader, Tool
 from isobatch.tools.trainer import HARMLESS, check
 from isobatch.tools.transformers import read as read_arguments
@@ -23,8 +18,6 @@ from isobatch.words import counted
 
 _STATE = "best_* epoch total_flos is_* num_input_tokens_seen stateful_callbacks* trial_* num_train_epochs"
 """What else a state has, beside `training_args.bin`."""
-MAX_PICKLE_BYTES = 1 << 20
-"""Of the pickle; a Trainer's has 6 kB."""
 
 
 def read(page: SettingsPage) -> None:
@@ -51,13 +44,13 @@ def read_folder(folder: Path) -> Reading:
         raise missing(
             "trainer_state.json", "name a checkpoint folder, such as checkpoint-500", file=str(folder)
         )
-    state = parse(read_whole(state_file, MAX_FILE_BYTES), file=str(state_file), suffix=".json")
+    state = parse(read_whole(state_file), file=str(state_file), suffix=".json")
     arguments = _arguments(folder)
     found.settings = {**arguments, **state}
     if arguments:
         read_arguments(SettingsPage(arguments, found))
     else:
-        found.notes.append("there is no training_args.bin: the arguments of the run are not known")
+        found.notes.append("no training_args.bin has arguments: those of the run are not known")
     read(SettingsPage(state, found))
     epochs, steps = arguments.get("num_train_epochs"), arguments.get("max_steps")
     if "duration" in found.fields and epochs and not (isinstance(steps, int | float) and steps > 0):
@@ -100,89 +93,6 @@ def _processes(folder: Path, arguments: dict[str, object], found: Reading) -> No
         found.fields["gpus"], found.keys["gpus"] = state["num_processes"], "num_processes"
     if arguments.get("_n_gpu") not in (None, 0, 1):
         found.notes.append("the run used DataParallel: its batch is split over the GPUs of one process")
-
-
-class InertObject:
-    """Stands for an object of any class."""
-
-    arguments: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    def __new__(cls, *arguments: Any, **_: Any) -> "InertObject":
-        record = super().__new__(cls)
-        record.arguments, record.attributes = arguments, {}
-        return record
-
-    def __setstate__(self, state: Any) -> None:
-        parts = state if isinstance(state, tuple) else (state,)
-        self.attributes = {k: v for part in parts if isinstance(part, dict) for k, v in part.items()}
-
-    def __call__(self, *arguments: Any, **_: Any) -> "InertObject":
-        return InertObject(*arguments)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass  # a dict's subclass is filled in this way
-
-    def append(self, item: Any) -> None:
-        """A list's subclass is filled in this way."""
-
-    def extend(self, items: Any) -> None:
-        """Likewise."""
-
-    def __hash__(self) -> int:
-        return id(self)
-
-
-class _Inert(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ARG002 - no name is looked up
-        return InertObject
-
-    def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002 - a tensor's storage
-        return None
-
-    def get_extension(self, code: int) -> Any:  # noqa: ARG002
-        return InertObject
-
-
-def attributes(path: Path) -> dict[str, Any]:
-    """Reads the attributes of an object saved by torch; enumerations are their values.
-
-    Raises:
-        InputError: the file is no such pickle, or is larger than any that the Trainer writes.
-    """
-    file = str(path)
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-                if archive.getinfo(name).file_size > MAX_PICKLE_BYTES:
-                    raise InputError(f"holds a pickle of more than {MAX_PICKLE_BYTES:,} bytes", file=file)
-                data = archive.read(name)
-        else:
-            with path.open("rb") as stream:
-                data = stream.read(MAX_PICKLE_BYTES + 1)
-        if len(data) > MAX_PICKLE_BYTES:
-            raise InputError(f"holds a pickle of more than {MAX_PICKLE_BYTES:,} bytes", file=file)
-        found = _Inert(io.BytesIO(data)).load()
-    except InputError:
-        raise
-    except Exception as error:  # a broken pickle fails in any way that the interpreter has
-        raise unreadable(error, file) from None
-    values = found.attributes if isinstance(found, InertObject) else {}
-    return {str(name): _plain(value) for name, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A record of one argument is an enumeration's member; one with attributes is those."""
-    if not isinstance(value, InertObject):
-        return value
-    if value.attributes:
-        return value.attributes
-    return (
-        value.arguments[0]
-        if len(value.arguments) == 1 and isinstance(value.arguments[0], str | int)
-        else None
-    )
 
 
 CHECKPOINT = Tool(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, must_be, unwritable
+from isobatch.errors import InputError, missing, must_be
+from isobatch.files.whole import write_folder
 from isobatch.schedules import resolve
 from isobatch.tools.detect import writer
 from isobatch.tools.export import export
@@ -120,8 +121,7 @@ def export_rows(
         source: the table's name, for messages.
 
     Raises:
-        InputError: a row cannot be exported, a file is there already, or cannot be written. All files are made before the first
-            is written.
+        InputError: a row cannot be exported, a file is there already, or cannot be written: then none is.
     """
     how = writer(tool).writer
     assert how is not None
@@ -132,7 +132,7 @@ def export_rows(
             )
     without = ("infeasible", "invalid")
     feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
-    made: dict[Path, str] = {}
+    made: dict[Path, bytes] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
         try:
             plan = cast(
@@ -141,17 +141,12 @@ def export_rows(
             text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
         except InputError as error:
             raise error.at(file=source, row=at) from None
-        made[folder / place / how.file] = text
-    there = [path for path in made if path.exists()]
+        made[place / how.file] = text.encode()
+    there = [folder / path for path in made if (folder / path).exists()]
     if there and not force:
         more = f" and {count(len(there) - 1)} more files are" if len(there) > 1 else " is"
         raise InputError(f"{there[0]}{more} there already: --force replaces them", file=str(folder))
-    for path, text in made.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise unwritable(error, str(path)) from None
+    write_folder(folder, made)
     lost = len(rows) - len(feasible)
     return ExportCount(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
 

@@ -218,5 +218,6 @@ HYPERPOD = Tool(
             training_config.training_args.* training_config.mlflow.* training_config.force_rerun
         """,
         table=table,
+        tables="training_config trainer run",
     ),
 )

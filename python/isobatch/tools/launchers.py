@@ -3,13 +3,12 @@ environment variables, and place the GPUs as nodes of processes. What they write
 """
 
 import re
-import shlex
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError, missing
-from isobatch.files.texts import number_text, remark
+from isobatch.files.texts import number_text, remark, shell_word, shell_words
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, parts, remark_lines, shell
 from isobatch.tools.tool import Tool, Writer
 
@@ -90,13 +89,13 @@ def port(name: str) -> int:
 def exports(env: Mapping[str, str], remarks: Mapping[str, str]) -> str:
     """`export NAME=value` for a shell, each value quoted."""
     return "".join(
-        f"export {name}={shlex.quote(value)}{remark(remarks, f'env.{name}')}\n" for name, value in env.items()
+        f"export {name}={shell_word(value)}{remark(remarks, f'env.{name}')}\n" for name, value in env.items()
     )
 
 
 def script(job: Job) -> str:
     """The training script and its arguments, quoted for a shell."""
-    return shlex.join(job.command)
+    return shell_words(job.command)
 
 
 def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
@@ -136,7 +135,7 @@ def start(nodes: int, name: str) -> str:
     where = f'"${{MASTER_ADDR:?set it to the name of the first node}}:${{MASTER_PORT:-{port(name)}}}"'
     return (
         f'torchrun --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE" --rdzv-backend c10d --rdzv-endpoint {where} '
-        f"--rdzv-id {shlex.quote(name)}"
+        f"--rdzv-id {shell_word(name)}"
     )
 
 

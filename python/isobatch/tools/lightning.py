@@ -135,7 +135,7 @@ def _schedule(page: SettingsPage) -> None:
         gamma = arguments.get("gamma", 0.1)
         schedule = f"step(every={arguments['step_size']}ep, gamma={gamma})"
         page.give("schedule", schedule, "lr_scheduler.class_path")
-    elif kind == "MultiStepLR" and arguments.get("milestones"):
+    elif kind == "MultiStepLR" and isinstance(arguments.get("milestones"), list):
         points = ", ".join(f"{point}ep" for point in arguments["milestones"])
         gamma = arguments.get("gamma", 0.1)
         page.give("schedule", f"multistep({points}, gamma={gamma})", "lr_scheduler.class_path")
@@ -207,15 +207,15 @@ def check(case: Case) -> Iterator[Issue]:
             f"lightning, pytorch/{'' if is_script else 'cli.py: LightningCLI.configure_optimizers; '}core/optimizer.py: interval",
             'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
         )
-    trainer = case.at("trainer") or {}
-    if number(trainer.get("max_steps")) > 0 and trainer.get("max_epochs") is not None:
+    steps, epochs = case.at("trainer", "max_steps"), case.at("trainer", "max_epochs")
+    if number(steps) > 0 and epochs is not None:
         yield Issue.note(
             "the run ends at max_steps or max_epochs, whichever is first",
             "both are given",
             "lightning, pytorch/trainer/trainer.py: max_epochs, max_steps",
             "remove one of them",
         )
-    if trainer.get("max_steps") is None and trainer.get("max_epochs") is None:
+    if steps is None and epochs is None:
         yield Issue(
             "the run takes 1,000 epochs",
             "neither max_steps nor max_epochs is given",
@@ -234,7 +234,7 @@ def check(case: Case) -> Iterator[Issue]:
 LIGHTNING = Tool(
     "lightning",
     "Lightning",
-    Reader("2.0 to 2.6", read, check, _HARMLESS, _MATTERS),
+    Reader("2.0 to 2.6", read, check, _HARMLESS, _MATTERS, tables="trainer"),
     Writer(
         "2.0 to 2.6",
         "trainer.yaml",

@@ -12,17 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unreadable
-from isobatch.files.formats import parse_json, parse_toml, parse_yaml, refuse_large, too_deep
+from isobatch.files.formats import parse_json, parse_toml, parse_yaml
+from isobatch.files.limits import refuse_large, too_deep
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
-MAX_FILE_BYTES = 4 * MAX_FILE_CHARACTERS
 
-_TABLE = re.compile(r"^\s*\[[\w.\"'-]+\]\s*(#.*)?$", re.MULTILINE)
-_ASSIGNED = re.compile(r"^\s*[\w.\"'-]+\s*=\s*\S", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[[\w.\"'-]+\][ \t]*(#.*)?$", re.MULTILINE)
+_ASSIGNED = re.compile(r"^[ \t]*[\w.\"'-]+[ \t]*=[ \t]*\S", re.MULTILINE)
 _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
 _FLAG = re.compile(r"(?:^|\s)(?:--[A-Za-z][\w-]*|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=\S)", re.MULTILINE)
-_STRING = r'"(?:\\.|[^"\\\n])*"'
+_STRING = r'"(?:\\.|[^"\\\n])*+"?'
+"""Closed or not: what searches for the end of each quote anew takes the square of their number."""
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 _JOBS = ("TrainJob", "PyTorchJob", "Job")
@@ -55,7 +56,7 @@ def parse(
         raise InputError("is empty: a configuration must have settings", file=file)
     try:
         data = _read(text, file, suffix, aside, name)
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the latter is the word of Python's own parser
         raise too_deep(file) from None
     except (ValueError, SyntaxError) as error:
         if isinstance(error, InputError):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from isobatch.errors import InputError, missing, must_be, together
-from isobatch.files.formats import refuse_large
+from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
 from isobatch.tools.installed import plain
-from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.parse import MAX_FILE_BYTES, Aside, parse
+from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
+from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
@@ -53,7 +53,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
         note_unread(SettingsPage(folder.settings, folder), how)
         return folder
     if Path(path).name == "training_args.bin" and Path(path).is_file():
-        from isobatch.tools.checkpoint import attributes
+        from isobatch.tools.pickles import attributes
 
         return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _split_name(file)
@@ -64,7 +64,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             file=file,
         )
     aside = Aside()
-    suffix, text = place.suffix.lower(), read_whole(place, MAX_FILE_BYTES)
+    suffix, text = place.suffix.lower(), read_whole(place)
     settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
         _refuse_script(reader(tool), aside.tool, file)
@@ -124,6 +124,10 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
     in_flags = is_flat and suffix not in (".json", ".yaml", ".yml", ".toml", ".py")
     assert known.reader is not None
     page = SettingsPage(settings, found, dashes=in_flags)
+    for section in known.reader.tables.split():
+        value = settings.get(section)
+        if not isinstance(value, Mapping | Unknown | None):
+            page.fault(section, must_be("a table of settings", value, field=page.name(section)))
     known.reader.read(page)
     if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
         raise no_tool_error(settings, file)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from isobatch import _core
 from isobatch.errors import InputError, missing
-from isobatch.files.texts import commented, scalar_text
+from isobatch.files.texts import commented, scalar_text, shell_words
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
 from isobatch.tools.page import leaves
@@ -318,7 +317,7 @@ def shell(words: list[list[str]]) -> str:
     torchrun 'my script.py' \\
       --name '$(rm -rf x)'
     """
-    return " \\\n  ".join(shlex.join(part) for part in words)
+    return " \\\n  ".join(shell_words(part) for part in words)
 
 
 def remark_lines(remarks: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from isobatch.words import count
+from isobatch.words import count, printable
 
 if TYPE_CHECKING:
     from isobatch.tools.page import Reading, SettingsPage
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 STAYS = "stays"
 """A setting that changes the training, and that no plan moves: it is named."""
+
+
+MAX_LINE_CHARACTERS = 2_000
+"""Characters of a line that quotes a file."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Reader:
             with a `*` does not hold for a name that looks like one of these.
         matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
             empty name a table of what does not train.
+        tables: names of settings that are tables, with whatever else the tool stops.
         table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
     """
 
@@ -39,6 +44,7 @@ class Reader:
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
+    tables: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,8 @@ class Issue(NamedTuple):
         return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS)
 
     def __str__(self) -> str:
-        return f"{self.what}\n  cause: {self.cause} [{self.source}]\n  change: {self.change}"
+        what, cause, source, change = (printable(text, MAX_LINE_CHARACTERS) for text in self[:4])
+        return f"{what}\n  cause: {cause} [{source}]\n  change: {change}"
 
 
 _ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}
@@ -207,12 +214,12 @@ class Case(NamedTuple):
 
 
 def number(value: Any) -> float:
-    """A setting as a number; 0 where it is none.
+    """A setting as a number; 0 where it is none that a run can have.
 
-    >>> number(3), number("3"), number(None)
-    (3.0, 0.0, 0.0)
+    >>> number(3), number("3"), number(None), number(10**400)
+    (3.0, 0.0, 0.0, 0.0)
     """
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0.0
 
 
 def undivided_batch(case: Case, source: str) -> Iterator[Issue]:

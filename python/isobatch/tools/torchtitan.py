@@ -272,7 +272,9 @@ def check(case: Case) -> Iterator[Issue]:
 TORCHTITAN = Tool(
     "torchtitan",
     "torchtitan",
-    Reader("0.1 to 0.3", read, check, _HARMLESS, _MATTERS),
+    Reader(
+        "0.1 to 0.3", read, check, _HARMLESS, _MATTERS, tables="training optimizer lr_scheduler parallelism"
+    ),
     Writer(
         "0.2 to 0.3",
         "train.toml",

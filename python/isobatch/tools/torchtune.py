@@ -224,7 +224,7 @@ def check(case: Case) -> Iterator[Issue]:
 TORCHTUNE = Tool(
     "torchtune",
     "torchtune",
-    Reader("0.3 to 0.6", read, check, _HARMLESS, _MATTERS),
+    Reader("0.3 to 0.6", read, check, _HARMLESS, _MATTERS, tables="optimizer lr_scheduler dataset"),
     Writer(
         "0.3 to 0.6",
         "torchtune.yaml",

@@ -5,7 +5,7 @@ from typing import Any
 
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, overrides, remark_lines, shell
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
+from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number, undivided_batch
 from isobatch.words import count, share
 
 _ACTOR, _N = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
@@ -142,8 +142,8 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 def check(case: Case) -> Iterator[Issue]:
     """Finds the batches that verl's own validation and workers refuse."""
     yield from undivided_batch(case, "verl, workers: normalized ppo_mini_batch_size")
-    rollout = int(case.at("data", "train_batch_size") or 1024)
-    prompts = int(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size") or 256)
+    rollout = int(number(case.at("data", "train_batch_size")) or 1024)
+    prompts = int(number(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size")) or 256)
     each, gpus = case.reading.multiple, case.gpus
     if rollout * each % gpus and not case.at("actor_rollout_ref", "actor", "use_dynamic_bsz"):
         yield Issue.stop(
@@ -167,7 +167,7 @@ def check(case: Case) -> Iterator[Issue]:
 VERL = Tool(
     "verl",
     "verl",
-    Reader("0.3 to 0.9", read, check, _HARMLESS, _MATTERS),
+    Reader("0.3 to 0.9", read, check, _HARMLESS, _MATTERS, tables="data actor_rollout_ref trainer"),
     Writer(
         "0.3 to 0.9",
         "verl.sh",

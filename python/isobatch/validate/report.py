@@ -29,7 +29,7 @@ from isobatch.validate.figures import (
     StepTimes,
 )
 from isobatch.validate.options import Options
-from isobatch.words import counted
+from isobatch.words import counted, printable, readable
 
 SCHEMA = "isobatch.validation/2"
 
@@ -208,7 +208,9 @@ class Report(ReportPart, frozen=True, kw_only=True):
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
         # As Text: what was found may hold anything, and none of it is markup.
-        rows = Table(title=Text(title, style=STYLES[self.verdict]), title_justify="left", show_edge=False)
+        rows = Table(
+            title=Text(readable(title), style=STYLES[self.verdict]), title_justify="left", show_edge=False
+        )
         rows.add_column("proof", no_wrap=True)
         rows.add_column("verdict", no_wrap=True)
         rows.add_column("what was found", overflow="fold")
@@ -216,13 +218,15 @@ class Report(ReportPart, frozen=True, kw_only=True):
             text = proof.text
             if proof.diagnosis is not None:
                 text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-            rows.add_row(proof.name, Text(proof.verdict, style=STYLES[proof.verdict]), Text(text))
+            rows.add_row(
+                printable(proof.name), Text(proof.verdict, style=STYLES[proof.verdict]), Text(readable(text))
+            )
         Console(file=file or sys.stdout).print(rows)
         if (machine := self.machine) is not None:
             where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"
             devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
             versions = f"torch {machine.versions['torch']}; {self.wall_seconds:.1f} s"
-            print(f"{where}, {machine.backend}, {devices}; {versions}", file=file)
+            print(printable(f"{where}, {machine.backend}, {devices}; {versions}"), file=file)
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         """Shows the table in a notebook."""

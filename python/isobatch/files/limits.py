@@ -1,0 +1,131 @@
+"""What a file may cost, whatever its format, and names that may be in it once."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from isobatch.errors import InputError
+from isobatch.words import few, shown
+
+MAX_DEPTH_LEVELS = 50
+MAX_TABLE_VALUES = 200_000
+"""Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
+MAX_COLUMNS = 10_000
+
+
+def too_deep(file: str) -> InputError:
+    """Returns the error of a file with lists and tables nested too deep."""
+    return InputError(f"is nested deeper than {MAX_DEPTH_LEVELS} levels", file=file)
+
+
+def too_large(file: str) -> InputError:
+    """Returns the error of a file of too many values."""
+    return InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
+
+
+def refuse_large(data: Any, file: str) -> None:
+    """Refuses data nested too deep or of too many values, without walking what YAML's aliases repeat twice.
+
+    Raises:
+        InputError: it is or does.
+    """
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+
+    def size(value: Any, depth: int) -> int:
+        if not isinstance(value, dict | list | tuple):
+            return 1
+        if id(value) in sizes:
+            return sizes[id(value)]
+        if id(value) in open_ or depth > MAX_DEPTH_LEVELS:
+            raise too_deep(file)
+        open_.add(id(value))
+        inner = value.values() if isinstance(value, dict) else value
+        total = 1 + sum(size(item, depth + 1) for item in inner)
+        open_.discard(id(value))
+        sizes[id(value)] = total
+        return total
+
+    if size(data, 0) > MAX_TABLE_VALUES:
+        raise too_large(file)
+
+
+# Keys that are listed twice, of which readers keep the last in silence
+
+_KEYS = re.compile(rb'"[ \t\r\n]*:')
+"""Where a key ends, and maybe a quote inside of a text."""
+
+
+def refuse_duplicates(names: Iterable[str]) -> None:
+    """Refuses a table with a name listed twice.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{shown(name)} is listed twice")
+        seen.add(name)
+
+
+def refuse_columns(names: Collection[str], file: str | None) -> None:
+    """Refuses the columns of a table where one is there twice, or there are too many.
+
+    Raises:
+        InputError: naming those that are there twice.
+
+    >>> refuse_columns(["job", "lr", "lr"], "jobs.csv")
+    Traceback (most recent call last):
+    isobatch.errors.InputError: jobs.csv: the column 'lr' is in the header twice
+    """
+    if len(names) > MAX_COLUMNS:
+        raise InputError(f"has {len(names):,} columns, more than the {MAX_COLUMNS:,} of a table", file=file)
+    if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
+        what = "the column" if len(doubled) == 1 else "the columns"
+        verb = "is" if len(doubled) == 1 else "are"
+        raise InputError(
+            f"{what} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
+        )
+
+
+def refuse_duplicate_keys(line: bytes, found: Any) -> None:
+    """Refuses JSON with a key twice in an object, after a faster reader than Python's has made `found` of it.
+
+    Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
+    lines with such colons in their texts, and for those to be refused.
+
+    Raises:
+        InputError: naming the key.
+
+    >>> refuse_duplicate_keys(b'{"lr": 1, "note": "a: b"}', {"lr": 1, "note": "a: b"})
+    >>> refuse_duplicate_keys(b'{"lr": 1, "lr": 2}', {"lr": 2})
+    Traceback (most recent call last):
+    isobatch.errors.InputError: 'lr' is listed twice
+    """
+    if len(_KEYS.findall(line)) == _key_count(found):
+        return
+    try:
+        # Numbers are not looked at: Python refuses those of thousands of digits.
+        json.loads(line, object_pairs_hook=unique_pairs, parse_int=str, parse_float=str)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _key_count(value: Any) -> int:
+    """Counts the keys of all objects in a value."""
+    inner = value.values() if isinstance(value, dict) else value
+    own = len(value) if isinstance(value, dict) else 0
+    return own + sum(_key_count(each) for each in inner if isinstance(each, (dict, list)))
+
+
+def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a table of the pairs of JSON.
+
+    Raises:
+        ValueError: a name is listed twice.
+    """
+    refuse_duplicates(name for name, _ in pairs)
+    return dict(pairs)
