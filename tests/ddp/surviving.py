@@ -32,6 +32,7 @@ from isobatch.integrations.torch.elastic import survivors as survivors_module
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.messages import OUT, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -169,10 +170,10 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     optimizer.between = torn
     form = CrewGroup.form
 
-    def formed(group, members, number, *args, **settings):
-        at(number, "forming")
-        form(group, members, number, *args, **settings)
-        at(number, "healing")
+    def formed(group, members, table, *args, **settings):
+        at(table.number, "forming")
+        form(group, members, table, *args, **settings)
+        at(table.number, "healing")
 
     CrewGroup.form = formed
     new_group = torch.distributed.new_group
@@ -268,13 +269,20 @@ class Unsendable:
         raise RuntimeError("it holds a file")
 
 
+def circle_of(*votes: int, key: bytes = b"") -> healing.Circle:
+    """The ranks of the present group, as they would have come into a crew with these votes."""
+    seats = tuple(Seat(f"r{rank}|127.0.0.1:1|{rank:032x}", vote) for rank, vote in enumerate(votes))
+    return healing.Circle(Seal(key), Roster(3, seats))
+
+
 def healed() -> str:
     """What a rank says where one that begins is healed, with something in its state that cannot be sent."""
     _, net, optimizer, _ = made()
     training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
     ahead = torch.distributed.get_rank() == 0
     try:
-        healing.heal(training, healing.Held(5 if ahead else healing.OUT, ahead, str(ahead), None), 5.0)
+        held = Held(5 if ahead else OUT, ahead, str(ahead), None)
+        healing.heal(training, held, 5.0, circle_of(5, OUT))
     except ib.InputError as error:
         return str(error)
     finally:

@@ -1,25 +1,43 @@
 """The store of a run that survives its ranks, in a process that trains nothing; and by what a rank is known to live."""
 
+import errno
 import os
+import re
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch.distributed as dist
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic.messages import (
+    MAX_BYTES,
+    Beat,
+    Facts,
+    Seal,
+    address_of,
+    find_key,
+    make_key,
+    read_key,
+)
 from isobatch.words import shown
+
+T = TypeVar("T")
 
 _C10D: Any = dist  # Its types do not know all of its stores.
 
-LEFT = "left"
-"""The last beat of a rank that takes no further part."""
+KEY = "isobatch-key"
+"""Where a store that a network reaches has the fingerprint of its key, beside all runs."""
+_NOTHING = b"\0nothing"
+"""What no message is; a value that is this and becomes this stays as it is."""
 
 
 class StoreGone(InputError):
@@ -27,16 +45,20 @@ class StoreGone(InputError):
 
 
 class Store:
-    """The store, in a process that trains nothing. Nothing waits in it: it is asked again, since its own waiting is loud."""
+    """The store, in a process that trains nothing. Nothing waits in it: it is asked again, since its own waiting is loud.
 
-    def __init__(self, address: str, seconds: float) -> None:
-        self.address = address
+    Whoever reaches it may write to it: what is not signed for its key is as if it were not there.
+    """
+
+    def __init__(self, address: str, seconds: float, seal: Seal | None = None) -> None:
+        self.address, self.seal = address, seal or Seal()
         host, port = host_and_port(address)
         try:
             self._connect(host, port, seconds)
         except RuntimeError:
             raise StoreGone(
-                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process that outlives all ranks",
+                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process that outlives all ranks, "
+                "and pass the address that it prints",
                 field="store",
             ) from None
 
@@ -54,49 +76,89 @@ class Store:
                 field="store",
             ) from None
 
-    def another(self) -> Any:
+    def another(self) -> Self:
         """Returns a connection of its own, for another thread or for a process group."""
-        made = object.__new__(Store)
-        made.address = self.address
-        self._ask(lambda: made._connect(*host_and_port(self.address), self.seconds))
-        return made
+        connection = object.__new__(type(self))
+        connection.address, connection.seal = self.address, self.seal
+        self._ask(lambda: connection._connect(*host_and_port(self.address), self.seconds))
+        return connection
 
-    @property
-    def raw(self) -> Any:
-        """torch's own store."""
-        return self._store
+    def group(self, mark: str) -> Any:
+        """Returns torch's own store, on a connection of its own, for the process group of a crew."""
+        prefix = f"{self.seal.run}/{mark}/group"
+        return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
 
-    def has(self, key: str) -> bool:
-        """Returns whether a key has a value."""
-        return bool(self._ask(lambda: self._store.check([key])))
+    def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
+        """Sets a value where the present one is as expected; returns the one that it has then, or what was expected where it has none."""
+        written: bytes = self._ask(lambda: self._store.compare_set(f"{self.seal.run}/{key}", expected, value))
+        return written
 
-    def get(self, key: str) -> str | None:
-        """Returns a value; None where there is none."""
-        if not self.has(key):
-            return None
-        found: bytes = self._ask(lambda: self._store.get(key))
-        return found.decode()
+    def value(self, key: str) -> bytes | None:
+        """Returns what is written, by whom ever; None where nothing is. torch's own get waits for a key that was deleted."""
+        written = self._swap(key, _NOTHING, _NOTHING)
+        return None if written == _NOTHING else written
 
-    def set(self, key: str, value: str) -> None:
-        """Sets a value."""
-        self._ask(lambda: self._store.set(key, value))
+    def read(self, key: str, kind: type[T]) -> T | None:
+        """Reads a message; None where there is none that is signed for this key."""
+        written = self.value(key)
+        return None if written is None else self.seal.read(key, written, kind)
 
-    def add(self, key: str, line: str) -> None:
-        """Adds a line to a value."""
-        self._ask(lambda: self._store.append(key, f"{line}\n"))
+    def write(self, key: str, message: Any) -> None:
+        """Writes a message."""
+        self._ask(lambda: self._store.set(f"{self.seal.run}/{key}", self.seal.write(key, message)))
 
-    def lines(self, key: str) -> list[str]:
-        """Returns the lines that were added to a value."""
-        return (self.get(key) or "").splitlines()
+    def once(self, key: str, message: T) -> T:
+        """Writes a message where there is none; returns the one that is there then."""
+        return self._once(
+            key, self.seal.write(key, message), lambda value: self.seal.read(key, value, type(message))
+        )
 
-    def number(self, key: str) -> int:
-        """Counts up, and returns the count."""
-        return int(self._ask(lambda: self._store.add(key, 1)))
+    def check_key(self) -> None:
+        """Refuses this process where it has another key than the store, or than the run's first rank. Fingerprints are not signed, as
+        who has another key must read them: where this key's facts are there, the run is its own.
 
-    def once(self, key: str, value: str) -> str:
-        """Sets a value that has none; returns the one that it has then."""
-        found: bytes = self._ask(lambda: self._store.compare_set(key, "", value))
-        return found.decode()
+        Raises:
+            InputError: the key is another, or one is missing.
+        """
+        written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
+        if (fingerprint := _fingerprint(written)) is not None:
+            self.seal.check(fingerprint, f"the store at {self.address}")
+        if self.read("facts", Facts) is None:
+            first = self._once("key", self.seal.fingerprint.encode(), _fingerprint)
+            self.seal.check(first, f"the run {self.seal.run!r} of the store at {self.address}")
+
+    def _once(self, key: str, own: bytes, read: Callable[[bytes], T | None]) -> T:
+        expected = b""
+        while True:
+            written = self._swap(key, expected, own)
+            if (message := read(written)) is not None:
+                return message
+            # What a stranger has written is replaced; who is faster than this one time and again only holds up who comes.
+            expected = written
+            if len(written) > MAX_BYTES:
+                self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+                expected = b""
+
+    def add(self, key: str, message: Any) -> None:
+        """Adds a message to those of a key."""
+        line = self.seal.write(key, message) + b"\n"
+        self._ask(lambda: self._store.append(f"{self.seal.run}/{key}", line))
+
+    def messages(self, key: str, kind: type[T], own: T | None = None) -> list[T]:
+        """Returns the messages that were added to a key. `own` is added where it is not among them: a stranger may have deleted it."""
+        written = self.value(key) or b""
+        lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
+        if len(written) > MAX_BYTES:  # It would be read again and again.
+            self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+        messages = [message for line in lines if (message := self.seal.read(key, line, kind)) is not None]
+        if own is not None and own not in messages:
+            self.add(key, own)
+            messages.append(own)
+        return messages
+
+
+def _fingerprint(written: bytes) -> str | None:
+    return written.decode() if re.fullmatch(rb"[0-9a-f]{16}", written) else None
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -188,37 +250,124 @@ class Lifeline:
     def refused(member: str) -> bool:
         """Returns whether the process with an id is known to be gone."""
         try:
-            socket.create_connection(host_and_port(member.split("|")[1]), timeout=0.2).close()
+            socket.create_connection(host_and_port(address_of(member)), timeout=0.2).close()
         except ConnectionRefusedError:
             return True
-        except OSError:
+        except (OSError, InputError):
             pass
         return False
 
 
 class Beats:
-    """The beats of others as this process sees them: a value that stays as it is for `lease` seconds is silence. No clocks are compared."""
+    """The beats of others as this process sees them: a count that stays as it is for `lease` seconds is silence. No clocks are compared."""
 
     def __init__(self, store: Store, lease: float) -> None:
         self._store, self._lease = store, lease
-        self._seen: dict[str, tuple[str | None, float]] = {}
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def gone(self, member: str) -> bool:
-        """Returns whether a member left, died, or was silent for the lease."""
-        value, now = self._store.get(f"beat/{member}"), monotonic()
-        before, since = self._seen.setdefault(member, (value, now))
-        if before != value:
-            self._seen[member] = value, now
-            return False
-        return now - since > self._lease or self.left(member)
+        """Returns whether a member left, died, or was silent for the lease. Where a stranger's value is in the place of its beat nobody
+        knows whether it is silent."""
+        beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
+        before, since = self._seen.setdefault(member, (-1, now))
+        if beat is None or beat.count > before:
+            self._seen[member] = before if beat is None else beat.count, now
+        return (beat is not None and beat.left) or now - since > self._lease or Lifeline.refused(member)
 
     def left(self, member: str) -> bool:
         """Returns whether a member left or died: it cannot come back."""
-        return self._store.get(f"beat/{member}") == LEFT or Lifeline.refused(member)
+        beat = self._store.read(f"beat/{member}", Beat)
+        return (beat is not None and beat.left) or Lifeline.refused(member)
 
 
-def serve(port: int) -> None:
-    """Runs the store until the process ends."""
-    store = _C10D.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
-    print(f"the store listens on port {store.port}", flush=True)
+# ---- the store's own process ----
+
+
+def serve(port: int, address: str | None = None, key_file: Path | None = None) -> None:
+    """Runs the store until the process ends.
+
+    Args:
+        port: where it listens; 0: a free one.
+        address: where it listens; None: on the address of this host's name where there is a key, else for this host alone.
+        key_file: of the run's key, which is made where the file does not exist; None: of the environment.
+
+    Raises:
+        InputError: this host has no such address, the port is in use, or the key cannot be read.
+    """
+    if not 0 <= port < 65536:
+        raise must_be("0 to 65535", port, field="--port")
+    key = find_key() if key_file is None or not key_file.exists() else read_key(key_file)
+    address = address or (own_address() if key is not None else "127.0.0.1")
+    listener = _listen(address, port)
+    host, port = listener.getsockname()[:2]
+    if key is None:
+        text = make_key(key_file)
+        key = text.encode()
+        print(_key_help(text, key_file, local=is_local(host)), file=sys.stderr, flush=True)
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    # Its own: a process group's would be torch's default, of all addresses.
+    store = _C10D.TCPStore(
+        own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    if key and not is_local(host):
+        store.set(KEY, Seal(key).fingerprint)
+    print(f"the store listens on {host}, port {port}", flush=True)
     threading.Event().wait()
+
+
+def own_address() -> str:
+    """Returns the address that this host's name resolves to; loopback where it has none of them."""
+    with suppress(OSError):
+        for _, _, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            with suppress(OSError):
+                _bound(str(address[0]), 0).close()
+                return str(address[0])
+    return "127.0.0.1"
+
+
+def is_local(host: str) -> bool:
+    """Returns whether only processes of this host reach a host's name or address.
+
+    >>> is_local("127.0.0.1"), is_local("0.0.0.0"), is_local("192.0.2.1")
+    (True, False, False)
+    """
+    with suppress(OSError):
+        addresses = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+    return False
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    try:
+        return _bound(address, port)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
+        what = (
+            "a free port"
+            if in_use
+            else "a port that this user may use"
+            if field == "--port"
+            else "an address of this host"
+        )
+        raise must_be(what, value, field=field, todo=f"{error.strerror or error}") from None
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _key_help(key: str, path: Path | None, *, local: bool) -> str:
+    """Says how the ranks get a key that was made. It is not said again."""
+    how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
+    whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
+    return f"a key for this run was made; pass it to {whom}:\n  {how}"
