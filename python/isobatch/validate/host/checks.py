@@ -100,7 +100,7 @@ def _judge_logs(name: str, group: Group, log: str | None, before: str | None = N
     """Judges the kernel's logs of all hosts, each as its first rank has read it."""
     own = system.check_log(log, before).short() if group.device.type == "cuda" else ON_A_CPU
     found: dict[str, CheckResult] = {}
-    answers = group.gather(own if group.local_rank == 0 else None)
+    answers = group.gather(own if group.local_rank == 0 else None, CheckResult | None)
     for rank, answer in zip(group.roster, answers, strict=True):
         if answer is not None:
             host = f"host {rank.host}"
@@ -113,7 +113,7 @@ def prove(trial: Trial) -> list[Proof]:
     group = trial.group
     if group.device.type == "cuda":
         trial.log_before = system.kernel_log()
-    gpus, health = zip(*group.gather(_own_gpu(group)), strict=True)
+    gpus, health = zip(*group.gather(_own_gpu(group), tuple[Gpu | None, CheckResult]), strict=True)
     trial.add(hosts=Hosts(gpus=[one for one in gpus if one is not None]))
     return [judge_gpus(group, gpus, health), _judge_logs("gpu_errors", group, trial.log_before)]
 

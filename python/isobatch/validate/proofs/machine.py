@@ -281,7 +281,7 @@ def pair_speeds(group: Group, rounds: int) -> list[PairSpeed]:
         if group.node == mine[0]:
             bw = size / statistics.median(samples[1:]) / 1e9
             found.append(PairSpeed(node=mine[0], peer=mine[1], local_rank=group.local_rank, bw_gb_s=bw))
-    every = [one for part in group.gather(found) for one in part]
+    every = [one for part in group.gather(found, list[PairSpeed]) for one in part]
     if senders is not None:
         dist.destroy_process_group(senders)
     return every
