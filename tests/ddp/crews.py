@@ -30,6 +30,7 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     os.setsid()
+    os.environ.update(options.get("environment", {}))
     if "netns" in options:
         with open(f"/run/netns/{options['netns']}") as space:  # noqa: PTH123
             assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0

@@ -7,7 +7,7 @@ in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with cr
 state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard), clip
 (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), tears (a step
 that an error interrupts when half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
-ends), netns (the network namespace to be in).
+ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
 import json

@@ -46,7 +46,7 @@ def gather_values(value: Any, group: Any = None, kind: Any = Any) -> list[Any]:
     parts = gather_bytes(msgspec.msgpack.encode(value, enc_hook=_plain), group)
     try:
         return [msgspec.msgpack.decode(part, type=kind) for part in parts]
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RuntimeError(f"a rank's value cannot be read: {error}") from None
 
 

@@ -150,9 +150,7 @@ class Group:
 
     def from_first(self, value: Any, kind: Any = Any) -> Any:
         """Returns rank 0's value."""
-        first = self.rank == 0
-        values = gather_values(value if first else None, self.control, kind | None)
-        return value if first else values[0]
+        return gather_values(value if self.rank == 0 else None, self.control, kind | None)[0]
 
     def barrier(self) -> None:
         """Waits for all ranks. (A monitored barrier has rank 0 ask one after the other; the pulse names who does not come.)"""

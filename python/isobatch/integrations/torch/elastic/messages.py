@@ -191,7 +191,7 @@ class Seal:
             return None
         if not hmac.compare_digest(signature, self._sign(place, body)):
             return None
-        with suppress(msgspec.DecodeError, RecursionError):
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
             return msgspec.json.decode(body, type=kind)
         return None
 

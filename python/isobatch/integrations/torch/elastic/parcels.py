@@ -1,6 +1,7 @@
 """A training's state as data: a tree of JSON values, and its tensors' bytes with their types and shapes. Nothing of it is executed."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,14 +48,18 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
-    if kind in (Tensor, nn.Parameter, nn.Buffer) and value.layout is torch.strided and not value.is_quantized:
+    if kind in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
+        while path in tensors:  # As of the keys 1 and "1".
+            path += "'"
         tensors[path] = value
         return {"tensor": len(tensors) - 1}
     if isinstance(value, dict) and all(isinstance(key, _SCALARS) for key in value):
-        pairs = (
-            (_written(key, path, {}), _written(one, f"{path}.{key}", tensors)) for key, one in value.items()
-        )
-        return {"dict": [[*pair] for pair in pairs]}
+        pairs = [
+            [_written(key, path, {}), _written(one, f"{path}.{key}", tensors)] for key, one in value.items()
+        ]
+        if hasattr(value, "_metadata"):  # A module's state has its layers' versions beside it.
+            return {"module": [pairs, _written(value._metadata, path, {})]}
+        return {"dict": pairs}
     if kind is list:
         return [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]
     if kind in (tuple, torch.Size):
@@ -94,6 +99,10 @@ def _read(written: Any, tensors: list[Tensor]) -> Any:
             return tuple(_read(list(value), tensors))
         case "dict":
             return {_read(key, tensors): _read(one, tensors) for key, one in value}
+        case "module":
+            state = OrderedDict(_read({"dict": value[0]}, tensors))
+            state._metadata = _read(value[1], [])  # type: ignore[attr-defined]
+            return state
     raise ValueError(kind)
 
 
@@ -116,7 +125,7 @@ def read_layout(written: bytes) -> tuple[Layout, Specs]:
     try:
         layout = msgspec.json.decode(written, type=Layout)
         places = [torch.empty(shape, dtype=_TYPES[kind], device="meta") for kind, shape in layout.tensors]
-    except (msgspec.DecodeError, RecursionError, KeyError, RuntimeError, TypeError, OverflowError):
+    except (msgspec.MsgspecError, ValueError, RecursionError, KeyError, RuntimeError, TypeError, OverflowError):
         raise InputError("the others' state cannot be read: it is damaged") from None
     return layout, specs_of(write_tree(read_tree(layout.tree, places))[1])
 
