@@ -46,14 +46,20 @@ MESSAGES = {
     f"{TABLE.mark}/parcel/{MEMBER}": Parcel((Piece(812, "ab" * 32), Piece(4096, "cd" * 32))),
     f"{TABLE.mark}/answer/{MEMBER}": Parcel(error="net.0.weight is float32 (3,) there, missing here"),
 }
-OWN, OTHERS = Seal(b"the key of this run", "run"), (
-    Seal(b"the key of another", "run"),
-    Seal(b"the key of this run", "other"),
-    Seal(),
+OWN, OTHERS = (
+    Seal(b"the key of this run", "run"),
+    (
+        Seal(b"the key of another", "run"),
+        Seal(b"the key of this run", "other"),
+        Seal(),
+    ),
 )
 STATE = {
     "net": torch.nn.BatchNorm1d(2).state_dict(),
-    "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"betas": (0.9, 0.99), "lr": 1e-3}]},
+    "optimizer": {
+        "state": {0: {"step": torch.tensor(3.0)}},
+        "param_groups": [{"betas": (0.9, 0.99), "lr": 1e-3}],
+    },
     "extra": {"scaler": {"scale": float("inf"), "at": -(2**80), "on": True, "no": None}},
 }
 
@@ -74,7 +80,9 @@ def mutate(written: bytes, chance: random.Random) -> bytes:
             case 3:
                 piece = chance.randbytes(chance.randint(1, 8))
             case 4:
-                piece = chance.choice([b"-1", b"1e999", b"null", b'"', b"{", b"[" * 50, b"\n", b" ", b"9" * 30, b"\\u0000"])
+                piece = chance.choice(
+                    [b"-1", b"1e999", b"null", b'"', b"{", b"[" * 50, b"\n", b" ", b"9" * 30, b"\\u0000"]
+                )
             case 5:
                 piece += bytes(8)
             case 6:
@@ -116,7 +124,10 @@ def play(count: int, seed: int = 0) -> Counter:
                 changed = mutate(layout, chance)
                 try:
                     outcome, specs = parcels.read_layout(changed)
-                    assert all(kind in parcels._TYPES and min(shape, default=0) >= 0 for kind, shape in specs.values())
+                    assert all(
+                        kind in parcels._TYPES and min(shape, default=0) >= 0
+                        for kind, shape in specs.values()
+                    )
                 except InputError:
                     outcome = None
             case _:

@@ -44,7 +44,9 @@ class Stranger(threading.Thread):
         self.seen: dict[str, list[bytes]] = {}
         self.attacks = 0
         # As a rank would come, with another key.
-        self.member = Membership(Store(address, 5.0, alike), "a-stranger", ranks=1, min_ranks=1, lease=2.0, timeout=5.0)
+        self.member = Membership(
+            Store(address, 5.0, alike), "a-stranger", ranks=1, min_ranks=1, lease=2.0, timeout=5.0
+        )
 
     def read(self, key: str) -> bytes | None:
         value = self.store.compare_set(f"run/{key}", ABSENT, ABSENT)
@@ -91,7 +93,9 @@ class Stranger(threading.Thread):
         key, recorded = self.chance.choice(keys), [one for values in self.seen.values() for one in values]
         match self.chance.randrange(6):
             case 0:
-                self.store.set(f"run/{key}", self.chance.choice([self.evil, b"", b"\0nothing", b"\xff" * 99, b"9" * 99]))
+                self.store.set(
+                    f"run/{key}", self.chance.choice([self.evil, b"", b"\0nothing", b"\xff" * 99, b"9" * 99])
+                )
             case 1:
                 self.store.set(f"run/{key}", b"x" * (5 << 20))
             case 2:

@@ -82,7 +82,10 @@ def test_a_rank_that_wakes_among_a_stranger_s_messages_is_out(tmp_path, alone, a
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({"ISOBATCH_RUN_KEY": "the-key-of-another-run"}, "has a key, and this rank has another: set ISOBATCH_RUN_KEY"),
+        (
+            {"ISOBATCH_RUN_KEY": "the-key-of-another-run"},
+            "has a key, and this rank has another: set ISOBATCH_RUN_KEY",
+        ),
         ({"ISOBATCH_RUN_KEY": "none"}, "has a key, and this rank has none: set ISOBATCH_RUN_KEY"),
     ],
 )

@@ -105,7 +105,9 @@ class Membership:
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Says which crew is the present one, where the store does not have it, or has it no more: who comes or wakes must know."""
+        """Says which crew was the first and which is the present one, where the store does not have it, or has it no more: who comes or
+        wakes must know."""
+        store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
         if crew is None or crew.number < self.number:
@@ -155,11 +157,13 @@ class Membership:
             table = self._wait_for(before, Seat(self.id, vote), asked)
             if table is None:
                 break
+            if before is START:
+                self._origin = table
             if table.error is not None:
                 over = f"the run of this store has ended ({table.error}): a new run needs a new store"
                 raise InputError(over if is_over else table.error)
             if self.id in table.ids:
-                self.table, self._origin = table, table if table.number == 0 else self._origin
+                self.table = table
                 self.publish(self.store)
                 return table
             before, vote, is_over = self._newest(table), left_out, False
@@ -187,7 +191,7 @@ class Membership:
         """Returns the last crew that formed, where the store has it, else the one that is known. It is of this run by the first crew's
         list: one of a run before, under the same key, is none."""
         if self.number < 0:
-            self._origin = self._next(START) or START
+            self._origin = self._next(START) or self._origin
         crew = self.store.read(f"{self._origin.mark}/crew", Roster)
         return known if crew is None or crew.number <= known.number else crew
 

@@ -125,7 +125,15 @@ def read_layout(written: bytes) -> tuple[Layout, Specs]:
     try:
         layout = msgspec.json.decode(written, type=Layout)
         places = [torch.empty(shape, dtype=_TYPES[kind], device="meta") for kind, shape in layout.tensors]
-    except (msgspec.MsgspecError, ValueError, RecursionError, KeyError, RuntimeError, TypeError, OverflowError):
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        RecursionError,
+        KeyError,
+        RuntimeError,
+        TypeError,
+        OverflowError,
+    ):
         raise InputError("the others' state cannot be read: it is damaged") from None
     return layout, specs_of(write_tree(read_tree(layout.tree, places))[1])
 

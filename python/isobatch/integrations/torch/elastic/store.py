@@ -242,6 +242,16 @@ class Lifeline:
             while True:
                 self._socket.accept()[0].close()
 
+    @staticmethod
+    def answers(member: str, seconds: float) -> bool:
+        """Returns whether the process with an id drops a connection, as `answer` does: a paused one keeps it."""
+        try:
+            with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
+                connection.settimeout(seconds)
+                return connection.recv(1) == b""
+        except (OSError, InputError):
+            return False
+
     def close(self) -> None:
         """Closes the port: from now on who asks is refused."""
         self._socket.close()
@@ -266,13 +276,16 @@ class Beats:
         self._seen: dict[str, tuple[int, float]] = {}
 
     def gone(self, member: str) -> bool:
-        """Returns whether a member left, died, or was silent for the lease. Where a stranger's value is in the place of its beat nobody
-        knows whether it is silent."""
+        """Returns whether a member left, died, or was silent for the lease. Others may write over its beats: so it is asked itself, too."""
         beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
         before, since = self._seen.setdefault(member, (-1, now))
-        if beat is None or beat.count > before:
-            self._seen[member] = before if beat is None else beat.count, now
-        return (beat is not None and beat.left) or now - since > self._lease or Lifeline.refused(member)
+        if beat is not None and beat.count > before:
+            self._seen[member] = beat.count, now
+        elif now - since > self._lease:
+            if not Lifeline.answers(member, min(2.0, self._lease / 4)):
+                return True
+            self._seen[member] = before, monotonic()
+        return (beat is not None and beat.left) or Lifeline.refused(member)
 
     def left(self, member: str) -> bool:
         """Returns whether a member left or died: it cannot come back."""
