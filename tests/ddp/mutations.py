@@ -15,14 +15,14 @@ import torch
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic import parcels
 from isobatch.integrations.torch.elastic.messages import (
+    Announced,
     Beat,
-    Facts,
     Held,
     Here,
     Note,
     Parcel,
-    Piece,
     Roster,
+    RunFacts,
     Saved,
     Seal,
     Seat,
@@ -32,7 +32,7 @@ MEMBER = "node|1/0|10.0.0.1:4711|" + "5f" * 16
 TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "other"), -1)))
 MESSAGES = {
     f"beat/{MEMBER}": Beat(3),
-    "facts": Facts({"recipe's lr": 0.1, "settings": {"seed": "1"}}),
+    "facts": RunFacts({"recipe's lr": 0.1, "settings": {"seed": "1"}}),
     "refused": Note("node/0", "seed is 1 on this rank"),
     f"{TABLE.mark}/over": Note("node/0", "gloo: the connection was closed"),
     f"{TABLE.mark}/next": Roster(8, TABLE.seats),
@@ -43,7 +43,7 @@ MESSAGES = {
     f"{TABLE.mark}/done": Here(MEMBER),
     "saved": Saved(40),
     f"{TABLE.mark}/held/{MEMBER}": Held(41, True, "0123456789abcdef", {"step": 41, "legs": [[0, 2, 24, 0]]}),
-    f"{TABLE.mark}/parcel/{MEMBER}": Parcel((Piece(812, "ab" * 32), Piece(4096, "cd" * 32))),
+    f"{TABLE.mark}/parcel/{MEMBER}": Parcel((Announced(812, "ab" * 32), Announced(4096, "cd" * 32))),
     f"{TABLE.mark}/answer/{MEMBER}": Parcel(error="net.0.weight is float32 (3,) there, missing here"),
 }
 OWN, OTHERS = (

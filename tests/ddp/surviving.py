@@ -30,10 +30,11 @@ import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
 from isobatch.integrations.torch.elastic import healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import NEW, OUT, Announced, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -270,10 +271,10 @@ class Unsendable:
         raise RuntimeError("it holds a file")
 
 
-def circle_of(*votes: int, key: bytes = b"") -> healing.Circle:
+def circle_of(*votes: int, key: bytes = b"") -> Circle:
     """The ranks of the present group, as they would have come into a crew with these votes."""
     seats = tuple(Seat(f"r{rank}|127.0.0.1:1|{rank:032x}", vote) for rank, vote in enumerate(votes))
-    return healing.Circle(Seal(key), Roster(3, seats))
+    return Circle(Seal(key), Roster(3, seats))
 
 
 def healed() -> str:
@@ -348,7 +349,7 @@ def changed_on_the_way() -> str:
         healing._pass_on(written ^ 1, torch.distributed.isend, [1], patience)
         return "sent"
     try:
-        healing._received(healing.Piece(64, healing._sha256(written)), 0, patience)
+        healing._received(Announced(64, healing._sha256(written)), 0, patience)
     except RuntimeError as error:
         return str(error)
     return "read"

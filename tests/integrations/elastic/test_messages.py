@@ -18,9 +18,11 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 from torch import nn  # noqa: E402
 
 from ddp import mutations, surviving  # noqa: E402
+from ddp.stranger import Canary  # noqa: E402
 from isobatch.integrations.torch import exchange  # noqa: E402
-from isobatch.integrations.torch.elastic import healing, parcels  # noqa: E402
-from isobatch.integrations.torch.elastic import store as stores  # noqa: E402
+from isobatch.integrations.torch.elastic import parcels  # noqa: E402
+from isobatch.integrations.torch.elastic import server as stores  # noqa: E402
+from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
 from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import START, Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
@@ -28,10 +30,10 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     NEW,
     OUT,
     Beat,
-    Facts,
     Held,
     Here,
     Roster,
+    RunFacts,
     Saved,
     Seal,
     Seat,
@@ -122,7 +124,7 @@ def test_a_message_of_another_run_place_or_key_is_as_if_not_there():
     assert Seal(b"the key of another run", "run").read("saved", written, Saved) is None
     assert Seal(b"the key of this run alone", "other").read("saved", written, Saved) is None
     assert Seal().read("saved", written, Saved) is None
-    assert KEY.read("saved", KEY.write("saved", Facts({"x": "y" * MAX_BYTES})), Facts) is None
+    assert KEY.read("saved", KEY.write("saved", RunFacts({"x": "y" * MAX_BYTES})), RunFacts) is None
 
 
 def test_a_name_with_a_bar_or_a_line_s_end_stays_one_rank(store):
@@ -177,7 +179,7 @@ def test_another_key_or_none_is_refused_by_name(store, raw):
             Store(address, 5.0, seal).check_key()
     Store(address, 5.0, Seal(b"the key of another run", "another run")).check_key()
     # Whoever says that the key is another, where the run's own facts are there.
-    store.write("facts", Facts({}))
+    store.write("facts", RunFacts({}))
     raw.set("run/key", "0123456789abcdef")
     store.check_key()
 
@@ -495,7 +497,7 @@ def test_a_rank_in_a_crew_is_known_by_the_list_that_all_have(store):
 def test_a_vote_in_the_group_is_bound_by_the_list(monkeypatch):
     circle = surviving.circle_of(5, 5, NEW)
     every = [Held(6, True, "", None), Held(10**6, True, "", None), Held(5, True, "", None)]
-    monkeypatch.setattr(healing.Circle, "gather", lambda *_: every)
+    monkeypatch.setattr(Circle, "gather", lambda *_: every)
     held = circle.held("held", every[0])
     assert [(one.step, one.trained) for one in held] == [(6, True), (OUT, False), (OUT, False)]
 
@@ -503,3 +505,17 @@ def test_a_vote_in_the_group_is_bound_by_the_list(monkeypatch):
 def test_a_value_that_is_too_large_is_not_sent():
     with pytest.raises(ValueError, match="too large for the other ranks"):
         exchange.gather_bytes(bytes(exchange.MAX_BYTES + 1))
+
+
+def test_a_lightning_checkpoint_executes_nothing(tmp_path):
+    pytest.importorskip("lightning", reason="state_in reads its checkpoints")
+    from isobatch.integrations.lightning import state_in
+
+    torch.save({"isobatch": {"step": 3}, "state_dict": {"w": torch.ones(2)}}, tmp_path / "good.ckpt")
+    assert state_in(str(tmp_path / "good.ckpt")) == {"step": 3}
+    torch.save({"isobatch": Canary(tmp_path)}, tmp_path / "evil.ckpt")
+    with pytest.raises(ib.InputError, match=r"evil.ckpt: the checkpoint cannot be read without executing"):
+        state_in(str(tmp_path / "evil.ckpt"))
+    with pytest.raises(ib.InputError, match="there is no such checkpoint"):
+        state_in(str(tmp_path / "none.ckpt"))
+    assert not (tmp_path / "CANARY").exists()

@@ -1,7 +1,10 @@
 """What one rank can show of `survivors`: what it refuses, and where a run says it ends."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -15,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
-from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch import LeftOut, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
 from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
@@ -132,6 +135,17 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     monkeypatch.setattr(Membership, "form", voted)
     assert next(crews(store)).run.position.step == 3
     assert votes == [NEW, 3]
+
+
+def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store):
+    """Its script would save weights that are not the run's."""
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(LeftOut, match="was asked to stop in no crew: its weights are not the run's"):
+        next(survivors(RECIPE, net, optimizer, store=store, ranks=2, lease=2.0))
+    timer.join()
 
 
 def test_a_crew_without_a_whole_replica_ends_the_run_for_who_waits_too(store, monkeypatch):

@@ -19,6 +19,7 @@ from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks, faults, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
+from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
 from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
@@ -401,7 +402,7 @@ def test_a_step_that_is_settled_by_half_is_torn_until_the_state_is_read(state, m
     ahead = Held(5, True, "", None)
     whole = held.write()
     held._prepared = 5, held.pack([torch.ones_like(one) for one in held._parameters()])
-    monkeypatch.setattr(healing.Circle, "gather", lambda _, __, mine: [mine, ahead])
+    monkeypatch.setattr(Circle, "gather", lambda _, __, mine: [mine, ahead])
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -445,7 +446,7 @@ def test_an_extra_of_shards_is_refused_in_its_second_step(state):
 def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, begins):
     held = [Held(step, False, "", None) for step in steps]
     sent = []
-    monkeypatch.setattr(healing.Circle, "gather", lambda *_: held)
+    monkeypatch.setattr(Circle, "gather", lambda *_: held)
     monkeypatch.setattr(healing, "_send", lambda _, sources, *__: sent.append(sources))
     training = state()
     if begins:

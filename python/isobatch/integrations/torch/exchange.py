@@ -1,4 +1,4 @@
-"""Values among ranks as data. torch's own object collectives unpickle what a peer sends, which runs whatever code it holds."""
+"""Values among ranks as data: torch's object collectives would unpickle, and so execute, what a peer sends."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -14,19 +14,15 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic import parcels
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.messages import (
     OUT,
+    Announced,
     Held,
-    Layout,
     Parcel,
-    Piece,
-    Roster,
-    Seal,
+    StateLayout,
     name_of,
 )
-from isobatch.integrations.torch.exchange import gather_bytes
-
-T = TypeVar("T")
 
 _CHUNK = 1 << 24
 """Bytes sent at once."""
@@ -35,41 +31,7 @@ _CHUNK = 1 << 24
 _MAX_LAYOUT = 1 << 28
 """Bytes."""
 _ROOM, _MORE_ROOM = 256, 1 << 24
-"""A state may have so many times the bytes of a rank's own network, and so many more: LBFGS has the most."""
-
-
-class Circle(NamedTuple):
-    """The ranks of a crew, who sign what they say to each other in its group."""
-
-    seal: Seal
-    table: Roster
-
-    def gather(self, purpose: str, message: T) -> list[T]:
-        """Returns what each rank says.
-
-        Raises:
-            RuntimeError: a rank was lost, or somebody in its place has no key.
-        """
-        ids, kind = self.table.ids, type(message)
-        places = [f"{self.table.mark}/{purpose}/{one}" for one in ids]
-        parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))
-        messages = [self.seal.read(place, part, kind) for place, part in zip(places, parts, strict=True)]
-        for one, read in zip(ids, messages, strict=True):
-            if read is None:
-                raise RuntimeError(f"gloo: what {name_of(one)} says is not signed with the run's key")
-        return messages  # type: ignore[return-value]
-
-    def held(self, purpose: str, own: Held) -> list[Held]:
-        """Returns what each rank holds. Only who was in the crew before can be of the run's training, and at most as far as it voted then,
-        or a step further, which it applied since."""
-        every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
-        begins = max(votes) < 0
-        return [
-            one
-            if begins or (vote >= 0 and one.step <= max(votes) + 1)
-            else one._replace(trained=False, step=OUT)
-            for one, vote in zip(every, votes, strict=True)
-        ]
+"""A state has at most so many times the bytes of a rank's own network, and so many more: LBFGS has the most."""
 
 
 class TrainingState:
@@ -141,9 +103,11 @@ class TrainingState:
                 "extra": self.extras(),
             }
             packed: dict[str, Any] = self.pack(tree)
+        except InputError:
+            raise
         except Exception as error:  # Whatever a user's own state_dict raises.
             raise InputError(
-                f"the training's state cannot be sent: {error if isinstance(error, InputError) else f'{type(error).__name__}: {error}'}"
+                f"the training's state cannot be sent: {type(error).__name__}: {error}"
             ) from None
         return packed
 
@@ -170,7 +134,7 @@ class TrainingState:
         tensors = [*self.net.parameters(), *self.net.buffers()]
         return _ROOM * sum(one.numel() * one.element_size() for one in tensors) + _MORE_ROOM
 
-    def check_layout(self, written: bytes, size: int) -> Layout:
+    def check_layout(self, written: bytes, size: int) -> StateLayout:
         """Reads the layout of a state that `size` bytes of tensors follow, where it is of a training like this rank's.
 
         Raises:
@@ -183,7 +147,7 @@ class TrainingState:
             raise InputError("the others' state cannot be read: it is damaged")
         return layout
 
-    def read(self, layout: Layout, written: torch.Tensor) -> None:
+    def read(self, layout: StateLayout, written: torch.Tensor) -> None:
         """Puts in place what `write` gave.
 
         Raises:
@@ -281,8 +245,8 @@ def _name_drift(held: list[Held], sources: dict[int, int], circle: Circle) -> No
         one, other = held[rank], held[source]
         if one.trained and other.trained and one.step == other.step:
             warnings.warn(
-                f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same step, {one.step:,}, and now takes "
-                "its: they did not train alike, as without crew.wrap, or with settings of their own",
+                f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same step, "
+                f"{one.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
                 stacklevel=4,
             )
 
@@ -290,14 +254,14 @@ def _name_drift(held: list[Held], sources: dict[int, int], circle: Circle) -> No
 def _send(
     training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
 ) -> None:
-    """Sends the state to the ranks behind, each from its source: what it is made of first, and its tensors when all can take it."""
+    """Sends the state to the ranks behind, each from its source: its layout, then its tensors if all can take them."""
     rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
     behind = [other for other, source in sources.items() if source == rank]
     if behind:
         try:
             layout, tensors = training.write()
             parts = [torch.frombuffer(bytearray(layout), dtype=torch.uint8), tensors]
-            first, second = (Piece(part.numel(), _sha256(part)) for part in parts)
+            first, second = (Announced(part.numel(), _sha256(part)) for part in parts)
             parcel = Parcel((first, second))
         except InputError as error:
             parcel = Parcel(error=str(error))
@@ -336,7 +300,7 @@ def _without_error(messages: list[Parcel]) -> list[Parcel]:
     return messages
 
 
-def _received(piece: Piece, source: int, patience: timedelta) -> torch.Tensor:
+def _received(piece: Announced, source: int, patience: timedelta) -> torch.Tensor:
     """Receives what was announced.
 
     Raises:

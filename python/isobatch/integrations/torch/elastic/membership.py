@@ -15,10 +15,10 @@ from isobatch.integrations.torch.elastic.messages import (
     NEW,
     OUT,
     Beat,
-    Facts,
     Here,
     Note,
     Roster,
+    RunFacts,
     Saved,
     Seat,
     name_of,
@@ -80,7 +80,7 @@ class Membership:
             InputError: its recipe, seed, settings, model or version differ.
         """
         here = msgspec.json.decode(msgspec.json.encode(facts))
-        first = self.store.once("facts", Facts(here)).facts
+        first = self.store.once("facts", RunFacts(here)).facts
         for name in {**here, **first}:
             value = here.get(name)
             if first.get(name) != value:
@@ -105,8 +105,7 @@ class Membership:
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Says which crew was the first and which is the present one, where the store does not have it, or has it no more: who comes or
-        wakes must know."""
+        """Writes the first and the present crew's lists where the store lacks them: ranks that come or wake need them."""
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
@@ -188,8 +187,10 @@ class Membership:
         return self.store.read(f"{before.mark}/next", Roster)
 
     def _newest(self, known: Roster) -> Roster:
-        """Returns the last crew that formed, where the store has it, else the one that is known. It is of this run by the first crew's
-        list: one of a run before, under the same key, is none."""
+        """Returns the last crew that formed, where the store has it, else the one that is known.
+
+        Its key has the first crew's list in it, so that a crew of an earlier run under the same key never fits.
+        """
         if self.number < 0:
             self._origin = self._next(START) or self._origin
         crew = self.store.read(f"{self._origin.mark}/crew", Roster)

@@ -1,7 +1,8 @@
-"""What the ranks of a run write to each other, a type for each message, and the signature without which nobody reads it.
+"""The messages of a run's ranks, a type for each, and their signatures.
 
-All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its place: the run's name, the
-crew, the purpose and the rank that writes it. A copy of it elsewhere, or under another key, is as if nothing was written. No clock counts.
+All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its place:
+the run's name, the crew, the purpose and the rank that writes it. A copy of it elsewhere, or under another key, counts
+as not written. No clock plays a part.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from isobatch.errors import InputError
 T = TypeVar("T")
 
 NEW, OUT, HALF = -1, -2, -3
-"""The votes of a rank that begins, of one that was left out, and of one that has applied a step by half: what it holds is of no step."""
+"""Votes of a rank that begins, of one that was left out, and of one that applied half a step: it holds no step's state."""
 
 MAX_BYTES = 1 << 22
 """Of a value of the store; one that is larger is nobody's."""
@@ -34,7 +35,10 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Seat(NamedTuple):
-    """A process at a crew's table: its id, and its vote, the steps that it has applied, or NEW, OUT or HALF. At {crew}/in: it comes."""
+    """A process at a crew's table: its id, and as its vote the steps it has applied, or NEW, OUT or HALF.
+
+    At {crew}/in: it comes.
+    """
 
     id: _Id
     vote: Annotated[int, msgspec.Meta(ge=HALF)]
@@ -46,7 +50,10 @@ class Seat(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """A crew's list as it was closed: its number, its seats in the order of their ranks; or why there can be none. At {crew before}/next."""
+    """A crew's closed list: its number, its seats in the order of their ranks; or why there can be none.
+
+    At {crew before}/next, and the last one at {first crew}/crew.
+    """
 
     number: Annotated[int, msgspec.Meta(ge=-1)]
     seats: tuple[Seat, ...]
@@ -59,7 +66,7 @@ class Roster(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The crew as keys have it: by its list too, whose ids are like no other's. Messages of another crew never fit."""
+        """The crew in keys: its number and its list's digest, so that no message of another crew fits."""
         return f"{self.number}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]}"
 
 
@@ -74,7 +81,7 @@ class Beat(_Message):
     left: bool = False
 
 
-class Facts(_Message):
+class RunFacts(_Message):
     """What is the same on all ranks of a run. At facts."""
 
     facts: dict[str, Any]
@@ -88,8 +95,10 @@ class Note(_Message):
 
 
 class Here(_Message):
-    """A rank is about to form a crew's group, at {crew}/here, or has come to the run's end, at {crew}/end; it has seen all there, at
-    {crew}/done."""
+    """A rank is about to form a crew's group, at {crew}/here, or is at the run's end, at {crew}/end.
+
+    At {crew}/done: it has seen all of its crew there.
+    """
 
     id: _Id
 
@@ -101,8 +110,10 @@ class Saved(_Message):
 
 
 class Held(NamedTuple):
-    """A rank's state in a word: the steps applied (or OUT), whether it is of this run's training, the checksum, and the run's state.
-    In the crew's group."""
+    """A rank's state in a word: the steps applied (or OUT), whether it is trained, its checksum, and the run's state.
+
+    In the crew's group.
+    """
 
     step: Annotated[int, msgspec.Meta(ge=OUT)]
     trained: bool
@@ -110,7 +121,7 @@ class Held(NamedTuple):
     run: dict[str, Any] | None
 
 
-class Piece(_Message):
+class Announced(_Message):
     """Bytes that will be sent, and their SHA-256."""
 
     size: _Count
@@ -118,14 +129,17 @@ class Piece(_Message):
 
 
 class Parcel(_Message):
-    """A state that will be sent, its layout before its tensors; or why it cannot be sent or taken. In the crew's group."""
+    """A state that will be sent, its layout before its tensors; or why it cannot be sent or taken.
 
-    pieces: tuple[Piece, Piece] | None = None
+    In the crew's group.
+    """
+
+    pieces: tuple[Announced, Announced] | None = None
     error: _Text | None = None
 
 
-class Layout(_Message):
-    """What a state is made of: its tree, with numbers in the place of tensors, and the type and the shape of each."""
+class StateLayout(_Message):
+    """The parts of a state: its tree, with numbers in the place of tensors, and each tensor's type and shape."""
 
     tree: Any
     tensors: list[tuple[str, list[_Count]]]
@@ -255,8 +269,8 @@ def key_for(address: str, *, is_local: bool) -> bytes:
     key = find_key()
     if key is None and not is_local:
         raise InputError(
-            f"the run's key is missing, and others may reach the store at {address}: {_HOW}; {_VARIABLE}={_NONE} trains without one, "
-            "where whoever reaches the store may join",
+            f"the run's key is missing, and others may reach the store at {address}: {_HOW}; "
+            f"{_VARIABLE}={_NONE} trains without one, and whoever reaches the store may join",
             field=_VARIABLE,
         )
     return key or b""

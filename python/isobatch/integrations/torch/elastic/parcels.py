@@ -1,4 +1,4 @@
-"""A training's state as data: a tree of JSON values, and its tensors' bytes with their types and shapes. Nothing of it is executed."""
+"""A training's state as data: a tree of JSON values, and its tensors' bytes with their types and shapes."""
 
 import math
 from collections import OrderedDict
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.messages import Layout
+from isobatch.integrations.torch.elastic.messages import StateLayout
 
 _TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 _ALIGNED = 16
@@ -24,8 +24,8 @@ Specs = dict[str, tuple[str, list[int]]]
 def write_tree(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     """Parts a state in JSON values and tensors by their paths; JSON has a tensor's number in its place.
 
-    Dictionaries with any simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit, booleans and None come back as
-    they were.
+    Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit, booleans and None
+    come back as they were.
 
     Raises:
         InputError: something else is in it, named by its path.
@@ -65,8 +65,8 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if kind in (tuple, torch.Size):
         return {"tuple": [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]}
     raise InputError(
-        f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of numbers, texts, lists, "
-        "dictionaries and whole tensors: what a peer sends is never unpickled"
+        f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of numbers, texts, "
+        "lists, dictionaries and whole tensors: what a peer sends is never unpickled"
     )
 
 
@@ -106,24 +106,26 @@ def _read(written: Any, tensors: list[Tensor]) -> Any:
     raise ValueError(kind)
 
 
-def layout_of(tree: Any) -> tuple[Layout, list[Tensor]]:
+def layout_of(tree: Any) -> tuple[StateLayout, list[Tensor]]:
     """Describes a state, and lists its tensors.
 
     Raises:
         InputError: something in it cannot be sent.
     """
     written, tensors = write_tree(tree)
-    return Layout(written, [(str(one.dtype), [*one.shape]) for one in tensors.values()]), [*tensors.values()]
+    return StateLayout(written, [(str(one.dtype), [*one.shape]) for one in tensors.values()]), [
+        *tensors.values()
+    ]
 
 
-def read_layout(written: bytes) -> tuple[Layout, Specs]:
+def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
     """Reads a layout, and each tensor's type and shape by its path, before any of their bytes are here.
 
     Raises:
         InputError: it is none.
     """
     try:
-        layout = msgspec.json.decode(written, type=Layout)
+        layout = msgspec.json.decode(written, type=StateLayout)
         places = [torch.empty(shape, dtype=_TYPES[kind], device="meta") for kind, shape in layout.tensors]
     except (
         msgspec.MsgspecError,
@@ -144,8 +146,10 @@ def specs_of(tensors: dict[str, Tensor]) -> Specs:
 
 
 def check_alike(sent: Specs, own: Specs, whole: str) -> None:
-    """Refuses tensors that are not like this rank's own, by name: below `whole` there are the same ones on both sides, elsewhere one side
-    may have more, as an optimizer makes its state in its first step.
+    """Refuses tensors that are not like this rank's own, by name.
+
+    Below `whole` both sides have the same ones. Elsewhere one side may have more: an optimizer makes its state in its
+    first step.
 
     Raises:
         InputError: a type or a shape is another, or a tensor is missing.
@@ -162,12 +166,12 @@ def _shown(spec: tuple[str, list[int]] | None) -> str:
     return "missing" if spec is None else f"{spec[0].removeprefix('torch.')} {tuple(spec[1])}"
 
 
-def _sizes(layout: Layout) -> Iterator[tuple[torch.dtype, list[int], int]]:
+def _sizes(layout: StateLayout) -> Iterator[tuple[torch.dtype, list[int], int]]:
     for kind, shape in layout.tensors:
         yield _TYPES[kind], shape, math.prod(shape) * _TYPES[kind].itemsize
 
 
-def size_of(layout: Layout) -> int:
+def size_of(layout: StateLayout) -> int:
     """Returns the bytes of a state's tensors."""
     return sum(_filled(size) for _, _, size in _sizes(layout))
 
@@ -176,7 +180,7 @@ def _filled(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def to_bytes(layout: Layout, tensors: list[Tensor]) -> Tensor:
+def to_bytes(layout: StateLayout, tensors: list[Tensor]) -> Tensor:
     """Copies tensors into bytes, on the CPU."""
     written, start = torch.zeros(size_of(layout), dtype=torch.uint8), 0
     for tensor, (_, _, size) in zip(tensors, _sizes(layout), strict=True):
@@ -186,7 +190,7 @@ def to_bytes(layout: Layout, tensors: list[Tensor]) -> Tensor:
     return written
 
 
-def from_bytes(layout: Layout, written: Tensor) -> list[Tensor]:
+def from_bytes(layout: StateLayout, written: Tensor) -> list[Tensor]:
     """Copies tensors out of bytes, each into memory of its own."""
     tensors, start = [], 0
     for kind, shape, size in _sizes(layout):

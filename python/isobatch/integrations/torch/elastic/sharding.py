@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.group import connecting
-from isobatch.integrations.torch.elastic.healing import Circle, TrainingState
+from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.messages import OUT, Held
 
 ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]

@@ -1,32 +1,25 @@
 """The store of a run that survives its ranks, in a process that trains nothing; and by what a rank is known to live."""
 
-import errno
 import os
 import re
 import socket
 import struct
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self, TypeVar
 
 import torch.distributed as dist
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.messages import (
     MAX_BYTES,
     Beat,
-    Facts,
+    RunFacts,
     Seal,
     address_of,
-    find_key,
-    make_key,
-    read_key,
 )
 from isobatch.words import shown
 
@@ -45,9 +38,9 @@ class StoreGone(InputError):
 
 
 class Store:
-    """The store, in a process that trains nothing. Nothing waits in it: it is asked again, since its own waiting is loud.
+    """The store, in a process that trains nothing. It is asked again and again: its own waiting is loud.
 
-    Whoever reaches it may write to it: what is not signed for its key is as if it were not there.
+    Whoever reaches it may write to it: what is not signed for its key counts as not written.
     """
 
     def __init__(self, address: str, seconds: float, seal: Seal | None = None) -> None:
@@ -57,8 +50,8 @@ class Store:
             self._connect(host, port, seconds)
         except RuntimeError:
             raise StoreGone(
-                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process that outlives all ranks, "
-                "and pass the address that it prints",
+                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process "
+                "that outlives all ranks, and pass the address that it prints",
                 field="store",
             ) from None
 
@@ -89,12 +82,15 @@ class Store:
         return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
 
     def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """Sets a value where the present one is as expected; returns the one that it has then, or what was expected where it has none."""
+        """Sets a value where the present one is as expected; returns the one it has then.
+
+        Where it has none, torch returns what was expected.
+        """
         written: bytes = self._ask(lambda: self._store.compare_set(f"{self.seal.run}/{key}", expected, value))
         return written
 
     def value(self, key: str) -> bytes | None:
-        """Returns what is written, by whom ever; None where nothing is. torch's own get waits for a key that was deleted."""
+        """Returns what is written, by whomever; None where nothing is. torch's own get waits for a deleted key."""
         written = self._swap(key, _NOTHING, _NOTHING)
         return None if written == _NOTHING else written
 
@@ -114,8 +110,10 @@ class Store:
         )
 
     def check_key(self) -> None:
-        """Refuses this process where it has another key than the store, or than the run's first rank. Fingerprints are not signed, as
-        who has another key must read them: where this key's facts are there, the run is its own.
+        """Refuses this process where it has another key than the store, or than the run's first rank.
+
+        Fingerprints are not signed, as ranks with another key must read them. Where facts are signed with this key, the
+        run is its own.
 
         Raises:
             InputError: the key is another, or one is missing.
@@ -123,7 +121,7 @@ class Store:
         written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
         if (fingerprint := _fingerprint(written)) is not None:
             self.seal.check(fingerprint, f"the store at {self.address}")
-        if self.read("facts", Facts) is None:
+        if self.read("facts", RunFacts) is None:
             first = self._once("key", self.seal.fingerprint.encode(), _fingerprint)
             self.seal.check(first, f"the run {self.seal.run!r} of the store at {self.address}")
 
@@ -133,7 +131,7 @@ class Store:
             written = self._swap(key, expected, own)
             if (message := read(written)) is not None:
                 return message
-            # What a stranger has written is replaced; who is faster than this one time and again only holds up who comes.
+            # What a stranger has written is replaced. If he is faster each time, he only delays this rank.
             expected = written
             if len(written) > MAX_BYTES:
                 self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
@@ -145,7 +143,7 @@ class Store:
         self._ask(lambda: self._store.append(f"{self.seal.run}/{key}", line))
 
     def messages(self, key: str, kind: type[T], own: T | None = None) -> list[T]:
-        """Returns the messages that were added to a key. `own` is added where it is not among them: a stranger may have deleted it."""
+        """Returns the messages that were added to a key; `own` is added where it is missing, or was deleted."""
         written = self.value(key) or b""
         lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
         if len(written) > MAX_BYTES:  # It would be read again and again.
@@ -244,7 +242,7 @@ class Lifeline:
 
     @staticmethod
     def answers(member: str, seconds: float) -> bool:
-        """Returns whether the process with an id drops a connection, as `answer` does: a paused one keeps it."""
+        """Returns whether the process with an id drops a connection, as `answer` does; a paused one keeps it."""
         try:
             with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
                 connection.settimeout(seconds)
@@ -269,14 +267,20 @@ class Lifeline:
 
 
 class Beats:
-    """The beats of others as this process sees them: a count that stays as it is for `lease` seconds is silence. No clocks are compared."""
+    """The beats of others as this process sees them: a count that stays for `lease` seconds is silence.
+
+    No clocks are compared.
+    """
 
     def __init__(self, store: Store, lease: float) -> None:
         self._store, self._lease = store, lease
         self._seen: dict[str, tuple[int, float]] = {}
 
     def gone(self, member: str) -> bool:
-        """Returns whether a member left, died, or was silent for the lease. Others may write over its beats: so it is asked itself, too."""
+        """Returns whether a member left, died, or was silent for the lease.
+
+        A stranger may write over its beats, so a silent member is asked itself, too.
+        """
         beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
         before, since = self._seen.setdefault(member, (-1, now))
         if beat is not None and beat.count > before:
@@ -291,96 +295,3 @@ class Beats:
         """Returns whether a member left or died: it cannot come back."""
         beat = self._store.read(f"beat/{member}", Beat)
         return (beat is not None and beat.left) or Lifeline.refused(member)
-
-
-# ---- the store's own process ----
-
-
-def serve(port: int, address: str | None = None, key_file: Path | None = None) -> None:
-    """Runs the store until the process ends.
-
-    Args:
-        port: where it listens; 0: a free one.
-        address: where it listens; None: on the address of this host's name where there is a key, else for this host alone.
-        key_file: of the run's key, which is made where the file does not exist; None: of the environment.
-
-    Raises:
-        InputError: this host has no such address, the port is in use, or the key cannot be read.
-    """
-    if not 0 <= port < 65536:
-        raise must_be("0 to 65535", port, field="--port")
-    key = find_key() if key_file is None or not key_file.exists() else read_key(key_file)
-    address = address or (own_address() if key is not None else "127.0.0.1")
-    listener = _listen(address, port)
-    host, port = listener.getsockname()[:2]
-    if key is None:
-        text = make_key(key_file)
-        key = text.encode()
-        print(_key_help(text, key_file, local=is_local(host)), file=sys.stderr, flush=True)
-    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    # Its own: a process group's would be torch's default, of all addresses.
-    store = _C10D.TCPStore(
-        own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    if key and not is_local(host):
-        store.set(KEY, Seal(key).fingerprint)
-    print(f"the store listens on {host}, port {port}", flush=True)
-    threading.Event().wait()
-
-
-def own_address() -> str:
-    """Returns the address that this host's name resolves to; loopback where it has none of them."""
-    with suppress(OSError):
-        for _, _, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-            with suppress(OSError):
-                _bound(str(address[0]), 0).close()
-                return str(address[0])
-    return "127.0.0.1"
-
-
-def is_local(host: str) -> bool:
-    """Returns whether only processes of this host reach a host's name or address.
-
-    >>> is_local("127.0.0.1"), is_local("0.0.0.0"), is_local("192.0.2.1")
-    (True, False, False)
-    """
-    with suppress(OSError):
-        addresses = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
-        return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
-    return False
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    try:
-        return _bound(address, port)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
-        what = (
-            "a free port"
-            if in_use
-            else "a port that this user may use"
-            if field == "--port"
-            else "an address of this host"
-        )
-        raise must_be(what, value, field=field, todo=f"{error.strerror or error}") from None
-
-
-def _bound(address: str, port: int) -> socket.socket:
-    family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _key_help(key: str, path: Path | None, *, local: bool) -> str:
-    """Says how the ranks get a key that was made. It is not said again."""
-    how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
-    whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
-    return f"a key for this run was made; pass it to {whom}:\n  {how}"

@@ -18,14 +18,16 @@ from isobatch._core import __version__
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
-from isobatch.integrations.torch.elastic.healing import Circle, NoReplica, TrainingState, check_whole, heal
+from isobatch.integrations.torch.elastic.healing import NoReplica, TrainingState, check_whole, heal
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seal, key_for
+from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
-from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port, is_local
+from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
