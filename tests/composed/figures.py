@@ -8,7 +8,7 @@ class Alone:
 
     rank, world_size = 0, 1
 
-    def gather(self, value):
+    def gather(self, value, kind=None):
         return [value]
 
     def total(self, values):

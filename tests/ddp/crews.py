@@ -30,6 +30,7 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     os.setsid()
+    os.environ.update(options.get("environment", {}))
     if "netns" in options:
         with open(f"/run/netns/{options['netns']}") as space:  # noqa: PTH123
             assert ctypes.CDLL(None).setns(space.fileno(), 0) == 0
@@ -48,14 +49,15 @@ class Ranks:
     """
 
     def __init__(self, folder: Path, options: dict, host: tuple[str, str] | None = None) -> None:
-        self.folder, self.options, self.processes = folder, options, {}
+        self.folder, self.options, self.processes = folder, {**options}, {}
         self.host, self.space = host or ("127.0.0.1", None)
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self):
         command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
         if self.space is not None:
-            command = ["ip", "netns", "exec", self.space, *command]
+            command = ["ip", "netns", "exec", self.space, *command, "--bind", self.host]
+            self.options.setdefault("environment", {"ISOBATCH_RUN_KEY": "none"})
         self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.store.stdout.readline().split()[-1])
         return self

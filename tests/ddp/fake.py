@@ -76,12 +76,12 @@ class FakeGroup(Group):
         ]
         self._place()
 
-    def gather(self, value):
+    def gather(self, value, kind=None):
         size = len(pickle.dumps(value)) * self.world_size
         self.counts.gathered[self.counts.phase] = max(self.counts.gathered[self.counts.phase], size)
         return [value] * self.world_size
 
-    def from_first(self, value):
+    def from_first(self, value, kind=None):
         return value
 
     def allow(self, seconds):

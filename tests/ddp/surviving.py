@@ -7,7 +7,7 @@ in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with cr
 state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard), clip
 (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), tears (a step
 that an error interrupts when half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
-ends), netns (the network namespace to be in).
+ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
 import json
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -26,12 +27,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
+from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
 from isobatch.integrations.torch.elastic import healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.messages import NEW, OUT, Announced, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -169,10 +172,10 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     optimizer.between = torn
     form = CrewGroup.form
 
-    def formed(group, members, number, *args, **settings):
-        at(number, "forming")
-        form(group, members, number, *args, **settings)
-        at(number, "healing")
+    def formed(group, members, table, *args, **settings):
+        at(table.number, "forming")
+        form(group, members, table, *args, **settings)
+        at(table.number, "healing")
 
     CrewGroup.form = formed
     new_group = torch.distributed.new_group
@@ -268,18 +271,88 @@ class Unsendable:
         raise RuntimeError("it holds a file")
 
 
+def circle_of(*votes: int, key: bytes = b"") -> Circle:
+    """The ranks of the present group, as they would have come into a crew with these votes."""
+    seats = tuple(Seat(f"r{rank}|127.0.0.1:1|{rank:032x}", vote) for rank, vote in enumerate(votes))
+    return Circle(Seal(key), Roster(3, seats))
+
+
 def healed() -> str:
     """What a rank says where one that begins is healed, with something in its state that cannot be sent."""
     _, net, optimizer, _ = made()
     training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
     ahead = torch.distributed.get_rank() == 0
     try:
-        healing.heal(training, healing.Held(5 if ahead else healing.OUT, ahead, str(ahead), None), 5.0)
+        held = Held(5 if ahead else OUT, ahead, str(ahead), None)
+        healing.heal(training, held, 5.0, circle_of(5, OUT))
     except ib.InputError as error:
         return str(error)
     finally:
         torch.set_default_dtype(torch.float32)
     return "healed"
+
+
+def exchanged() -> list:
+    """What two ranks tell each other."""
+    return exchange.gather_values((1.5, None, "x", [torch.distributed.get_rank()]))
+
+
+def forged(how: str) -> str:
+    """What rank 0 says where rank 1 has no part in the run's key, and says that it is far ahead."""
+    own = torch.distributed.get_rank() == 0
+    circle = circle_of(5, 5, key=b"" if not own and how == "unsigned" else b"the key of this run")
+    if not own and how == "another":
+        circle = circle_of(5, 5, key=b"the key of another run")
+    if not own and how == "huge":
+        torch.distributed.all_gather(
+            [torch.zeros(1, dtype=torch.long) for _ in range(2)], torch.tensor([1 << 40])
+        )
+        return ""
+    try:
+        circle.gather("answer" if not own and how == "swapped" else "held", Held(5, True, "", None))
+    except RuntimeError as error:
+        return str(error)
+    return "read"
+
+
+def _heal(held: Held, *votes: int):
+    _, net, optimizer, _ = made()
+    try:
+        return healing.heal(healing.TrainingState(net, optimizer, {}), held, 5.0, circle_of(*votes))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def claimed() -> int:
+    """The step to which a crew is healed, among which a newcomer with the run's key claims another."""
+    _, net, optimizer, _ = made()
+    checksum = healing.TrainingState(net, optimizer, {}).checksum()
+    ahead = torch.distributed.get_rank() == 1
+    return _heal(Held(10**6 if ahead else 5, True, "of a stranger" if ahead else checksum, None), 5, NEW).step
+
+
+def drifted() -> str:
+    """The warnings where two ranks of a crew hold other weights at the same step."""
+    _, net, optimizer, _ = made()
+    checksum = healing.TrainingState(net, optimizer, {}).checksum()
+    own = torch.distributed.get_rank() == 0
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        _heal(Held(5, True, checksum if own else "other", None), 5, 5)
+    return " ".join(str(one.message) for one in seen)
+
+
+def changed_on_the_way() -> str:
+    """What a rank says to whom other bytes come than were announced."""
+    written, patience = torch.zeros(64, dtype=torch.uint8), timedelta(seconds=5)
+    if torch.distributed.get_rank() == 0:
+        healing._pass_on(written ^ 1, torch.distributed.isend, [1], patience)
+        return "sent"
+    try:
+        healing._received(Announced(64, healing._sha256(written)), 0, patience)
+    except RuntimeError as error:
+        return str(error)
+    return "read"
 
 
 def passed_on(store, late, patience):

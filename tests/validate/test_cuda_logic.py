@@ -139,8 +139,8 @@ class Cuda:
         group = SimpleNamespace(
             rank=0,
             device=torch.device("cuda", 0),
-            gather=lambda value: [value],
-            from_first=lambda value: value,
+            gather=lambda value, _=None: [value],
+            from_first=lambda value, _=None: value,
             limit=timedelta(seconds=60),
             pulse=SimpleNamespace(who=lambda rank: f"rank {rank}"),
         )

@@ -42,7 +42,7 @@ class Alone(Group):
         self.asked += 1
         return list(seconds)
 
-    def from_first(self, value):
+    def from_first(self, value, kind=None):
         return value
 
     def time(self, work):
@@ -138,7 +138,7 @@ class OneOfTwo(Group):
     def slowest(self, seconds):
         return [max(column) for column in zip(*self._all(list(seconds)), strict=True)]
 
-    def from_first(self, value):
+    def from_first(self, value, kind=None):
         return self._all(value)[0]
 
     def time(self, work):
@@ -197,7 +197,7 @@ class Waiting(Alone):
     def time(self, work):
         return super().time(work) + 0.002
 
-    def gather(self, value):
+    def gather(self, value, kind=None):
         return [value]
 
 

@@ -3,18 +3,26 @@
 import argparse
 
 DESCRIPTION = (
-    "Runs the store where ranks meet that survive the loss of others. It must outlive them: one for each run, on a host that is not "
-    "expected to fail. Whoever reaches its port can change the run, as with torch's own store."
+    "Runs the store where ranks meet that survive the loss of others. It must outlive them, on a host that is not "
+    "expected to fail. Without a key it listens for this host alone, and makes a key, which it prints once; with one it "
+    "listens on the address of this host's name. The key is in ISOBATCH_RUN_KEY or in a file, never on a command line, "
+    "which others can read."
 )
-EXAMPLES = ("isobatch store --port 29400",)
+EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind node0 --key-file run.key")
 
 
-OPTIONS = {"--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True})}
+OPTIONS = {
+    "--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True}),
+    "--bind ADDRESS": "address or name to listen on (default: this host's name with a key, else 127.0.0.1)",
+    "--key-file FILE": "the run's key, made where there is no such file (default: ISOBATCH_RUN_KEY_FILE)",
+}
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs until it is ended."""
-    from isobatch.integrations.torch.elastic.store import serve
+    from pathlib import Path
 
-    serve(args.port)
+    from isobatch.integrations.torch.elastic.server import serve
+
+    serve(args.port, args.bind, None if args.key_file is None else Path(args.key_file))
     return 0

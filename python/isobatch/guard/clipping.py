@@ -194,7 +194,7 @@ class Clipping:
     def check_shards(self, grads: list[Tensor], reference: list[Tensor], gate: float) -> None:
         """Stops where each rank has shortened its part as a whole, and by another factor than the others."""
         alone: Summed = lambda _, figures: figures  # noqa: E731
-        parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone))
+        parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone), Likeness)
         parts = [part for part in parts if part.planned]
         if len(parts) > 1 and all(part.residual <= gate for part in parts):
             times = ", ".join(f"{part.ratio:.4g}" for part in parts)

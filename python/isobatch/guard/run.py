@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing
 from isobatch.guard.error import GuardError
+from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
 from isobatch.words import few_ranks
 
@@ -70,13 +71,12 @@ class Run:
         self.since, self.micro, self.backwards = self.since + 1, 0, 0
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
-    def exchange(self, tag: str, value: Any) -> list[Any]:
-        """Returns everybody's value. That all ranks are at the same check is checked by the way."""
+    def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:
+        """Returns everybody's value, of a type. That all ranks are at the same check is checked by the way."""
         if self.ranks == 1:
             return [value]
-        answers: list[Any] = [None] * self.ranks
         try:
-            dist.all_gather_object(answers, ((self.since, tag), value), group=self._control)
+            answers = gather_values(((self.since, tag), value), self._control, tuple[tuple[int, str], kind])
         except RuntimeError as error:
             cause = either(Cause.DEAD_RANK.likely(), Cause.UNEQUAL_STEPS.likely())
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
@@ -88,7 +88,7 @@ class Run:
     def unlike(self, what: str, tensors: Sequence[Tensor]) -> list[int]:
         """Lists the ranks whose tensors are not those of the others; none where a GPU has no room to read them, which is then unchecked."""
         room = all(has_room(one.device, checksum_bytes(tensors)) for one in tensors[:1])
-        sums = self.exchange(what, checksum(tensors) if room else None)
+        sums = self.exchange(what, checksum(tensors) if room else None, tuple[int, int] | None)
         if None not in sums:
             return differing(sums)
         text = f"equal {what} on all ranks: no room on a GPU to read them"

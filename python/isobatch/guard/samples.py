@@ -66,7 +66,7 @@ class Samples:
             order = (sampler.seed, sampler.shuffle)
         else:
             return
-        off = differing(self._run.exchange("seed", order))
+        off = differing(self._run.exchange("seed", order, tuple[Any, ...]))
         if off:
             text = (
                 f"the sampler of {few_ranks(off)} has seed {order[0]}"

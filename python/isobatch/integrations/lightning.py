@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Callback
 from torch.optim import Optimizer
 
+from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -39,10 +40,26 @@ _NEVER = 1 << 62
 
 
 def state_in(checkpoint: str | None) -> dict[str, Any] | None:
-    """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`; None where there is no checkpoint."""
+    """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`; None where there is no checkpoint.
+
+    Nothing in the file is executed.
+
+    Raises:
+        InputError: the file cannot be read so: it has objects of more kinds than tensors, numbers, texts and lists of them.
+    """
     if checkpoint is None:
         return None
-    state: dict[str, Any] | None = torch.load(checkpoint, weights_only=False).get(_KEY)
+    try:
+        state: dict[str, Any] | None = torch.load(checkpoint, map_location="cpu", weights_only=True).get(_KEY)
+    except FileNotFoundError:
+        raise InputError("there is no such checkpoint", file=str(checkpoint)) from None
+    except Exception as error:  # A damaged file fails in any way that torch's reader has.
+        raise InputError(
+            "the checkpoint cannot be read without executing what is in it "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}): keep objects of your own, as in hyperparameters, out of it, "
+            'or read it yourself where you trust it: torch.load(path, weights_only=False)["isobatch"]',
+            file=str(checkpoint),
+        ) from None
     return state
 
 

@@ -105,7 +105,7 @@ def run(
     except InputError:  # of all ranks alike
         group.close()
         raise
-    report: Report = group.from_first(draft.report())
+    report: Report = group.from_first(draft.report(), Report)
     group.close()
     if group.rank == 0 and publish is not None:
         publish(report)

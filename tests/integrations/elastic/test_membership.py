@@ -15,7 +15,8 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Roster, Saved, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -97,7 +98,7 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
     def beat():
         pulse = Store(store, 5.0)
         for count in range(1000):
-            pulse.set(f"beat/{old.id}", str(count))
+            old.beat(pulse, count)
             if ended.wait(0.1):
                 return
 
@@ -151,14 +152,14 @@ def test_a_store_that_does_not_answer_is_gone_after_its_time():
     command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         asked = Store(f"127.0.0.1:{process.stdout.readline().split()[-1]}", 1.0)
-        asked.set("a", "b")
+        asked.write("a", Saved(1))
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         begun = monotonic()
         try:
             for one in asked, asked:
                 with pytest.raises(StoreGone, match="is gone"):
-                    one.has("a")
+                    one.read("a", Saved)
         finally:
             process.kill()
         assert monotonic() - begun < 10

@@ -1,7 +1,10 @@
 """What one rank can show of `survivors`: what it refuses, and where a run says it ends."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import msgspec
 import pytest
@@ -15,12 +18,13 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
-from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch import LeftOut, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
 from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import NEW, Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import NEW, Saved  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -133,6 +137,17 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     assert votes == [NEW, 3]
 
 
+def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store):
+    """Its script would save weights that are not the run's."""
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    net = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(LeftOut, match="was asked to stop in no crew: its weights are not the run's"):
+        next(survivors(RECIPE, net, optimizer, store=store, ranks=2, lease=2.0))
+    timer.join()
+
+
 def test_a_crew_without_a_whole_replica_ends_the_run_for_who_waits_too(store, monkeypatch):
     def heal(*_):
         raise healing.NoReplica("no replica is left")
@@ -149,7 +164,8 @@ def test_a_connection_that_torch_lets_wait_is_made_anew(store):
     """Every 25th of a process, with torch 2.15."""
     first = Store(store, 2.0)
     others = [first.another() for _ in range(25)]
-    assert [other.number("count") for other in others] == list(range(1, 26))
+    first.write("saved", Saved(7))
+    assert [other.read("saved", Saved) for other in others] == [Saved(7)] * 25
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def start(hosts, host, address, command, folder):
     script = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"'
     path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    environment["ISOBATCH_RUN_KEY"] = "of-the-manifest-s-secret"
     with (folder / f"pod-{host}.log").open("a") as out:
         return subprocess.Popen(
             [*space, "sh", "-c", script, f"train-{host}", str(folder / f"hosts-{host}"), *command],

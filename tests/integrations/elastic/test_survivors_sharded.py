@@ -19,9 +19,11 @@ from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks, faults, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
+from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
 from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 
 OPTIONS = {
@@ -328,7 +330,8 @@ def test_a_crew_leaves_no_thread_and_no_file_when_it_is_folded(store, cut):
     try:
         for number in range(6):
             group.begin()
-            group.form(Store(store, 5.0), number, 0, 1, cuda=False, lease=5.0, timeout=5.0)
+            table = Roster(number, (Seat(f"r|127.0.0.1:1|{number:032x}", NEW),))
+            group.form(Store(store, 5.0), table, 0, cuda=False, lease=5.0, timeout=5.0)
             held.unfold(5.0, 5.0)
             for _ in range(2):
                 loss = net(torch.ones(1, 4)).sum()
@@ -388,19 +391,24 @@ def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state,
     assert held.net[0].again is held.net[0].seen
 
 
+def received(training, layout, tensors):
+    """A state that was sent, as its receiver reads it."""
+    return training.check_layout(layout, tensors.numel()), tensors
+
+
 def test_a_step_that_is_settled_by_half_is_torn_until_the_state_is_read(state, monkeypatch):
     held = state()
     trained(held)
-    ahead = healing.Held(5, True, "", None)
+    ahead = Held(5, True, "", None)
     whole = held.write()
     held._prepared = 5, held.pack([torch.ones_like(one) for one in held._parameters()])
-    monkeypatch.setattr(sharding, "gather", lambda mine: [mine, ahead])
+    monkeypatch.setattr(Circle, "gather", lambda _, __, mine: [mine, ahead])
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            held.settle(ahead._replace(step=4))
+            held.settle(ahead._replace(step=4), surviving.circle_of(4, 4))
     assert held.torn
-    held.read(whole)
+    held.read(*received(held, *whole))
     assert not held.torn
 
 
@@ -436,17 +444,17 @@ def test_an_extra_of_shards_is_refused_in_its_second_step(state):
 
 @pytest.mark.parametrize(("steps", "begins"), [((0, OUT, OUT, 0), False), ((0, OUT, 0, 0), True)])
 def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, begins):
-    held = [healing.Held(step, False, "", None) for step in steps]
+    held = [Held(step, False, "", None) for step in steps]
     sent = []
-    monkeypatch.setattr(healing, "gather", lambda _: held)
+    monkeypatch.setattr(Circle, "gather", lambda *_: held)
     monkeypatch.setattr(healing, "_send", lambda _, sources, *__: sent.append(sources))
     training = state()
     if begins:
-        assert healing.heal(training, held[0], 2.0).step == 0
+        assert healing.heal(training, held[0], 2.0, surviving.circle_of(*[NEW] * len(held))).step == 0
         assert sent == [{1: 3}]
     else:
         with pytest.raises(ib.InputError, match="no replica is left with all of its shards"):
-            healing.heal(training, held[0], 2.0)
+            healing.heal(training, held[0], 2.0, surviving.circle_of(*[NEW] * len(held)))
 
 
 # ---- what is refused ----

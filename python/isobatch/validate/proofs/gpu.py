@@ -123,7 +123,7 @@ def prove(trial: Trial) -> list[Proof]:
         own = group.facts[group.rank]
         here = sum((other.machine, other.bus) == (own.machine, own.bus) for other in group.facts)
         state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), here)
-    answers: list[Gpu | str] = group.gather(state)
+    answers: list[Gpu | str] = group.gather(state, Gpu | str)
     trial.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
     return [judge_gpus(group, answers)]
 

@@ -187,7 +187,7 @@ def prove_step(
             return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)]
         theirs = reference(training, how, scale)
         proofs = _step(training, how, (loss_weights, scale), theirs)
-    agreed: list[Proof] = group.from_first(proofs)
+    agreed: list[Proof] = group.from_first(proofs, list[Proof])
     return agreed
 
 
@@ -222,7 +222,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
-    sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]))
+    sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
     if theirs.gradient is not None:
         ours = grads(model)
         proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how))
@@ -231,7 +231,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
         training.step(optimizer, None)
     else:
         scaler.step(optimizer)
-    after = group.gather(checksum(list(model.parameters())))
+    after = group.gather(checksum(list(model.parameters())), tuple[int, int])
     optimizer.zero_grad(set_to_none=True)
     del optimizer  # its state makes room for the reference's
     if before is not None:

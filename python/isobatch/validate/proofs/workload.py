@@ -40,9 +40,10 @@ def prove_runs(trial: Trial) -> list[Proof]:
                 raise
         finally:
             training.model.zero_grad(set_to_none=True)
-        found, good = zip(*training.group.gather((fault, finite)), strict=True)
-        if fault := fault or next(filter(None, found), None):
-            raise fault
+        own = None if fault is None else (fault.message, fault.field)
+        found, good = zip(*training.group.gather((own, finite)), strict=True)
+        if other := next(filter(None, found), None):
+            raise fault or InputError(other[0], field=other[1])
         if not any(good):
             text = "the loss is not finite on any rank, at the model's first weights"
             raise InputError(text, field="workload")

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.exchange import gather_values
 from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
@@ -131,17 +132,13 @@ class Group:
             return 0
         return count
 
-    def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks."""
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.control)
-        return values
+    def gather(self, value: Any, kind: Any = Any) -> list[Any]:
+        """Returns the values of all ranks, on all ranks; of a type, where they are more than numbers, texts and lists."""
+        return gather_values(value, self.control, kind)
 
-    def from_first(self, value: Any) -> Any:
+    def from_first(self, value: Any, kind: Any = Any) -> Any:
         """Returns rank 0's value."""
-        values = [value]
-        dist.broadcast_object_list(values, src=0, group=self.control)
-        return values[0]
+        return gather_values(value if self.rank == 0 else None, self.control, kind | None)[0]
 
     def barrier(self) -> None:
         """Waits for all ranks. (A monitored barrier has rank 0 ask one after the other; the pulse names who does not come.)"""

@@ -12,10 +12,12 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import torch
 import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.exchange import gather_values
 
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -126,6 +128,13 @@ class Vote:
         return self._agreement
 
 
+class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank compares with the others, or why it cannot go on."""
+
+    facts: dict[str, Any] = {}
+    error: str | None = None
+
+
 class RankGroup:
     """The run's own group of all its processes. It is gloo's, so that an NCCL job never waits for its device.
 
@@ -171,21 +180,18 @@ class RankGroup:
             InputError: a rank has an error, or two ranks differ; the message has the first difference.
         """
         group = self._own()
-        every: list[Any] = [None] * self.size
-        if group is None:
-            every = [facts]
-        else:
-            dist.all_gather_object(every, facts, group=group)
+        own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
+        every = [own] if group is None else gather_values(own, group, _Facts)
         if isinstance(facts, InputError):
             raise facts
-        for rank, found in enumerate(every):
-            if isinstance(found, InputError):
-                raise InputError(f"rank {rank} stopped: {found}")
-            for name, value in every[0].items():
-                if found[name] != value:
+        for rank, other in enumerate(every):
+            if other.error is not None:
+                raise InputError(f"rank {rank} stopped: {other.error}")
+            for name, value in every[0].facts.items():
+                if other.facts.get(name) != value:
                     raise InputError(
-                        f"the ranks differ in {name}: {value} on rank 0, {found[name]} on rank {rank}; start all of them with the "
-                        "same recipe, settings and checkpoint"
+                        f"the ranks differ in {name}: {value} on rank 0, {other.facts.get(name)} on rank {rank}; start all of them "
+                        "with the same recipe, settings and checkpoint"
                     )
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:

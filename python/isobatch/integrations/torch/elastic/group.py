@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
 from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean
+from isobatch.integrations.torch.elastic.messages import Here, Note, Roster
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
@@ -63,18 +64,18 @@ class CrewGroup:
         self._own = {*sockets().values()} - (self._before or set())
 
     def form(
-        self, store: Store, number: int, rank: int, size: int, *, cuda: bool, lease: float, timeout: float
+        self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group; a rank that does not come is waited for no longer than the lease.
+        """Forms the group of all on a list; a rank that does not come is waited for no longer than the lease.
 
         Raises:
-            RuntimeError: a rank did not come.
+            RuntimeError: a rank did not come, or has another list.
         """
-        _meet(store, number, size, lease)
+        _meet(store, table, rank, lease)
         # torch names groups by a count in each process, and one that could not be formed leaves it: ranks would not meet again.
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
-        prefix = dist.distributed_c10d.PrefixStore(f"{number}/group", store.another().raw)
+        prefix, size = store.group(table.mark), len(table.seats)
         CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
         if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2"):
             # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that are left.
@@ -165,11 +166,11 @@ def connecting(lease: float) -> timedelta:
     return timedelta(seconds=max(lease / 5, 2.0))
 
 
-def _meet(store: Store, number: int, size: int, lease: float) -> None:
-    """Waits until all ranks of a crew are about to form its group."""
-    store.number(f"{number}/here")
-    until = monotonic() + lease
-    while int(store.get(f"{number}/here") or 0) < size:
-        if store.has(f"{number}/over") or monotonic() > until:
-            raise RuntimeError(f"not all {size} ranks came to form the process group")
+def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
+    """Waits until all ranks of a crew are about to form its group: each has this same list, whatever became of it in the store."""
+    ids, until = table.ids, monotonic() + lease
+    own = Here(ids[rank])
+    while not {one.id for one in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:
+        if store.read(f"{table.mark}/over", Note) is not None or monotonic() > until:
+            raise RuntimeError(f"not all {len(ids)} ranks came to form the process group")
         sleep(0.01)

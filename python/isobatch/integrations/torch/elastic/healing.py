@@ -1,30 +1,37 @@
 """A run's state from the rank that is furthest to those behind: read whole, put in place, and compared by checksums."""
 
 import hashlib
-import io
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.membership import OUT
+from isobatch.integrations.torch.elastic import parcels
+from isobatch.integrations.torch.elastic.circle import Circle
+from isobatch.integrations.torch.elastic.messages import (
+    OUT,
+    Announced,
+    Held,
+    Parcel,
+    StateLayout,
+    name_of,
+)
 
 _CHUNK = 1 << 24
 """Bytes sent at once."""
 
 
-class Held(NamedTuple):
-    """A rank's state in a word: the steps applied (or OUT), whether it is of this run's training, the checksum, and the run's state."""
-
-    step: int
-    trained: bool
-    checksum: str
-    run: dict[str, Any] | None
+_MAX_LAYOUT = 1 << 28
+"""Bytes."""
+_ROOM, _MORE_ROOM = 256, 1 << 24
+"""A state has at most so many times the bytes of a rank's own network, and so many more: LBFGS has the most."""
 
 
 class TrainingState:
@@ -47,7 +54,7 @@ class TrainingState:
     def fold(self) -> None:
         """Lets go of what belongs to the crew that ended."""
 
-    def settle(self, mine: Held) -> Held:
+    def settle(self, mine: Held, circle: Circle) -> Held:  # noqa: ARG002
         """Returns what this rank holds once all ranks of the new crew know what the others applied."""
         return mine
 
@@ -83,35 +90,76 @@ class TrainingState:
         """Returns the state of what else the training names."""
         return {name: one.state_dict() for name, one in self.extra.items()}
 
-    def write(self) -> torch.Tensor:
-        """Writes all of it, as bytes.
+    def tree(self) -> dict[str, Any]:
+        """Returns all of it, as it is sent.
 
         Raises:
-            InputError: a part has a state that cannot be sent.
+            InputError: a part has no state.
         """
-        file = io.BytesIO()
         try:
-            torch.save(self.pack([self.net.state_dict(), self.optimizer.state_dict(), self.extras()]), file)
+            tree = {
+                "net": self.net.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "extra": self.extras(),
+            }
+            packed: dict[str, Any] = self.pack(tree)
+        except InputError:
+            raise
         except Exception as error:  # Whatever a user's own state_dict raises.
             raise InputError(
                 f"the training's state cannot be sent: {type(error).__name__}: {error}"
             ) from None
-        return torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+        return packed
 
-    def read(self, written: torch.Tensor) -> None:
+    def check_sendable(self) -> None:
+        """Refuses what could not be sent when a rank needs it.
+
+        Raises:
+            InputError: the state has more than numbers, texts and tensors.
+        """
+        parcels.write_tree(self.tree())
+
+    def write(self) -> tuple[bytes, torch.Tensor]:
+        """Writes all of it: its layout, and the bytes of its tensors.
+
+        Raises:
+            InputError: a part has a state that cannot be sent.
+        """
+        layout, tensors = parcels.layout_of(self.tree())
+        return msgspec.json.encode(layout), parcels.to_bytes(layout, tensors)
+
+    @property
+    def room(self) -> int:
+        """The bytes that a state of this training may have at most."""
+        tensors = [*self.net.parameters(), *self.net.buffers()]
+        return _ROOM * sum(one.numel() * one.element_size() for one in tensors) + _MORE_ROOM
+
+    def check_layout(self, written: bytes, size: int) -> StateLayout:
+        """Reads the layout of a state that `size` bytes of tensors follow, where it is of a training like this rank's.
+
+        Raises:
+            InputError: naming what is unlike.
+        """
+        layout, sent = parcels.read_layout(written)
+        own = parcels.specs_of(parcels.write_tree(self.tree())[1])
+        parcels.check_alike(sent, own, "net.")
+        if parcels.size_of(layout) != size:
+            raise InputError("the others' state cannot be read: it is damaged")
+        return layout
+
+    def read(self, layout: StateLayout, written: torch.Tensor) -> None:
         """Puts in place what `write` gave.
 
         Raises:
             InputError: this rank's model, optimizer or extras cannot take it.
         """
-        file = io.BytesIO(written.numpy().data)
-        written_state = torch.load(file, map_location="cpu", weights_only=False)
+        tree = parcels.read_tree(layout.tree, parcels.from_bytes(layout, written))
         try:
-            net, optimizer, extras = self.unpack(written_state)
+            state = self.unpack(tree)
             self.torn = True
-            self.net.load_state_dict(net)
-            self.optimizer.load_state_dict(optimizer)
-            self.read_extras(extras)
+            self.net.load_state_dict(state["net"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.read_extras(state["extra"])
             self.torn = False
         except Exception as error:
             raise InputError(
@@ -150,7 +198,7 @@ class NoReplica(InputError):
     """No rank of the crew can go on: all that is left of the state is of no one step."""
 
 
-def heal(training: TrainingState, mine: Held, lease: float) -> Held:
+def heal(training: TrainingState, mine: Held, lease: float, circle: Circle) -> Held:
     """Brings all ranks of the new group to the state of the replica that is furthest; it is sent to those behind only, shard by shard.
 
     Args:
@@ -160,7 +208,7 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
         NoReplica: on all ranks, where no replica is whole.
         InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different steps.
     """
-    held, shards = [Held(*one) for one in gather(mine)], training.shards
+    held, shards = circle.held("held", mine), training.shards
 
     def worth(first: int) -> tuple[bool, bool, int, int]:
         replica = held[first : first + shards]
@@ -184,42 +232,89 @@ def heal(training: TrainingState, mine: Held, lease: float) -> Held:
         if (one.step, one.checksum)
         != (held[first + rank % shards].step, held[first + rank % shards].checksum)
     }
+    _name_drift(held, sources, circle)
     if sources:
-        _send(training, sources, best.checksum, timedelta(seconds=lease))
+        _send(training, sources, best.checksum, timedelta(seconds=lease), circle)
     return best
 
 
-def gather(mine: Held) -> list[Any]:
-    """Returns what each rank holds."""
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, tuple(mine))
-    return every
+def _name_drift(held: list[Held], sources: dict[int, int], circle: Circle) -> None:
+    """Warns of ranks whose weights went their own way, which nobody sees until they are overwritten."""
+    names = circle.table.ids
+    for rank, source in sources.items():
+        one, other = held[rank], held[source]
+        if one.trained and other.trained and one.step == other.step:
+            warnings.warn(
+                f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same step, "
+                f"{one.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
+                stacklevel=4,
+            )
 
 
-def _send(training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta) -> None:
-    """Sends the state to the ranks behind, each from its source."""
-    rank, size, written, error = dist.get_rank(), 0, None, None
+def _send(
+    training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
+) -> None:
+    """Sends the state to the ranks behind, each from its source: its layout, then its tensors if all can take them."""
+    rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
     behind = [other for other, source in sources.items() if source == rank]
     if behind:
         try:
-            written = training.write()
-            size = written.numel()
-        except InputError as failed:
-            error = str(failed)
-    notes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(notes, (size, error))
-    for _, error in notes:
-        if error is not None:
-            raise InputError(error)
-    if written is not None:
-        _pass_on(written, dist.isend, behind, patience)
-    elif rank in sources:
-        received = torch.empty(notes[sources[rank]][0], dtype=torch.uint8)
-        _pass_on(received, dist.irecv, [sources[rank]], patience)
+            layout, tensors = training.write()
+            parts = [torch.frombuffer(bytearray(layout), dtype=torch.uint8), tensors]
+            first, second = (Announced(part.numel(), _sha256(part)) for part in parts)
+            parcel = Parcel((first, second))
+        except InputError as error:
+            parcel = Parcel(error=str(error))
+    parcels_ = _without_error(circle.gather("parcel", parcel))
+    source = sources.get(rank)
+    pieces = None if source is None else parcels_[source].pieces
+    answer, received = Parcel(), None
+    if parts:
+        _pass_on(parts[0], dist.isend, behind, patience)
+    elif source is not None:
+        try:
+            if pieces is None or pieces[0].size > _MAX_LAYOUT or pieces[1].size > training.room:
+                raise InputError(
+                    f"the others' state is larger than this rank can have use for: {training.room:,} bytes"
+                )
+            received = training.check_layout(
+                bytes(_received(pieces[0], source, patience).numpy()), pieces[1].size
+            )
+        except InputError as error:
+            answer = Parcel(error=str(error))
+    _without_error(circle.gather("answer", answer))
+    if parts:
+        _pass_on(parts[1], dist.isend, behind, patience)
+    elif source is not None and pieces is not None and received is not None:
+        tensors = _received(pieces[1], source, patience)
         # All of it is here: from now on nothing can end half-way but this process.
-        training.read(received)
+        training.read(received, tensors)
         if training.checksum() != checksum:
             raise InputError("the others' state is another once it is loaded here: its checksum differs")
+
+
+def _without_error(messages: list[Parcel]) -> list[Parcel]:
+    for message in messages:
+        if message.error is not None:
+            raise InputError(message.error)
+    return messages
+
+
+def _received(piece: Announced, source: int, patience: timedelta) -> torch.Tensor:
+    """Receives what was announced.
+
+    Raises:
+        RuntimeError: a rank was lost, or this is not what its signed digest is of.
+    """
+    written = torch.empty(piece.size, dtype=torch.uint8)
+    _pass_on(written, dist.irecv, [source], patience)
+    if _sha256(written) != piece.digest:
+        raise RuntimeError("gloo: what came is not the state that was announced")
+    return written
+
+
+def _sha256(written: torch.Tensor) -> str:
+    return hashlib.sha256(written.numpy().data).hexdigest()
 
 
 def _pass_on(

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.membership import Membership, Roster, Seat
+from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.messages import Note, Roster, Seat, name_of
 from isobatch.integrations.torch.elastic.store import Beats
 
 
@@ -49,10 +50,10 @@ class Heartbeat(threading.Thread):
                 if full:
                     self._membership.lifeline.answer()
                     due, count = monotonic() + period, count + 1
-                    self._store.set(f"beat/{self._membership.id}", str(count))
+                    self._membership.beat(self._store, count)
                 with self._lock:
                     if self._inside is not None:
-                        self._look(self._inside.number, full)
+                        self._look(self._inside.mark, full)
         except (InputError, OSError):
             # The store died: the crew ends together after a step. Or this host is cut off: then it waits in vain.
             self.wanted = True
@@ -61,11 +62,13 @@ class Heartbeat(threading.Thread):
                 if self._inside is not None:
                     self._cut()
 
-    def _look(self, number: int, full: bool) -> None:
+    def _look(self, mark: str, full: bool) -> None:
+        over = f"{mark}/over"
         if full and self._next != self._membership.id and self._beats.gone(self._next):
-            self._store.once(f"{number}/over", f"{self._next.split('|')[0]} is gone")
-        if self._store.has(f"{number}/over"):
+            self._store.once(over, Note(self._membership.name, f"{name_of(self._next)} is gone"))
+        if self._store.read(over, Note) is not None:
             self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
-        elif full and self._store.has(f"{number + 1}/in"):
-            waiting = {Seat.read(line).id for line in self._store.lines(f"{number + 1}/in")}
+        elif full:
+            self._membership.publish(self._store)
+            waiting = {seat.id for seat in self._store.messages(f"{mark}/in", Seat)}
             self.wanted = sum(not self._beats.gone(one) for one in waiting) >= self._membership.shards

@@ -1,50 +1,33 @@
 """Who trains together: crews, each on one list in the store, closed once."""
 
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.store import LEFT, Beats, Lifeline, Store, StoreGone
+from isobatch.integrations.torch.elastic.messages import (
+    HALF,
+    NEW,
+    OUT,
+    Beat,
+    Here,
+    Note,
+    Roster,
+    RunFacts,
+    Saved,
+    Seat,
+    name_of,
+)
+from isobatch.integrations.torch.elastic.store import Beats, Lifeline, Store, StoreGone
 from isobatch.words import shown
 
-NEW, OUT, HALF = -1, -2, -3
-"""The votes of a rank that begins, of one that was left out, and of one that has applied a step by half: what it holds is of no step."""
-
-
-class Seat(NamedTuple):
-    """A process at a crew's table: its id, and its vote, the steps that it has applied, or NEW, OUT or HALF."""
-
-    id: str
-    vote: int
-
-    @classmethod
-    def read(cls, line: str) -> Self:
-        """Reads a line of the store, of who has come in."""
-        member, _, vote = line.rpartition(" ")
-        return cls(member, int(vote))
-
-    @property
-    def name(self) -> str:
-        """The rank's own name."""
-        return self.id.rsplit("|", 2)[0]
-
-
-class Roster(NamedTuple):
-    """A crew's list as it was closed: its number, its seats in the order of their ranks; or why there can be none."""
-
-    number: int
-    seats: tuple[Seat, ...]
-    error: str | None = None
-
-    @property
-    def ids(self) -> list[str]:
-        """The processes' ids, in the order of their ranks."""
-        return [seat.id for seat in self.seats]
+START = Roster(-1, ())
+"""Before the first crew."""
 
 
 class Membership:
@@ -78,11 +61,15 @@ class Membership:
         self.store, self.lease, self.timeout, self.shards = store, lease, timeout, shards
         self.ranks, self.min_ranks, self.name = ranks, min_ranks, name
         self.lifeline = Lifeline(store.address)
-        self.id = f"{name}|{self.lifeline.address}|{store.number('ids')}"
-        self.table = Roster(-1, ())
+        self.id = f"{name}|{self.lifeline.address}|{secrets.token_hex(16)}"
+        self.table = self._origin = START
         self.fits: Callable[[int], bool] = lambda _: True
         self.saved: int | None = None
-        store.set(f"beat/{self.id}", "0")
+        self.beat(store, 0)
+
+    def beat(self, store: Store, count: int, *, left: bool = False) -> None:
+        """Says that this process lives, or that it takes no further part."""
+        store.write(f"beat/{self.id}", Beat(count, left))
 
     # ---- facts ----
 
@@ -92,15 +79,19 @@ class Membership:
         Raises:
             InputError: its recipe, seed, settings, model or version differ.
         """
-        mine = msgspec.json.encode(facts).decode()
-        first, here = msgspec.json.decode(self.store.once("facts", mine)), msgspec.json.decode(mine)
+        here = msgspec.json.decode(msgspec.json.encode(facts))
+        first = self.store.once("facts", RunFacts(here)).facts
         for name in {**here, **first}:
             value = here.get(name)
             if first.get(name) != value:
                 other = f"{shown(first.get(name))} on the rank that came first"
                 reason = f"{name} is {shown(value)} on this rank, {other}: one of the two was started wrongly"
-                self.store.add("refused", f"{self.name}: {reason}")
+                self.refuse(reason)
                 raise InputError(reason, field=name)
+
+    def refuse(self, reason: str) -> None:
+        """Tells those that wait for the first crew why this rank is not in it."""
+        self.store.add("refused", Note(self.name, reason))
 
     # ---- crews ----
 
@@ -111,29 +102,40 @@ class Membership:
 
     def is_current(self) -> bool:
         """Returns whether no later crew has formed: this process is not left out."""
-        return not self.store.has(f"{self.number + 1}/list")
+        return self._next(self.table) is None and self._newest(self.table) is self.table
+
+    def publish(self, store: Store) -> None:
+        """Writes the first and the present crew's lists where the store lacks them: ranks that come or wake need them."""
+        store.once(f"{START.mark}/next", self._origin)
+        key = f"{self._origin.mark}/crew"
+        crew = store.read(key, Roster)
+        if crew is None or crew.number < self.number:
+            store.write(key, self.table)
 
     def say_over(self, why: str) -> None:
         """Says that the present crew is over, before anything is torn down."""
-        self.store.once(f"{self.number}/over", f"{self.name}: {why}")
+        self.store.once(f"{self.table.mark}/over", Note(self.name, why))
 
     def note_saved(self, step: int) -> None:
         """Notes for all ranks that a state was taken."""
         self.saved = step
         with suppress(StoreGone):
-            self.store.set("saved", str(step))
+            self.store.write("saved", Saved(step))
 
     def last_saved(self) -> int | None:
         """Returns the step of the last state that some rank took, as far as this one can know."""
         with suppress(StoreGone):
-            found = self.store.get("saved")
-            return self.saved if found is None else int(found)
+            saved = self.store.read("saved", Saved)
+            return self.saved if saved is None else saved.step
         return self.saved
 
     def end_all(self, why: str) -> None:
         """Ends the run on all ranks, also on those that wait for the next crew."""
-        ended = Roster(self.number + 1, (), why)
-        self.store.once(f"{ended.number}/list", msgspec.json.encode(ended).decode())
+        self.close(self.table, Roster(self.number + 1, (), why))
+
+    def close(self, before: Roster, table: Roster) -> None:
+        """Closes the list that follows a crew's, where it is not closed already."""
+        self.store.once(f"{before.mark}/next", table)
 
     def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Roster | None:
         """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
@@ -146,43 +148,57 @@ class Membership:
         Raises:
             InputError: too few ranks are left, or came.
         """
-        number = self.number + 1
+        before = self.table
         if self.number < 0 or not self.is_current():
-            number, vote = int(self.store.get("crew") or -1) + 1, left_out
-        is_over = self.number < 0 and self._table(number) is not None
-        while not self.store.has("done"):
-            self.store.add(f"{number}/in", f"{self.id} {vote}")
-            table = self._wait_for(number, asked)
+            before, vote = self._newest(before), left_out
+        is_over = self.number < 0 and self._next(before) is not None
+        while not self._is_done(before):
+            table = self._wait_for(before, Seat(self.id, vote), asked)
             if table is None:
                 break
+            if before is START:
+                self._origin = table
             if table.error is not None:
                 over = f"the run of this store has ended ({table.error}): a new run needs a new store"
                 raise InputError(over if is_over else table.error)
             if self.id in table.ids:
                 self.table = table
-                self.store.set("crew", str(number))
+                self.publish(self.store)
                 return table
-            number, vote = max(number, int(self.store.get("crew") or -1)) + 1, left_out
-            is_over = False
+            before, vote, is_over = self._newest(table), left_out, False
         return None
 
-    def _wait_for(self, number: int, asked: Callable[[], bool]) -> Roster | None:
+    def _wait_for(self, before: Roster, seat: Seat, asked: Callable[[], bool]) -> Roster | None:
         """Waits until a list is closed, and closes it where this process sees first that it is time."""
-        closing = _Closing(self, number)
-        while (table := self._table(number)) is None:
-            if self.store.has("done") or (self.number < 0 and asked()):
+        closing = _Closing(self, before, seat)
+        while (table := self._next(before)) is None:
+            if self._is_done(before) or (self.number < 0 and asked()):
                 return None
-            made = closing.look()
-            if made is not None:
-                self.store.once(f"{number}/list", msgspec.json.encode(made).decode())
+            table = closing.look()
+            if table is not None:
+                self.close(before, table)
                 continue
             # The first to come look often; of many ranks not all ask at once.
             sleep(min(0.01 * closing.turn, 0.25))
         return table
 
-    def _table(self, number: int) -> Roster | None:
-        written = self.store.get(f"{number}/list")
-        return None if written is None else msgspec.json.decode(written, type=Roster)
+    def _next(self, before: Roster) -> Roster | None:
+        """Returns the list that follows a crew's; None while it is not closed."""
+        return self.store.read(f"{before.mark}/next", Roster)
+
+    def _newest(self, known: Roster) -> Roster:
+        """Returns the last crew that formed, where the store has it, else the one that is known.
+
+        Its key has the first crew's list in it, so that a crew of an earlier run under the same key never fits.
+        """
+        if self.number < 0:
+            self._origin = self._next(START) or self._origin
+        crew = self.store.read(f"{self._origin.mark}/crew", Roster)
+        return known if crew is None or crew.number <= known.number else crew
+
+    def _is_done(self, table: Roster) -> bool:
+        """Returns whether a crew has come to the run's end."""
+        return self.store.read(f"{table.mark}/done", Here) is not None
 
     def least(self, before: int) -> int:
         """Returns how many must be left of a crew."""
@@ -196,13 +212,13 @@ class Membership:
         Raises:
             StoreGone: the store does not answer.
         """
-        self.store.add(f"{self.number}/end", self.id)
+        mark, own = self.table.mark, Here(self.id)
         beats, until = Beats(self.store, self.lease), monotonic() + self.timeout
-        while not self.store.has(f"{self.number}/over"):
-            missing = {*self.table.ids} - {*self.store.lines(f"{self.number}/end")}
-            gone = all(beats.gone(member) for member in missing)
-            if self.store.has("done") or gone or monotonic() > until:
-                self.store.set("done", str(self.number))
+        while self.store.read(f"{mark}/over", Note) is None:
+            here = {one.id for one in self.store.messages(f"{mark}/end", Here, own)}
+            gone = all(beats.gone(member) for member in {*self.table.ids} - here)
+            if self._is_done(self.table) or gone or monotonic() > until:
+                self.store.write(f"{mark}/done", own)
                 return True
             sleep(0.01)
         return False
@@ -210,21 +226,19 @@ class Membership:
     def leave(self) -> None:
         """Says that this process takes no further part."""
         with suppress(StoreGone):
-            self.store.set(f"beat/{self.id}", LEFT)
+            self.beat(self.store, 0, left=True)
         self.lifeline.close()
 
 
 class _Closing:
     """A crew's list that this process waits for: whether it can be closed, and how."""
 
-    def __init__(self, membership: Membership, number: int) -> None:
-        self._all, self._number = membership, number
-        store = membership.store
-        before = membership._table(number - 1)
-        self._old = [] if before is None else before.ids
-        self._beats = Beats(store, membership.lease)
+    def __init__(self, membership: Membership, before: Roster, seat: Seat) -> None:
+        self._all, self._before, self._seat = membership, before, seat
+        self._number, self._old = before.number + 1, before.ids
+        self._beats = Beats(membership.store, membership.lease)
         self._since: float | None = None if self._old else monotonic()
-        self.turn = store.number(f"{number}/turns")
+        self.turn = 1
 
     @property
     def _waited(self) -> float:
@@ -232,7 +246,11 @@ class _Closing:
 
     def look(self) -> Roster | None:
         """Returns the list where it can be closed, or why it never will be; None: it is not time."""
-        come = {seat.id: seat for seat in map(Seat.read, self._all.store.lines(f"{self._number}/in"))}
+        come: dict[str, Seat] = {}
+        for seat in self._all.store.messages(f"{self._before.mark}/in", Seat, self._seat):
+            # Only who was in the crew before has a vote about the step.
+            come[seat.id] = seat if seat.id in self._old else seat._replace(vote=min(seat.vote, NEW))
+        self.turn = 1 + [*come].index(self._all.id)
         missing = [member for member in self._old if member not in come]
         if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
             self._since = monotonic()  # Until then the crew before trains, and who waits to join has time.
@@ -259,7 +277,7 @@ class _Closing:
 
     def _is_over(self, missing: list[str]) -> bool:
         """Returns whether the crew before is known to be over, though none of it has come."""
-        return self._all.store.has(f"{self._number - 1}/over") or self._are_gone(missing)
+        return self._all.store.read(f"{self._before.mark}/over", Note) is not None or self._are_gone(missing)
 
     def _are_gone(self, members: Iterable[str]) -> bool:
         return all(self._beats.gone(member) for member in members)
@@ -312,13 +330,13 @@ class _Closing:
 
     def _waiting_for(self, silent: list[str]) -> Roster | None:
         """Gives up late: one may wait for a collective's end, as long as all wait for it; it is waited for once that is over."""
-        names = ", ".join(member.split("|")[0] for member in silent)
+        names = ", ".join(map(name_of, silent))
         why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
         return self._given_up(why) if self._waited > 2 * self._all.timeout else None
 
     def _refused(self) -> Roster | None:
-        refused = self._all.store.lines("refused")
-        return self._given_up(f"rank {refused[0]}") if refused else None
+        refused = self._all.store.messages("refused", Note)
+        return self._given_up(f"rank {refused[0].name}: {refused[0].text}") if refused else None
 
     def _given_up(self, why: str) -> Roster:
         return Roster(self._number, (), why)

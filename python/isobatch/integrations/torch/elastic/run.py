@@ -55,7 +55,7 @@ class ElasticRun:
         replica: which replica this process is part of, with model parallelism: a number, or a one-dimensional DeviceMesh.
         seed: of the data's order, with the epoch added; the same in all parts of a run.
         shuffle: a new order each epoch, else the dataset's own.
-        settings: as `isobatch.plan` takes them: policy, max_micro_batch, uneven, ragged, …; they may change at a restart.
+        settings: as `isobatch.plan` takes them: policy, max_micro_batch, split, …; they may change at a restart.
 
     Raises:
         InputError: on all ranks, where one of them cannot: nothing can be planned for this many GPUs, the checkpoint is of another

@@ -3,34 +3,30 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, debug, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, debug, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.group import connecting
-from isobatch.integrations.torch.elastic.healing import Held, TrainingState, gather
-from isobatch.integrations.torch.elastic.membership import OUT
+from isobatch.integrations.torch.elastic.healing import TrainingState
+from isobatch.integrations.torch.elastic.messages import OUT, Held
 
-Shard: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
+ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
 """Applies fully_shard to a network, over a mesh of (replicate, shard)."""
 
 
-class _Part(NamedTuple):
-    """A DTensor without its mesh, whose groups end with the crew."""
-
-    local: torch.Tensor
-    placements: tuple[Any, ...]
-    shape: torch.Size
-    stride: tuple[int, ...]
+_PART = "part of a DTensor"
+"""The one key of a DTensor without its mesh, whose groups end with the crew: its local tensor, the dimension of each shard, shape and stride."""
 
 
 class ShardedState(TrainingState):
@@ -42,7 +38,7 @@ class ShardedState(TrainingState):
     """
 
     def __init__(
-        self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any], shard: Shard, shards: int
+        self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any], shard: ShardBy, shards: int
     ) -> None:
         super().__init__(net, optimizer, extra)
         self._shard, self.shards = shard, shards
@@ -135,19 +131,28 @@ class ShardedState(TrainingState):
         FakeTensorMode.cache_clear()  # It grows by what each crew's sharding tries.
 
     def pack(self, tree: Any) -> Any:
-        """Puts parts in the place of DTensors."""
-        return tree_map_only(
-            DTensor, lambda one: _Part(one.to_local().detach(), one.placements, one.shape, one.stride()), tree
-        )
+        """Puts parts in the place of DTensors.
+
+        Raises:
+            InputError: one is neither sharded nor replicated over the mesh.
+        """
+        return tree_map_only(DTensor, _part_of, tree)
 
     def unpack(self, tree: Any) -> Any:
         """Puts DTensors of this crew in the place of parts."""
-        return tree_map_only(_Part, self._sharded_again, tree, is_leaf=lambda one: isinstance(one, _Part))
+        return tree_map(
+            lambda one: self._sharded_again(*one[_PART]) if _is_part(one) else one, tree, is_leaf=_is_part
+        )
 
-    def _sharded_again(self, part: _Part) -> DTensor:
-        local = part.local.to(self.device)
+    def _sharded_again(self, local: torch.Tensor, dimensions: Any, shape: Any, stride: Any) -> DTensor:
+        placements = [Replicate() if one is None else Shard(one) for one in dimensions]
         return DTensor.from_local(
-            local, self._mesh, part.placements, run_check=False, shape=part.shape, stride=part.stride
+            local.to(self.device),
+            self._mesh,
+            placements,
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=tuple(stride),
         )
 
     def _assign(self, values: dict[str, Any], buffers: Mapping[str, Any]) -> None:
@@ -194,10 +199,10 @@ class ShardedState(TrainingState):
         """Keeps the gradients of a step that every rank may have been about to apply, since some may have applied it."""
         self._prepared = step, self.pack([one.grad for one in self._parameters()])
 
-    def settle(self, mine: Held) -> Held:
+    def settle(self, mine: Held, circle: Circle) -> Held:
         """Applies the step that another rank of the crew before has applied, where this one was about to: a shard is of the same step as
         the others. What the loop does after it is not done again, so with `extra` the rank gets the state of another replica."""
-        every = [Held(*one) for one in gather(mine)]
+        every = circle.held("settled", mine)
         ahead = max(every, key=lambda one: (one.trained, one.step))
         prepared, self._prepared = self._prepared, None
         if not mine.trained or mine.step == ahead.step:
@@ -216,7 +221,19 @@ class ShardedState(TrainingState):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-def check_shards(shard: Shard | None, shards: int, ranks: int, min_ranks: int | None) -> None:
+def _is_part(one: Any) -> bool:
+    return isinstance(one, dict) and [*one] == [_PART]
+
+
+def _part_of(whole: DTensor) -> dict[str, Any]:
+    kinds = [type(one) for one in whole.placements]
+    if not {*kinds} <= {Shard, Replicate}:
+        raise InputError(f"a DTensor must be sharded or replicated, got {kinds[0].__name__}")
+    dimensions = [getattr(one, "dim", None) for one in whole.placements]
+    return {_PART: [whole.to_local().detach(), dimensions, [*whole.shape], [*whole.stride()]]}
+
+
+def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
     """Refuses replicas that the ranks do not fill, and a single one.
 
     Raises:

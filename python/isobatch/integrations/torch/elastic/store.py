@@ -1,25 +1,36 @@
 """The store of a run that survives its ranks, in a process that trains nothing; and by what a rank is known to live."""
 
 import os
+import re
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.messages import (
+    MAX_BYTES,
+    Beat,
+    RunFacts,
+    Seal,
+    address_of,
+)
 from isobatch.words import shown
+
+T = TypeVar("T")
 
 _C10D: Any = dist  # Its types do not know all of its stores.
 
-LEFT = "left"
-"""The last beat of a rank that takes no further part."""
+KEY = "isobatch-key"
+"""Where a store that a network reaches has the fingerprint of its key, beside all runs."""
+_NOTHING = b"\0nothing"
+"""What no message is; a value that is this and becomes this stays as it is."""
 
 
 class StoreGone(InputError):
@@ -27,16 +38,20 @@ class StoreGone(InputError):
 
 
 class Store:
-    """The store, in a process that trains nothing. Nothing waits in it: it is asked again, since its own waiting is loud."""
+    """The store, in a process that trains nothing. It is asked again and again: its own waiting is loud.
 
-    def __init__(self, address: str, seconds: float) -> None:
-        self.address = address
+    Whoever reaches it may write to it: what is not signed for its key counts as not written.
+    """
+
+    def __init__(self, address: str, seconds: float, seal: Seal | None = None) -> None:
+        self.address, self.seal = address, seal or Seal()
         host, port = host_and_port(address)
         try:
             self._connect(host, port, seconds)
         except RuntimeError:
             raise StoreGone(
-                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process that outlives all ranks",
+                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process "
+                "that outlives all ranks, and pass the address that it prints",
                 field="store",
             ) from None
 
@@ -54,49 +69,94 @@ class Store:
                 field="store",
             ) from None
 
-    def another(self) -> Any:
+    def another(self) -> Self:
         """Returns a connection of its own, for another thread or for a process group."""
-        made = object.__new__(Store)
-        made.address = self.address
-        self._ask(lambda: made._connect(*host_and_port(self.address), self.seconds))
-        return made
+        connection = object.__new__(type(self))
+        connection.address, connection.seal = self.address, self.seal
+        self._ask(lambda: connection._connect(*host_and_port(self.address), self.seconds))
+        return connection
 
-    @property
-    def raw(self) -> Any:
-        """torch's own store."""
-        return self._store
+    def group(self, mark: str) -> Any:
+        """Returns torch's own store, on a connection of its own, for the process group of a crew."""
+        prefix = f"{self.seal.run}/{mark}/group"
+        return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
 
-    def has(self, key: str) -> bool:
-        """Returns whether a key has a value."""
-        return bool(self._ask(lambda: self._store.check([key])))
+    def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
+        """Sets a value where the present one is as expected; returns the one it has then.
 
-    def get(self, key: str) -> str | None:
-        """Returns a value; None where there is none."""
-        if not self.has(key):
-            return None
-        found: bytes = self._ask(lambda: self._store.get(key))
-        return found.decode()
+        Where it has none, torch returns what was expected.
+        """
+        written: bytes = self._ask(lambda: self._store.compare_set(f"{self.seal.run}/{key}", expected, value))
+        return written
 
-    def set(self, key: str, value: str) -> None:
-        """Sets a value."""
-        self._ask(lambda: self._store.set(key, value))
+    def value(self, key: str) -> bytes | None:
+        """Returns what is written, by whomever; None where nothing is. torch's own get waits for a deleted key."""
+        written = self._swap(key, _NOTHING, _NOTHING)
+        return None if written == _NOTHING else written
 
-    def add(self, key: str, line: str) -> None:
-        """Adds a line to a value."""
-        self._ask(lambda: self._store.append(key, f"{line}\n"))
+    def read(self, key: str, kind: type[T]) -> T | None:
+        """Reads a message; None where there is none that is signed for this key."""
+        written = self.value(key)
+        return None if written is None else self.seal.read(key, written, kind)
 
-    def lines(self, key: str) -> list[str]:
-        """Returns the lines that were added to a value."""
-        return (self.get(key) or "").splitlines()
+    def write(self, key: str, message: Any) -> None:
+        """Writes a message."""
+        self._ask(lambda: self._store.set(f"{self.seal.run}/{key}", self.seal.write(key, message)))
 
-    def number(self, key: str) -> int:
-        """Counts up, and returns the count."""
-        return int(self._ask(lambda: self._store.add(key, 1)))
+    def once(self, key: str, message: T) -> T:
+        """Writes a message where there is none; returns the one that is there then."""
+        return self._once(
+            key, self.seal.write(key, message), lambda value: self.seal.read(key, value, type(message))
+        )
 
-    def once(self, key: str, value: str) -> str:
-        """Sets a value that has none; returns the one that it has then."""
-        found: bytes = self._ask(lambda: self._store.compare_set(key, "", value))
-        return found.decode()
+    def check_key(self) -> None:
+        """Refuses this process where it has another key than the store, or than the run's first rank.
+
+        Fingerprints are not signed, as ranks with another key must read them. Where facts are signed with this key, the
+        run is its own.
+
+        Raises:
+            InputError: the key is another, or one is missing.
+        """
+        written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
+        if (fingerprint := _fingerprint(written)) is not None:
+            self.seal.check(fingerprint, f"the store at {self.address}")
+        if self.read("facts", RunFacts) is None:
+            first = self._once("key", self.seal.fingerprint.encode(), _fingerprint)
+            self.seal.check(first, f"the run {self.seal.run!r} of the store at {self.address}")
+
+    def _once(self, key: str, own: bytes, read: Callable[[bytes], T | None]) -> T:
+        expected = b""
+        while True:
+            written = self._swap(key, expected, own)
+            if (message := read(written)) is not None:
+                return message
+            # What a stranger has written is replaced. If he is faster each time, he only delays this rank.
+            expected = written
+            if len(written) > MAX_BYTES:
+                self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+                expected = b""
+
+    def add(self, key: str, message: Any) -> None:
+        """Adds a message to those of a key."""
+        line = self.seal.write(key, message) + b"\n"
+        self._ask(lambda: self._store.append(f"{self.seal.run}/{key}", line))
+
+    def messages(self, key: str, kind: type[T], own: T | None = None) -> list[T]:
+        """Returns the messages that were added to a key; `own` is added where it is missing, or was deleted."""
+        written = self.value(key) or b""
+        lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
+        if len(written) > MAX_BYTES:  # It would be read again and again.
+            self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+        messages = [message for line in lines if (message := self.seal.read(key, line, kind)) is not None]
+        if own is not None and own not in messages:
+            self.add(key, own)
+            messages.append(own)
+        return messages
+
+
+def _fingerprint(written: bytes) -> str | None:
+    return written.decode() if re.fullmatch(rb"[0-9a-f]{16}", written) else None
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -180,6 +240,16 @@ class Lifeline:
             while True:
                 self._socket.accept()[0].close()
 
+    @staticmethod
+    def answers(member: str, seconds: float) -> bool:
+        """Returns whether the process with an id drops a connection, as `answer` does; a paused one keeps it."""
+        try:
+            with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
+                connection.settimeout(seconds)
+                return connection.recv(1) == b""
+        except (OSError, InputError):
+            return False
+
     def close(self) -> None:
         """Closes the port: from now on who asks is refused."""
         self._socket.close()
@@ -188,37 +258,40 @@ class Lifeline:
     def refused(member: str) -> bool:
         """Returns whether the process with an id is known to be gone."""
         try:
-            socket.create_connection(host_and_port(member.split("|")[1]), timeout=0.2).close()
+            socket.create_connection(host_and_port(address_of(member)), timeout=0.2).close()
         except ConnectionRefusedError:
             return True
-        except OSError:
+        except (OSError, InputError):
             pass
         return False
 
 
 class Beats:
-    """The beats of others as this process sees them: a value that stays as it is for `lease` seconds is silence. No clocks are compared."""
+    """The beats of others as this process sees them: a count that stays for `lease` seconds is silence.
+
+    No clocks are compared.
+    """
 
     def __init__(self, store: Store, lease: float) -> None:
         self._store, self._lease = store, lease
-        self._seen: dict[str, tuple[str | None, float]] = {}
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def gone(self, member: str) -> bool:
-        """Returns whether a member left, died, or was silent for the lease."""
-        value, now = self._store.get(f"beat/{member}"), monotonic()
-        before, since = self._seen.setdefault(member, (value, now))
-        if before != value:
-            self._seen[member] = value, now
-            return False
-        return now - since > self._lease or self.left(member)
+        """Returns whether a member left, died, or was silent for the lease.
+
+        A stranger may write over its beats, so a silent member is asked itself, too.
+        """
+        beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
+        before, since = self._seen.setdefault(member, (-1, now))
+        if beat is not None and beat.count > before:
+            self._seen[member] = beat.count, now
+        elif now - since > self._lease:
+            if not Lifeline.answers(member, min(2.0, self._lease / 4)):
+                return True
+            self._seen[member] = before, monotonic()
+        return (beat is not None and beat.left) or Lifeline.refused(member)
 
     def left(self, member: str) -> bool:
         """Returns whether a member left or died: it cannot come back."""
-        return self._store.get(f"beat/{member}") == LEFT or Lifeline.refused(member)
-
-
-def serve(port: int) -> None:
-    """Runs the store until the process ends."""
-    store = _C10D.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
-    print(f"the store listens on port {store.port}", flush=True)
-    threading.Event().wait()
+        beat = self._store.read(f"beat/{member}", Beat)
+        return (beat is not None and beat.left) or Lifeline.refused(member)

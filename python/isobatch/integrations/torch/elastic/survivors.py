@@ -18,13 +18,16 @@ from isobatch._core import __version__
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
+from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
-from isobatch.integrations.torch.elastic.healing import Held, NoReplica, TrainingState, check_whole, heal
+from isobatch.integrations.torch.elastic.healing import NoReplica, TrainingState, check_whole, heal
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
-from isobatch.integrations.torch.elastic.membership import HALF, NEW, OUT, Membership, Roster
+from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seal, key_for
+from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
-from isobatch.integrations.torch.elastic.store import Store, StoreGone
+from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
@@ -44,6 +47,7 @@ def survivors(
     shard: Callable[[nn.Module, Any], Any] | None = None,
     shards: int = 1,
     name: str | None = None,
+    run: str = "run",
     state: dict[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     lease: float = 10.0,
@@ -77,14 +81,19 @@ def survivors(
         shard: of HSDP: shards net over a mesh of (replicate, shard), `lambda net, mesh: fully_shard(net, mesh=mesh)`; called for each crew.
         shards: the ranks that hold a replica together; a lost one takes its replica out, until there is another in its place.
         name: this rank's own; None: the host and LOCAL_RANK.
+        run: the run's name: a store may have several.
         state: of a checkpoint, what `crew.run.state_dict()` gave; net and optimizer are loaded already.
         extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and load_state_dict.
         lease: seconds of silence after which a rank is lost: paused, or cut off. One that died is known at once.
         timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of them is busy alone.
         accept, settings: as in ElasticRun, with seed and shuffle.
 
+    The run's key is ISOBATCH_RUN_KEY, or in the file ISOBATCH_RUN_KEY_FILE; who has another is on no list. A store on loopback needs none.
+
     Raises:
-        InputError: too few ranks are left, the store is gone, or this process is not of the run; later, as ElasticRun.
+        InputError: too few ranks are left, the store is gone, the key is missing or another, the state has more than numbers, texts and
+            tensors, or this process is not of the run; later, as ElasticRun.
+        LeftOut: the run went on, or ended, without this process.
     """
     address = store or _variables("store", "MASTER_ADDR", "MASTER_PORT")
     count = ranks if ranks is not None else int(_variables("ranks", "WORLD_SIZE"))
@@ -104,11 +113,13 @@ def survivors(
         )
     check_whole(net, optimizer)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
-    found = Store(address, max(lease, _STORE_SECONDS))
+    seal = Seal(key_for(address, is_local=is_local(host_and_port(address)[0])), run)
+    connection = Store(address, max(lease, _STORE_SECONDS), seal)
+    connection.check_key()
     whole = TrainingState(net, optimizer, extra or {})
     training = whole if shard is None else ShardedState(net, optimizer, extra or {}, shard, shards)
     members = Membership(
-        found, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout, shards=shards
+        connection, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout, shards=shards
     )
     return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
 
@@ -147,6 +158,7 @@ class _Survivors:
         members = self._members
         try:
             members.compare(self._facts())
+            self._check_sendable()
         except InputError:
             members.leave()
             raise
@@ -219,9 +231,8 @@ class _Survivors:
         self._pulse.enter(table)
         self._group.form(
             members.store,
-            table.number,
+            table,
             crew.rank,
-            crew.size,
             cuda=self._training.device.type == "cuda",
             lease=members.lease,
             timeout=members.timeout,
@@ -230,11 +241,12 @@ class _Survivors:
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
         # Each changes the weights, and a loss may follow it: the next vote is what they are then.
-        mine = self._training.settle(mine)
+        circle = Circle(members.store.seal, table)
+        mine = self._training.settle(mine, circle)
         if mine.step != OUT:
             self._state = mine.run
         try:
-            best = heal(self._training, mine, members.lease)
+            best = heal(self._training, mine, members.lease, circle)
         except NoReplica as error:
             members.end_all(str(error))
             raise
@@ -274,11 +286,22 @@ class _Survivors:
         return over
 
     def _refuse_what_is_over(self) -> None:
-        """Refuses to end the loop as if it had been gone through: who comes after it would save weights that are not the run's."""
-        if not self._signals.received:
-            raise LeftOut(
-                f"the run is over, and {self._members.name} had no part in its end: its weights are not the run's"
-            )
+        """Refuses to end the loop as if it had been gone through: what comes after it would save weights that are not the run's."""
+        name, asked = self._members.name, self._signals.received
+        why = (
+            f"{name} was asked to stop in no crew"
+            if asked
+            else f"the run is over, and {name} had no part in its end"
+        )
+        raise LeftOut(f"{why}: its weights are not the run's")
+
+    def _check_sendable(self) -> None:
+        """Refuses, on all ranks and before the first step, a state that no rank could get later."""
+        try:
+            self._training.check_sendable()
+        except InputError as error:
+            self._members.refuse(str(error))
+            raise
 
     def _check_counts(self, crew: Crew) -> None:
         """Refuses settings that would end the run at the first loss."""

@@ -1,0 +1,46 @@
+"""The ranks of a crew, who sign what they say to each other in its group."""
+
+from typing import NamedTuple, TypeVar
+
+import torch.distributed as dist
+
+from isobatch.integrations.torch.elastic.messages import OUT, Held, Roster, Seal, name_of
+from isobatch.integrations.torch.exchange import gather_bytes
+
+T = TypeVar("T")
+
+
+class Circle(NamedTuple):
+    """The ranks of a crew, who sign what they say to each other in its group."""
+
+    seal: Seal
+    table: Roster
+
+    def gather(self, purpose: str, message: T) -> list[T]:
+        """Returns what each rank says.
+
+        Raises:
+            RuntimeError: a rank was lost, or somebody in its place has no key.
+        """
+        ids, kind = self.table.ids, type(message)
+        places = [f"{self.table.mark}/{purpose}/{one}" for one in ids]
+        parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))
+        messages = [self.seal.read(place, part, kind) for place, part in zip(places, parts, strict=True)]
+        for one, read in zip(ids, messages, strict=True):
+            if read is None:
+                raise RuntimeError(f"gloo: what {name_of(one)} says is not signed with the run's key")
+        return messages  # type: ignore[return-value]
+
+    def held(self, purpose: str, own: Held) -> list[Held]:
+        """Returns what each rank holds.
+
+        Only members of the crew before can hold the run's state, at most a step further than the furthest vote.
+        """
+        every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
+        begins = max(votes) < 0
+        return [
+            one
+            if begins or (vote >= 0 and one.step <= max(votes) + 1)
+            else one._replace(trained=False, step=OUT)
+            for one, vote in zip(every, votes, strict=True)
+        ]

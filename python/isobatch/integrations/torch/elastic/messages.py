@@ -1,0 +1,288 @@
+"""The messages of a run's ranks, a type for each, and their signatures.
+
+All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its place:
+the run's name, the crew, the purpose and the rank that writes it. A copy of it elsewhere, or under another key, counts
+as not written. No clock plays a part.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from isobatch.errors import InputError
+
+T = TypeVar("T")
+
+NEW, OUT, HALF = -1, -2, -3
+"""Votes of a rank that begins, of one that was left out, and of one that applied half a step: it holds no step's state."""
+
+MAX_BYTES = 1 << 22
+"""Of a value of the store; one that is larger is nobody's."""
+
+_Id = Annotated[str, msgspec.Meta(max_length=1024, pattern=r"(?s)^.+\|.+:\d{1,5}\|[0-9a-f]{32}$")]
+_Text = Annotated[str, msgspec.Meta(max_length=1 << 16)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+# ---- messages ----
+
+
+class Seat(NamedTuple):
+    """A process at a crew's table: its id, and as its vote the steps it has applied, or NEW, OUT or HALF.
+
+    At {crew}/in: it comes.
+    """
+
+    id: _Id
+    vote: Annotated[int, msgspec.Meta(ge=HALF)]
+
+    @property
+    def name(self) -> str:
+        """The rank's own name."""
+        return name_of(self.id)
+
+
+class Roster(NamedTuple):
+    """A crew's closed list: its number, its seats in the order of their ranks; or why there can be none.
+
+    At {crew before}/next, and the last one at {first crew}/crew.
+    """
+
+    number: Annotated[int, msgspec.Meta(ge=-1)]
+    seats: tuple[Seat, ...]
+    error: _Text | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """The processes' ids, in the order of their ranks."""
+        return [seat.id for seat in self.seats]
+
+    @property
+    def mark(self) -> str:
+        """The crew in keys: its number and its list's digest, so that no message of another crew fits."""
+        return f"{self.number}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]}"
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Beat(_Message):
+    """A rank lives. At beat/{id}; `left`: it takes no further part."""
+
+    count: _Count
+    left: bool = False
+
+
+class RunFacts(_Message):
+    """What is the same on all ranks of a run. At facts."""
+
+    facts: dict[str, Any]
+
+
+class Note(_Message):
+    """A text of a rank: at refused, why one was not taken; at {crew}/over, why a crew is over."""
+
+    name: _Text
+    text: _Text
+
+
+class Here(_Message):
+    """A rank is about to form a crew's group, at {crew}/here, or is at the run's end, at {crew}/end.
+
+    At {crew}/done: it has seen all of its crew there.
+    """
+
+    id: _Id
+
+
+class Saved(_Message):
+    """A state was taken. At saved."""
+
+    step: _Count
+
+
+class Held(NamedTuple):
+    """A rank's state in a word: the steps applied (or OUT), whether it is trained, its checksum, and the run's state.
+
+    In the crew's group.
+    """
+
+    step: Annotated[int, msgspec.Meta(ge=OUT)]
+    trained: bool
+    checksum: _Text
+    run: dict[str, Any] | None
+
+
+class Announced(_Message):
+    """Bytes that will be sent, and their SHA-256."""
+
+    size: _Count
+    digest: _Text
+
+
+class Parcel(_Message):
+    """A state that will be sent, its layout before its tensors; or why it cannot be sent or taken.
+
+    In the crew's group.
+    """
+
+    pieces: tuple[Announced, Announced] | None = None
+    error: _Text | None = None
+
+
+class StateLayout(_Message):
+    """The parts of a state: its tree, with numbers in the place of tensors, and each tensor's type and shape."""
+
+    tree: Any
+    tensors: list[tuple[str, list[_Count]]]
+
+
+def name_of(member: str) -> str:
+    """Returns the name in a process's id.
+
+    >>> name_of("node|1/0|10.0.0.1:4711|5f2c")
+    'node|1/0'
+    """
+    return member.rsplit("|", 2)[0]
+
+
+def address_of(member: str) -> str:
+    """Returns where the process with an id answers."""
+    return member.rsplit("|", 2)[1]
+
+
+# ---- signatures ----
+
+
+class Seal:
+    """Signs the messages of a run, and reads those that are signed.
+
+    Args:
+        key: the run's; none: whoever reaches the store takes part.
+        run: the run's name.
+
+    Attributes:
+        fingerprint: the key in public: it tells two keys apart, and gives none away.
+    """
+
+    def __init__(self, key: bytes = b"", run: str = "run") -> None:
+        self._key, self.run = hashlib.sha256(b"isobatch " + key).digest(), run
+        self.fingerprint = hmac.new(self._key, b"fingerprint", "sha256").hexdigest()[:16]
+        self._has_key = bool(key)
+
+    def check(self, fingerprint: str, whose: str) -> None:
+        """Refuses a key that is not the one of a store or of a run.
+
+        Raises:
+            InputError: it is another, or one is missing.
+        """
+        if fingerprint != self.fingerprint:
+            own = "another" if self._has_key else "none"
+            other = "no key" if fingerprint == Seal().fingerprint else "a key"
+            raise InputError(f"{whose} has {other}, and this rank has {own}: {_HOW}", field=_VARIABLE)
+
+    def _sign(self, place: str, body: bytes) -> bytes:
+        where = f"{self.run}/{place}".encode()
+        return hmac.new(self._key, b"%d:%b%b" % (len(where), where, body), "sha256").hexdigest().encode()
+
+    def write(self, place: str, message: Any) -> bytes:
+        """Writes a message for a place, in one line."""
+        body = msgspec.json.encode(message)
+        return self._sign(place, body) + b" " + body
+
+    def read(self, place: str, written: bytes, kind: type[T]) -> T | None:
+        """Reads a message; None where it is not of this run, this place and this kind, to the last bit."""
+        signature, body = written[:64], written[65:]
+        if len(written) > MAX_BYTES or written[64:65] != b" ":
+            return None
+        if not hmac.compare_digest(signature, self._sign(place, body)):
+            return None
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            return msgspec.json.decode(body, type=kind)
+        return None
+
+
+# ---- keys ----
+
+_VARIABLE, _FILE, _NONE = "ISOBATCH_RUN_KEY", "ISOBATCH_RUN_KEY_FILE", "none"
+_MIN_LENGTH = 16
+_HOW = f"set {_VARIABLE}, or {_FILE} to a file that has it, to what isobatch store printed"
+
+
+def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
+    """Finds the run's key; b"": the environment says none; None: it says nothing.
+
+    Raises:
+        InputError: the key is too short to be one, or its file cannot be read.
+    """
+    path, key = environment.get(_FILE), environment.get(_VARIABLE)
+    if key is None and path is None:
+        return None
+    return _checked(key, _VARIABLE) if key is not None else read_key(Path(path or ""))
+
+
+def read_key(path: Path) -> bytes:
+    """Reads the key in a file.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        with path.open("rb") as file:
+            return _checked(file.read(4096).decode(), str(path))
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the key of the run cannot be read: {error}", file=str(path)) from None
+
+
+def make_key(path: Path | None = None) -> str:
+    """Makes a key, and writes it into a new file that only its owner can read.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    key = secrets.token_urlsafe(32)
+    if path is not None:
+        try:
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(f"{key}\n")
+        except OSError as error:
+            raise InputError(f"the key of the run cannot be written: {error}", file=str(path)) from None
+    return key
+
+
+def key_for(address: str, *, is_local: bool) -> bytes:
+    """Returns the key of a rank; none is needed where only processes of its own host reach the store.
+
+    Raises:
+        InputError: there is no key, and the store is on a network.
+    """
+    key = find_key()
+    if key is None and not is_local:
+        raise InputError(
+            f"the run's key is missing, and others may reach the store at {address}: {_HOW}; "
+            f"{_VARIABLE}={_NONE} trains without one, and whoever reaches the store may join",
+            field=_VARIABLE,
+        )
+    return key or b""
+
+
+def _checked(text: str, where: str) -> bytes:
+    key = text.strip()
+    if key == _NONE:
+        return b""
+    if len(key) < _MIN_LENGTH:
+        # Never the key itself: the message is seen by others.
+        raise InputError(
+            f"{where} must have a key of {_MIN_LENGTH} characters or more, got {len(key)}", field=where
+        )
+    return key.encode()

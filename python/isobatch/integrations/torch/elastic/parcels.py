@@ -1,0 +1,199 @@
+"""A training's state as data: a tree of JSON values, and its tensors' bytes with their types and shapes."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.messages import StateLayout
+
+_TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+_ALIGNED = 16
+"""Bytes to which each tensor's are filled up, so that they can be seen as any type."""
+_SCALARS = (type(None), bool, int, float, str)
+
+Specs = dict[str, tuple[str, list[int]]]
+"""Types and shapes, by each tensor's path."""
+
+
+def write_tree(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Parts a state in JSON values and tensors by their paths; JSON has a tensor's number in its place.
+
+    Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit, booleans and None
+    come back as they were.
+
+    Raises:
+        InputError: something else is in it, named by its path.
+
+    >>> write_tree({"step": 3, "betas": (0.9, 0.99), 0: [torch.ones(2)]})[0]
+    {'dict': [['step', 3], ['betas', {'tuple': [0.9, 0.99]}], [0, [{'tensor': 0}]]]}
+    """
+    tensors: dict[str, Tensor] = {}
+    try:
+        return _written(tree, "", tensors), tensors
+    except RecursionError:
+        raise InputError("the state is nested too deeply, or holds itself") from None
+
+
+def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if kind in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
+        while path in tensors:  # As of the keys 1 and "1".
+            path += "'"
+        tensors[path] = value
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, dict) and all(isinstance(key, _SCALARS) for key in value):
+        pairs = [
+            [_written(key, path, {}), _written(one, f"{path}.{key}", tensors)] for key, one in value.items()
+        ]
+        if hasattr(value, "_metadata"):  # A module's state has its layers' versions beside it.
+            return {"module": [pairs, _written(value._metadata, path, {})]}
+        return {"dict": pairs}
+    if kind is list:
+        return [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]
+    if kind in (tuple, torch.Size):
+        return {"tuple": [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]}
+    raise InputError(
+        f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of numbers, texts, "
+        "lists, dictionaries and whole tensors: what a peer sends is never unpickled"
+    )
+
+
+def read_tree(written: Any, tensors: list[Tensor]) -> Any:
+    """Puts a state together again.
+
+    Raises:
+        InputError: it is not what `write_tree` gave.
+    """
+    try:
+        return _read(written, tensors)
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError):
+        raise InputError("the others' state cannot be read: it is damaged") from None
+
+
+def _read(written: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(written, list):
+        return [_read(one, tensors) for one in written]
+    if not isinstance(written, dict):
+        return written
+    ((kind, value),) = written.items()
+    match kind:
+        case "tensor" if type(value) is int and value >= 0:
+            return tensors[value]
+        case "int":
+            return int(value, 16)
+        case "float" if value in ("nan", "inf", "-inf"):
+            return float(value)
+        case "tuple":
+            return tuple(_read(list(value), tensors))
+        case "dict":
+            return {_read(key, tensors): _read(one, tensors) for key, one in value}
+        case "module":
+            state = OrderedDict(_read({"dict": value[0]}, tensors))
+            state._metadata = _read(value[1], [])  # type: ignore[attr-defined]
+            return state
+    raise ValueError(kind)
+
+
+def layout_of(tree: Any) -> tuple[StateLayout, list[Tensor]]:
+    """Describes a state, and lists its tensors.
+
+    Raises:
+        InputError: something in it cannot be sent.
+    """
+    written, tensors = write_tree(tree)
+    return StateLayout(written, [(str(one.dtype), [*one.shape]) for one in tensors.values()]), [
+        *tensors.values()
+    ]
+
+
+def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
+    """Reads a layout, and each tensor's type and shape by its path, before any of their bytes are here.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        layout = msgspec.json.decode(written, type=StateLayout)
+        places = [torch.empty(shape, dtype=_TYPES[kind], device="meta") for kind, shape in layout.tensors]
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        RecursionError,
+        KeyError,
+        RuntimeError,
+        TypeError,
+        OverflowError,
+    ):
+        raise InputError("the others' state cannot be read: it is damaged") from None
+    return layout, specs_of(write_tree(read_tree(layout.tree, places))[1])
+
+
+def specs_of(tensors: dict[str, Tensor]) -> Specs:
+    """Returns the type and the shape of each tensor."""
+    return {path.lstrip("."): (str(one.dtype), [*one.shape]) for path, one in tensors.items()}
+
+
+def check_alike(sent: Specs, own: Specs, whole: str) -> None:
+    """Refuses tensors that are not like this rank's own, by name.
+
+    Below `whole` both sides have the same ones. Elsewhere one side may have more: an optimizer makes its state in its
+    first step.
+
+    Raises:
+        InputError: a type or a shape is another, or a tensor is missing.
+    """
+    for path in {**own, **sent}:
+        there, here = sent.get(path), own.get(path)
+        if there != here and (path.startswith(whole) or (there is not None and here is not None)):
+            raise InputError(
+                f"the others' state does not fit here: {path} is {_shown(there)} there, {_shown(here)} here"
+            )
+
+
+def _shown(spec: tuple[str, list[int]] | None) -> str:
+    return "missing" if spec is None else f"{spec[0].removeprefix('torch.')} {tuple(spec[1])}"
+
+
+def _sizes(layout: StateLayout) -> Iterator[tuple[torch.dtype, list[int], int]]:
+    for kind, shape in layout.tensors:
+        yield _TYPES[kind], shape, math.prod(shape) * _TYPES[kind].itemsize
+
+
+def size_of(layout: StateLayout) -> int:
+    """Returns the bytes of a state's tensors."""
+    return sum(_filled(size) for _, _, size in _sizes(layout))
+
+
+def _filled(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def to_bytes(layout: StateLayout, tensors: list[Tensor]) -> Tensor:
+    """Copies tensors into bytes, on the CPU."""
+    written, start = torch.zeros(size_of(layout), dtype=torch.uint8), 0
+    for tensor, (_, _, size) in zip(tensors, _sizes(layout), strict=True):
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        written[start : start + size] = flat.view(torch.uint8)
+        start += _filled(size)
+    return written
+
+
+def from_bytes(layout: StateLayout, written: Tensor) -> list[Tensor]:
+    """Copies tensors out of bytes, each into memory of its own."""
+    tensors, start = [], 0
+    for kind, shape, size in _sizes(layout):
+        tensors.append(written[start : start + size].view(kind).reshape(shape).clone())
+        start += _filled(size)
+    return tensors

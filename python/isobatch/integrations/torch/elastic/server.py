@@ -1,0 +1,108 @@
+"""The process that runs a run's store: where it listens, and the key that it makes."""
+
+import errno
+import socket
+import sys
+import threading
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from isobatch.errors import must_be
+from isobatch.integrations.torch.elastic.messages import Seal, find_key, make_key, read_key
+from isobatch.integrations.torch.elastic.store import KEY
+
+_C10D: Any = dist  # Its types do not know all of its stores.
+
+
+def serve(port: int, address: str | None = None, key_file: Path | None = None) -> None:
+    """Runs the store until the process ends.
+
+    Args:
+        port: where it listens; 0: a free one.
+        address: where it listens; None: on the address of this host's name where there is a key, else for this host alone.
+        key_file: of the run's key, which is made where the file does not exist; None: of the environment.
+
+    Raises:
+        InputError: this host has no such address, the port is in use, or the key cannot be read.
+    """
+    if not 0 <= port < 65536:
+        raise must_be("0 to 65535", port, field="--port")
+    key = find_key() if key_file is None or not key_file.exists() else read_key(key_file)
+    address = address or (own_address() if key is not None else "127.0.0.1")
+    listener = _listen(address, port)
+    host, port = listener.getsockname()[:2]
+    if key is None:
+        text = make_key(key_file)
+        key = text.encode()
+        print(_key_help(text, key_file, local=is_local(host)), file=sys.stderr, flush=True)
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    # Its own: a process group's would be torch's default, of all addresses.
+    store = _C10D.TCPStore(
+        own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    if key and not is_local(host):
+        store.set(KEY, Seal(key).fingerprint)
+    print(f"the store listens on {host}, port {port}", flush=True)
+    threading.Event().wait()
+
+
+def own_address() -> str:
+    """Returns the address that this host's name resolves to; loopback where it has none of them."""
+    with suppress(OSError):
+        for _, _, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            with suppress(OSError):
+                _bound(str(address[0]), 0).close()
+                return str(address[0])
+    return "127.0.0.1"
+
+
+def is_local(host: str) -> bool:
+    """Returns whether only processes of this host reach a host's name or address.
+
+    >>> is_local("127.0.0.1"), is_local("0.0.0.0"), is_local("192.0.2.1")
+    (True, False, False)
+    """
+    with suppress(OSError):
+        addresses = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+    return False
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    try:
+        return _bound(address, port)
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
+        what = (
+            "a free port"
+            if in_use
+            else "a port that this user may use"
+            if field == "--port"
+            else "an address of this host"
+        )
+        raise must_be(what, value, field=field, todo=f"{error.strerror or error}") from None
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _key_help(key: str, path: Path | None, *, local: bool) -> str:
+    """Says how the ranks get a key that was made. It is not said again."""
+    how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
+    whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
+    return f"a key for this run was made; pass it to {whom}:\n  {how}"
