@@ -343,6 +343,19 @@ class TestFolder:
         assert (out / "plain/job.sbatch").read_text() == "mine"
         assert main([*words, "--force"]) == 0 and (out / "plain/job.sbatch").read_text() == text
 
+    def test_a_setting_that_the_table_lacks_is_asked_for(self, tmp_path, capsys):
+        """verl's rollout.n is the plan's batch_multiple: 1 would be a guess."""
+        words = ["report", self.table(tmp_path, ["a"]), "--to", "verl", "-o", str(tmp_path / "out")]
+        jobs = tmp_path / "jobs.csv"
+        jobs.write_text("job,schedule,batch_multiple\na,cosine,\n")
+        assert (
+            main([*words, "--jobs", str(jobs)]) == 2
+            and "batch_multiple is missing" in capsys.readouterr().err
+        )
+        jobs.write_text("job,schedule,batch_multiple\na,cosine,8\n")
+        assert main([*words, "--jobs", str(jobs)]) == 0
+        assert "rollout.n=8" in next((tmp_path / "out/a").iterdir()).read_text()
+
     def test_the_jobs_table_has_the_schedule(self, tmp_path, capsys):
         words = ["report", self.table(tmp_path, ["a"]), "--to", "transformers", "-o", str(tmp_path / "out")]
         assert main(words) == 2

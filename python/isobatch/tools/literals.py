@@ -81,7 +81,7 @@ class _Function(Script):
         if not isinstance(value, ast.Name):
             return self.value(value)
         bound = self.bound.get(value.id, [])
-        table = self._bound(bound[0]) if len(bound) == 1 else UNKNOWN
+        table = self.bound_value(bound[0]) if len(bound) == 1 else UNKNOWN
         if not isinstance(table, dict):
             return UNKNOWN
         for read in self.loads[value.id]:

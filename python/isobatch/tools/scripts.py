@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import Made, Script
+from isobatch.tools.calls import Script
+from isobatch.tools.names import Made
 from isobatch.tools.page import Unknown
 from isobatch.tools.signatures import OPTIMIZERS, TRAINER, TRL
 from isobatch.words import few
