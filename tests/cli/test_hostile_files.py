@@ -353,3 +353,47 @@ def test_a_configuration_is_refused_in_a_time_that_grows_with_it(suffix, text, t
     started = time.process_time()
     ran(["doctor", str(path), "--gpus", "8"], 2)
     assert time.process_time() - started < 5
+
+
+def test_what_the_search_found_stays_an_error_of_the_input(tmp_path):
+    """Each ended with 3, or with pyarrow's own traceback."""
+    cycle = {"period": 1e308, "multiplier": 2, "peak_decay": 1}
+    segment = {"length": 100, "a": 1, "b": 0, "shape": {"kind": "cosine"}}
+    step = {
+        "gpus": 1,
+        "gpus_per_node": 8,
+        "accumulation": 1,
+        "step_seconds": [0.01] * 3,
+        "model_parallel": 1,
+        "memory_gib": 2.0,
+    }
+    measured = {
+        "gradient_bytes": 1e308,
+        "steps": [{**step, "gpus": n, "micro_batch": m} for n in (1, 2) for m in (8, 16, 32)],
+    }
+    reduced = [
+        {"gpus": 2, "gpus_per_node": 8, "bytes": size, "seconds": [size / 1e10]} for size in (1e6, 1e8)
+    ]
+    path = tmp_path / "a.json"
+    for document, words in (
+        (
+            {"schema": 1, "form": {"tracks": [{"segments": [segment], "cycle": cycle}]}},
+            ["schedule", str(path)],
+        ),
+        (
+            {"schema": 1, "form": {"tracks": [{"segments": [segment], "cycle": cycle}]}},
+            ["schedule", str(path), "--plot"],
+        ),
+        ({**measured, "all_reduce": reduced}, ["calibrate", str(path), "-o", str(tmp_path / "b.json")]),
+    ):
+        path.write_text(json.dumps(document))
+        code, _, said = run_command(words)
+        assert code == 2 and "Traceback" not in said, said
+    table = tmp_path / "plans.csv"
+    for text, message in (
+        (b"job,status,effective_batch\na,ok,\n", "effective_batch"),
+        (b"job,status\na\xff\n", "UTF-8"),
+    ):
+        table.write_bytes(text)
+        code, _, said = run_command(["report", str(table), "--to", "slurm", "-o", str(tmp_path / "out")])
+        assert code == 2 and message in said and "Traceback" not in said, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -45,7 +46,11 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Prints, draws or writes the schedule."""
+    from isobatch.schedules.extent import span
+
     schedule = _schedule(args)
+    if args.total_steps is None and not args.json and not math.isfinite(span(schedule.form)):
+        raise missing("--steps", "the schedule has no end: pass the length of the run in optimizer steps")
     if args.json:
         write_json(schedule.to_json())
     elif args.plot is None:

@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, not_utf8
 from isobatch.files.find import find, format_of, naming_file
 from isobatch.files.limits import refuse_columns
 from isobatch.words import counted, printable
@@ -199,9 +200,16 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
         found.append(row)
         return "error"
 
-    with suppress(pa.ArrowInvalid), fs.open_input_stream(path) as stream:
-        for _ in _csv_reader(stream, header, use_threads=False, invalid_row_handler=keep):
-            pass
+    undecodable: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, undecodable.append  # pyarrow prints what it cannot decode
+    try:
+        with suppress(pa.ArrowInvalid), fs.open_input_stream(path) as stream:
+            for _ in _csv_reader(stream, header, use_threads=False, invalid_row_handler=keep):
+                pass
+    finally:
+        sys.unraisablehook = hook
+    if undecodable:
+        return not_utf8(path)
     if not found:
         return None
     row = found[0]

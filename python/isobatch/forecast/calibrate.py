@@ -266,13 +266,15 @@ class ConstantsFit:
         for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
+            if not (
+                np.isfinite(centre).all()
+                and np.isfinite(residuals(centre, centre)).all()
+                and (centre - 25 < centre).all()
+            ):
+                raise InputError("the measurements hold numbers that no constants explain: measure again")
+            bounds = centre - 25, centre + 25
             found = least_squares(
-                residuals,
-                centre,
-                args=(centre,),
-                loss="soft_l1",
-                f_scale=0.05,
-                bounds=(centre - 25, centre + 25),
+                residuals, centre, args=(centre,), loss="soft_l1", f_scale=0.05, bounds=bounds
             )
             if best is None or found.cost < best.cost:
                 best = found

@@ -169,6 +169,17 @@ def _fill_row(
                 values[name] = kind(values[name] if read is None else read)
             except ValueError:
                 raise must_be("a number", values[name], field=name) from None
+    if values.get("effective_batch") is None:
+        raise missing("effective_batch", "a row with a plan has it")
+    for name, least in (
+        ("effective_batch", 1),
+        ("world_size", 1),
+        ("gpus_per_node", 1),
+        ("nodes", 1),
+        ("batch_change", -0.999),
+    ):
+        if values.get(name) is not None and not values[name] >= least:
+            raise must_be(f"at least {least}", values[name], field=name)
     if isinstance(values.get("optimizer"), str):
         values["optimizer"] = _core.canonical("optimizer", values["optimizer"]) or values["optimizer"]
     if str(row.get("job")) in jobs and not values.get("schedule") and not values.get("ramp"):
