@@ -500,6 +500,8 @@ def test_a_vote_in_the_group_is_bound_by_the_list(monkeypatch):
     monkeypatch.setattr(Circle, "gather", lambda *_: every)
     held = circle.held("held", every[0])
     assert [(one.step, one.trained) for one in held] == [(6, True), (OUT, False), (OUT, False)]
+    begins = surviving.circle_of(NEW, NEW, NEW).held("held", every[0])
+    assert not any(one.trained for one in begins)
 
 
 def test_a_value_that_is_too_large_is_not_sent():

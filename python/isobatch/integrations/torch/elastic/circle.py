@@ -34,13 +34,13 @@ class Circle(NamedTuple):
     def held(self, purpose: str, own: Held) -> list[Held]:
         """Returns what each rank holds.
 
-        Only members of the crew before can hold the run's state, at most a step further than the furthest vote.
+        Only members of the crew before can hold the run's state, at most a step further than the furthest vote. Where a
+        run begins nobody holds it.
         """
         every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
-        begins = max(votes) < 0
+        if max(votes) < 0:
+            return [one._replace(trained=False) for one in every]
         return [
-            one
-            if begins or (vote >= 0 and one.step <= max(votes) + 1)
-            else one._replace(trained=False, step=OUT)
+            one if vote >= 0 and one.step <= max(votes) + 1 else one._replace(trained=False, step=OUT)
             for one, vote in zip(every, votes, strict=True)
         ]
