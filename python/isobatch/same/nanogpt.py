@@ -31,7 +31,9 @@ def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
     """
     values: dict[str, Any] = {}
     for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
-        values |= python_literals(Path(file).read_text(encoding="utf-8"), file)
+        # What the script assigns behind its configurator is what it makes of the values.
+        text = Path(file).read_text(encoding="utf-8").partition("\nexec(open('configurator.py')")[0]
+        values |= python_literals(text, file)
     values |= {given.name: given.value for given in given_settings(program)}
     micro, passes = (_count(name, values.get(name)) for name in (_MICRO, _PASSES))
     if passes % ranks:

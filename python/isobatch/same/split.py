@@ -171,13 +171,13 @@ def shrink(asked: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
         range(min(2, number), min(number, most) + 1)
         for number, most in ((asked.ranks, MAX_RANKS), (asked.accumulation, limit))
     )
-    least = min(asked.micro_batch, 2 * unit)
-    micro_batches = range(least - least % unit or unit, min(asked.micro_batch, limit) + 1, unit)
+    micro_batches = range(unit, max(unit, min(asked.micro_batch, limit)) + 1, unit)
     splits = [Split(*numbers) for numbers in product(ranks, accumulation, micro_batches)]
     fitting = [split for split in splits if split.effective_batch <= limit]
 
-    def preference(split: Split) -> tuple[bool, bool, int, int, int]:
+    def preference(split: Split) -> tuple[bool, bool, bool, int, int, int]:
         return (
+            (split.micro_batch > unit) == (asked.micro_batch > unit),
             split.ranks == asked.ranks,
             split.accumulation == asked.accumulation,
             -ambiguity(split),
