@@ -147,9 +147,7 @@ def ambiguity(split: Split) -> int:
     (2, 0, 0)
     """
     both = (split.ranks * split.accumulation,) if split.ranks > 1 and split.accumulation > 1 else ()
-    factors = [
-        factor for factor in (split.ranks, split.accumulation, split.micro_batch, *both) if factor > 1
-    ]
+    factors = [factor for factor in (split.ranks, split.accumulation, split.micro_batch, *both) if factor > 1]
     return len(factors) - len(set(factors))
 
 

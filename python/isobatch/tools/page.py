@@ -300,7 +300,7 @@ class SettingsPage:
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
-        slots = _slots(page.word("include") or "") if page.has("include") else None
+        slots = slots(page.word("include") or "") if page.has("include") else None
         if slots:
             page.give("gpus", slots, "include")
         elif page.has(key := page.first("nproc_per_node", "num_gpus")):
@@ -341,10 +341,10 @@ class SettingsPage:
         return True
 
 
-def _slots(hosts: str) -> int | None:
+def slots(hosts: str) -> int | None:
     """The GPUs of deepspeed's `--include`; None where a host is named without its own.
 
-    >>> _slots("localhost:0,1"), _slots("a:0,1@b:3"), _slots("a@b:3")
+    >>> slots("localhost:0,1"), slots("a:0,1@b:3"), slots("a@b:3")
     (2, 3, None)
     """
     own = [host.partition(":")[2] for host in hosts.split("@")]
