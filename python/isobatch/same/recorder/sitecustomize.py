@@ -1,0 +1,45 @@
+"""Python imports this file at its start, in every process of a training that `isobatch same` starts; it waits for torch."""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AfterTorch:
+    """A finder that installs the recorder as soon as torch is imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            from isobatch_recorder import install
+
+            install()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _import_own_sitecustomize():
+    """Imports the sitecustomize that this file hides, where the user has one."""
+    elsewhere = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if os.environ.get("ISOBATCH_SAME"):
+    sys.meta_path.insert(0, _AfterTorch())
+_import_own_sitecustomize()

@@ -1,0 +1,115 @@
+"""The answer: whether a training is the same at every split, as a value, as text and as an error of a test."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from isobatch.same.compare import SplitResult
+from isobatch.words import counted
+
+WIDTH = 24
+"""Samples whose weights a line shows."""
+
+
+class Same(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a training is the same at every split of its batch.
+
+    Attributes:
+        same: whether no split differs from the whole batch in one pass.
+        command: as it was typed.
+        reference: the split that the others are compared with.
+        splits: a result for each split.
+        changes: what the runs changed in the script, such as dropout that was off.
+        unasked: splits that could not be run, each with the reason.
+        noise: relative distance of the gradients of the asked split, run twice.
+        tolerance: relative distance that counts as rounding.
+        steps: optimizer steps that were compared.
+        versions: of the libraries that the script imported.
+        seconds: that all runs took.
+    """
+
+    same: bool
+    command: list[str]
+    reference: str
+    splits: list[SplitResult]
+    changes: list[str]
+    unasked: dict[str, str]
+    noise: float
+    tolerance: float
+    steps: int
+    versions: dict[str, str]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """The answer in lines for a terminal."""
+        return "\n".join(self.lines())
+
+    def require(self) -> None:
+        """Passes where the training is the same.
+
+        Raises:
+            AssertionError: it is not; the message is the table.
+        """
+        if not self.same:
+            raise AssertionError(self.text)
+
+    def lines(self) -> Iterator[str]:
+        """Yields the verdict, the table of splits, the causes with what mends them, and what the runs changed."""
+        yield self._verdict()
+        yield ""
+        head = ("ranks × accumulation × micro-batch", "weight of each sample", "gradient", "learning rate")
+        rows = [head, *(self._row(split) for split in self.splits)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
+        for row in rows:
+            yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
+        for name, reason in self.unasked.items():
+            yield f"  {name.replace('x', ' × ')}  not asked: {reason}"
+        yield from self._causes()
+        if self.changes:
+            yield ""
+            yield f"Changed for the comparison: {', '.join(self.changes)}."
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
+
+    def _verdict(self) -> str:
+        wrong = [split for split in self.splits if not split.same]
+        if not wrong:
+            return f"The same training at {counted(len(self.splits) + 1, 'split')} of a batch of {self.splits[0].samples}."
+        return (
+            f"Not the same training: {len(wrong)} of {counted(len(self.splits), 'split')} "
+            f"{'differs' if len(wrong) == 1 else 'differ'} from one pass over the batch ({self.reference})."
+        )
+
+    def _row(self, split: SplitResult) -> tuple[str, str, str, str]:
+        if split.weights:
+            weights = _weights_text(split.weights)
+        else:
+            weights = "not known" if split.residual is None else f"no weights fit: residual {split.residual:.1e}"
+        rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
+        return split.split.replace("x", " × "), weights, f"off by {split.difference:.1e}", rates
+
+    def _causes(self) -> Iterator[str]:
+        causes: dict[str, tuple[list[str], str]] = {}
+        for split in self.splits:
+            for cause in split.causes:
+                at = f"step {split.step}: " if split.step else ""
+                texts, _ = causes.setdefault(cause.mend, ([], cause.name))
+                texts.append(f"{split.split.replace('x', ' × ')}: {at}{cause.text}")
+        for mend, (texts, name) in causes.items():
+            yield ""
+            yield f"{name}"
+            yield from (f"  {text}" for text in texts)
+            yield f"  → {mend}"
+
+
+def _weights_text(weights: list[float]) -> str:
+    """Shows the weights of samples: one number where they are alike.
+
+    >>> _weights_text([1.0000001, 1.0]), _weights_text([4.2, 3.6])
+    ('1.0000', '4.20 3.60')
+    """
+    if max(weights) - min(weights) < 1e-3 * max(1e-9, *map(abs, weights)):
+        return f"{sum(weights) / len(weights):.4f}"
+    shown = " ".join(f"{weight:.2f}" for weight in weights[:WIDTH])
+    return shown if len(weights) <= WIDTH else f"{shown} … ({len(weights)} samples)"
