@@ -27,6 +27,7 @@ class Command(msgspec.Struct, frozen=True):
     """A parsed command.
 
     Attributes:
+        words: as they were typed.
         launch: the launcher and the program that it starts.
         tool: whose settings are written; None where braces say where the numbers go.
         own: the split as typed; None where the command has braces in its place.
@@ -34,6 +35,7 @@ class Command(msgspec.Struct, frozen=True):
         notes: what the comparison starts otherwise than the command says.
     """
 
+    words: tuple[str, ...]
     launch: Launch
     tool: str | None
     own: Split | None
@@ -58,11 +60,17 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     names = braces.names_in(words, launch.environment)
     if names - {"gpus"}:
         braces.check(names)
-        return Command(launch, None, None, notes=launch.notes)
+        return Command(tuple(words), launch, None, None, notes=launch.notes)
     if tool is not None:
         tool = _known_tool(tool)
     if tool == NANOGPT or (tool is None and launch.tool is None and is_nanogpt(launch.program)):
-        return Command(launch, NANOGPT, nanogpt_split(launch.program, launch.ranks or 1), notes=launch.notes)
+        return Command(
+            tuple(words),
+            launch,
+            NANOGPT,
+            nanogpt_split(launch.program, launch.ranks or 1),
+            notes=launch.notes,
+        )
     source = read_source(launch.program, tool or launch.tool)
     if source is None:
         raise _cannot_split(words, launch)
@@ -72,7 +80,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     if ranks is None:
         ranks = DEFAULT.ranks
         notes = (*notes, f"the command leaves the number of processes to the machine: taken as {ranks}")
-    return Command(launch, source.tool, source.split(ranks), source, notes)
+    return Command(tuple(words), launch, source.tool, source.split(ranks), source, notes)
 
 
 def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
