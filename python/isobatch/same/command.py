@@ -9,7 +9,15 @@ from isobatch.errors import InputError
 from isobatch.same import braces
 from isobatch.same.launchers import CPU, Launch, read_launch
 from isobatch.same.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
-from isobatch.same.settings import STARTS_ITSELF, TOOLS, Source, given_settings, read_source, write_settings
+from isobatch.same.settings import (
+    STARTS_ITSELF,
+    TOOLS,
+    Source,
+    given_settings,
+    read_source,
+    write_for_cpu,
+    write_settings,
+)
 from isobatch.same.split import DEFAULT, Split
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
@@ -104,6 +112,25 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
     environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}
     return [braces.fill(word, split) for word in words], {**environment, **CPU}
+
+
+def start_as_typed(
+    launch: Launch, source: Source | None, ranks: int, folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the words and the additional environment that start a command as it is, on this many ranks of this machine's CPU.
+
+    Args:
+        launch: the command.
+        source: its tool's settings, of which only those that ask for a GPU are written anew; None: nothing is.
+        ranks: to start.
+        folder: for a copy of the tool's file.
+    """
+    program = [*launch.program] if source is None else write_for_cpu(source, launch.program, folder)
+    own_start = launch.name in ("", "python") and (
+        ranks == 1 or (source is not None and source.tool == STARTS_ITSELF)
+    )
+    words = [*launch.alone, *program] if own_start else launch.start(ranks, program)
+    return words, {**launch.environment, **CPU}
 
 
 def _has_gpus(launch: Launch) -> bool:

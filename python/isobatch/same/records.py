@@ -50,6 +50,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     seconds: float
     device: str
     versions: dict[str, str]
+    running: dict[str, Any] | None = None
 
     @property
     def lrs(self) -> list[float]:

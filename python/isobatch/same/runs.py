@@ -45,6 +45,7 @@ class Recorded(msgspec.Struct, frozen=True):
     alike: bool = False
     freeze: bool = False
     as_is: bool = False
+    describe: bool = False
     rows: dict[str, Any] | None = None
 
 

@@ -253,29 +253,40 @@ def write_settings(source: Source, program: Sequence[str], split: Split, folder:
     Raises:
         InputError: the tool's settings cannot say this split, or a file cannot be written.
     """
-    changes = _changes(source, split)
+    changes = _split_changes(source, split)
     removed = [name for name in _OF_A_STEP.get(source.tool, ()) if name in source.typed]
-    expected = _merged(source.typed, changes)
-    for name in removed:
-        expected.pop(name)
+    expected = {name: value for name, value in _merged(source.typed, changes).items() if name not in removed}
     reading = read_file(expected, source.tool)
     if _split_of({**reading.fields, "gpus": None}, split.ranks) != split:
         written = ", ".join(f"{name} {value}" for name, value in changes.items())
         raise InputError(f"cannot be split: {written} is not {split} for {reading.title}; use braces")
     changes |= _deepspeed_change(source.typed.get("deepspeed"), folder)
+    return _written(source, program, changes | _cpu_changes(source), removed, folder)
+
+
+def write_for_cpu(source: Source, program: Sequence[str], folder: Path) -> list[str]:
+    """Writes what a CPU needs into a program's words, and into a copy of its file in `folder`; its batch stays as it is typed."""
+    changes = _cpu_changes(source)
+    return _written(source, program, changes, (), folder) if changes else [*program]
+
+
+def _written(
+    source: Source, program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str], folder: Path
+) -> list[str]:
     words = _write_words(program, changes)
-    left = {name: value for name, value in changes.items() if name not in _of_words(program)}
+    named = _of_words(program)
+    left = {name: value for name, value in changes.items() if name not in named}
     if source.file is None:
         return [*words, *(word for name, value in left.items() for word in (f"--{name}", str(value)))]
-    content = _merged(_content(source.file), left)
-    for name in removed:
-        content.pop(name, None)
+    content = {
+        name: value for name, value in _merged(_content(source.file), left).items() if name not in removed
+    }
     copy = _write_copy(source.file, content, folder)
     return [_renamed(word, source.file, copy) for word in words]
 
 
-def _changes(source: Source, split: Split) -> dict[str, Any]:
-    """Names what a split and a CPU change, in the tool's own names."""
+def _split_changes(source: Source, split: Split) -> dict[str, Any]:
+    """Names what a split changes, in the tool's own names."""
     keys, fields = source.keys, source.fields
     micro_key = keys.get("batch_per_gpu") or keys.get("micro_batch")
     steps_key = keys.get("accumulation")
@@ -290,10 +301,13 @@ def _changes(source: Source, split: Split) -> dict[str, Any]:
         changes[keys["effective_batch"]] = split.effective_batch
     if keys.get("gpus") and value_at(source.typed, keys["gpus"]) is not None:
         changes[keys["gpus"]] = split.ranks
-    for name in _SWITCHES:
-        if str(source.typed.get(name, False)).lower() not in _OFF:
-            changes[name] = False
-    return changes | _ON_CPU.get(source.tool, {})
+    return changes
+
+
+def _cpu_changes(source: Source) -> dict[str, Any]:
+    """Names what asks for a GPU, with the values for a CPU."""
+    switches = [name for name in _SWITCHES if str(source.typed.get(name, False)).lower() not in _OFF]
+    return dict.fromkeys(switches, False) | _ON_CPU.get(source.tool, {})
 
 
 def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .running import describe
 from .sketch import sketch, size_of, whole
 
 
@@ -27,7 +28,7 @@ class Recorder:
     Args:
         settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch; `each_pass`, whether
             the gradient of each pass is kept; `alike`, whether random draws are alike for all rows; `freeze`, whether batch
-            norm uses its running statistics; `as_is`, whether autocast stays; `rows` to draw, or null; `ranks` of the split.
+            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its scheduler are described; `rows` to draw, or null; `ranks` of the split.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -112,7 +113,7 @@ class Recorder:
             "rank": self.rank,
             "kind": type(optimizer).__name__,
             "world": _world(),
-            "groups": [_plain(group) for group in optimizer.param_groups],
+            "groups": [{"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups],
             "names": [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)],
             "sizes": [self._size(p) for p in parameters],
             "entries": [whole(p).numel() for p in parameters],
@@ -126,6 +127,8 @@ class Recorder:
             "device": str(parameters[0].device) if parameters else "",
             "versions": _versions(),
         }
+        if self.settings["describe"] and self.rank == 0:
+            record["running"] = describe(optimizer, step, is_last=step + 1 >= self.settings["steps"])
         name = f"step-{number}-{step}-{self.rank}"
         with (self.folder / f"{name}.f64").open("wb") as file:
             file.write(torch.stack(rows).contiguous().numpy().tobytes())
