@@ -29,6 +29,7 @@ GROUPS = {
         "explain": "say what rows of a fleet's plans mean; list the scaling rules",
     },
     "check": {
+        "same": "ask a training script whether it trains the same at another split",
         "doctor": "say what a tool's configuration will really do on a number of GPUs",
         "node": "check one node before a job: its GPUs, memory, disk and limits",
         "validate": "confirm a plan by a real DDP run",

@@ -131,7 +131,7 @@ def _proportional(
     """Describes parts in which samples weigh alike; where the weights are as 1/tokens, that is the cause."""
     unit = "rank" if len(next(iter(parts))) == 1 else "pass"
     means = {part: float(np.mean(weights)) for part, weights in parts.items()}
-    for which, counted in ((0, "tokens"), (1, "tokens (counted before the shift of the labels)")):
+    for which, counted in ((0, "tokens"), (1, "tokens")):
         counts = {part: tokens[part][which] for part in parts if len(tokens[part]) > which and tokens[part][which]}
         if len(counts) < len(parts):
             continue

@@ -90,16 +90,17 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         return split.split.replace("x", " × "), weights, f"off by {split.difference:.1e}", rates
 
     def _causes(self) -> Iterator[str]:
-        causes: dict[str, tuple[list[str], str]] = {}
+        """Yields each cause once, with the splits that have it."""
+        causes: dict[tuple[str, str], dict[str, list[str]]] = {}
         for split in self.splits:
             for cause in split.causes:
-                at = f"step {split.step}: " if split.step else ""
-                texts, _ = causes.setdefault(cause.mend, ([], cause.name))
-                texts.append(f"{split.split.replace('x', ' × ')}: {at}{cause.text}")
-        for mend, (texts, name) in causes.items():
+                text = f"at step {split.step}, {cause.text}" if split.step else cause.text
+                causes.setdefault((cause.name, cause.mend), {}).setdefault(text, []).append(split.split)
+        for (name, mend), texts in causes.items():
             yield ""
-            yield f"{name}"
-            yield from (f"  {text}" for text in texts)
+            yield name
+            for text, splits in texts.items():
+                yield f"  {', '.join(splits)}: {text}"
             yield f"  → {mend}"
 
 

@@ -57,7 +57,7 @@ def same(
     asked, others = _asked_splits([split] if isinstance(split, str) else list(split or []))
     read = read_command(words, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
-        session = Session(read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say)
+        session = Session(words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say)
         return session.ask(asked or shrink(read.own or DEFAULT), others)
 
 
@@ -76,9 +76,9 @@ class Session:
     """The runs of one question."""
 
     def __init__(
-        self, command: Command, folder: Path, *, steps: int, limit: float, device: str, as_is: bool, say: Callable[[str], None]
+        self, words: list[str], command: Command, folder: Path, *, steps: int, limit: float, device: str, as_is: bool, say: Callable[[str], None]
     ) -> None:
-        self.command, self.folder, self.say = command, folder, say
+        self.words, self.command, self.folder, self.say = words, command, folder, say
         self.steps, self.limit, self.device, self.as_is = steps, limit, device, as_is
         self.alike = False
         self.rows: list[list[list[int]]] | None = None
@@ -113,7 +113,7 @@ class Session:
         results = [comparison.compare(one, rows=self.rows is not None) for one in recordings if one is not None]
         return Same(
             same=all(result.same for result in results),
-            command=list(self.command.words),
+            command=self.words,
             reference=str(reference.split),
             splits=results,
             changes=self._changes(first),
