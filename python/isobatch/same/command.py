@@ -13,6 +13,7 @@ from isobatch.same.settings import (
     STARTS_ITSELF,
     TOOLS,
     Source,
+    cpu_changes,
     given_settings,
     read_source,
     write_for_cpu,
@@ -88,6 +89,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     if ranks is None:
         ranks = DEFAULT.ranks
         notes = (*notes, f"the command leaves the number of processes to the machine: taken as {ranks}")
+    notes = (*notes, *cpu_notes(source))
     return Command(tuple(words), launch, source.tool, source.split(ranks), source, notes)
 
 
@@ -112,6 +114,12 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
     environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}
     return [braces.fill(word, split) for word in words], {**environment, **CPU}
+
+
+def cpu_notes(source: Source) -> tuple[str, ...]:
+    """Says what a tool's settings ask of a GPU, and have otherwise on a CPU."""
+    changes = [f"{name} {str(value).lower()}" for name, value in cpu_changes(source).items()]
+    return (f"for the CPU: {few(changes)}",) if changes else ()
 
 
 def start_as_typed(
