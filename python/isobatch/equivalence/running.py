@@ -13,13 +13,13 @@ from isobatch import schedules
 from isobatch.errors import InputError
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
-from isobatch.same import braces
-from isobatch.same.command import start_as_typed
-from isobatch.same.launchers import Launch, read_launch
-from isobatch.same.records import RankStep, Recording
-from isobatch.same.runs import Recorded, Run, start_run
-from isobatch.same.settings import Source, read_source
-from isobatch.same.split import Split
+from isobatch.equivalence import braces
+from isobatch.equivalence.command import start_as_typed
+from isobatch.equivalence.launchers import Launch, read_launch
+from isobatch.equivalence.records import RankStep, Recording
+from isobatch.equivalence.runs import Recorded, Run, start_run
+from isobatch.equivalence.settings import Source, read_source
+from isobatch.equivalence.split import Split
 from isobatch.tools.read import read_file
 from isobatch.words import count, counted, few, real
 
