@@ -22,12 +22,12 @@ ROOMS = {
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
-    "same": {"files", "schedules", "tools", "recipes", "planning"},
+    "equivalence": {"files", "schedules", "tools", "recipes", "planning"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
 }
 ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
-TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "same"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "equivalence"}
 
 
 def module_name(path):

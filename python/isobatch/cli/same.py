@@ -6,7 +6,7 @@ from pathlib import Path
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
-from isobatch.same.session import LIMIT, STEPS, same
+from isobatch.equivalence.session import LIMIT, STEPS, same
 
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, unchanged, for a few"

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from isobatch.same.split import Split
+from isobatch.equivalence.split import Split
 
 Vector = npt.NDArray[np.float64]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.same import braces
-from isobatch.same.launchers import CPU, Launch, read_launch
-from isobatch.same.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
-from isobatch.same.settings import (
+from isobatch.equivalence import braces
+from isobatch.equivalence.launchers import CPU, Launch, read_launch
+from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
+from isobatch.equivalence.settings import (
     STARTS_ITSELF,
     TOOLS,
     Source,
@@ -19,7 +19,7 @@ from isobatch.same.settings import (
     write_for_cpu,
     write_settings,
 )
-from isobatch.same.split import DEFAULT, Split
+from isobatch.equivalence.split import DEFAULT, Split
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
 

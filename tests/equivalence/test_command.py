@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from isobatch.errors import InputError
-from isobatch.same import launchers
-from isobatch.same.command import read_command, start_line
-from isobatch.same.split import DEFAULT, Split
+from isobatch.equivalence import launchers
+from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.split import DEFAULT, Split
 
 SPLIT = Split(2, 3, 4)
 PLACE = "--nnodes 1 --nproc-per-node 2 --local-addr 127.0.0.1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from isobatch.same.records import Step, Vector
+from isobatch.equivalence.records import Step, Vector
 
 CONDITION = 1e8
 """Above it the samples' gradients do not stand apart, and no weight is known."""

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from isobatch.same.command import read_command, start_line
-from isobatch.same.split import Split
+from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.split import Split
 
 pytest.importorskip("torch")
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from isobatch.errors import InputError
-from isobatch.same.command import Command, read_command, start_line
-from isobatch.same.compare import Comparison, repeat_noise
-from isobatch.same.records import Recording
-from isobatch.same.result import Same
-from isobatch.same.runs import Recorded, Run, start_run
-from isobatch.same.split import DEFAULT, Split, Splits, choose_splits, shrink
+from isobatch.equivalence.command import Command, read_command, start_line
+from isobatch.equivalence.compare import Comparison, repeat_noise
+from isobatch.equivalence.records import Recording
+from isobatch.equivalence.result import Same
+from isobatch.equivalence.runs import Recorded, Run, start_run
+from isobatch.equivalence.split import DEFAULT, Split, Splits, choose_splits, shrink
 
 STEPS = 3
 LIMIT = 300.0

@@ -6,9 +6,9 @@ from math import isclose
 import msgspec
 import numpy as np
 
-from isobatch.same.records import Pass, Vector
-from isobatch.same.split import Split
-from isobatch.same.weights import spread
+from isobatch.equivalence.records import Pass, Vector
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.weights import spread
 
 ALIKE = 2e-3
 """Weights that differ by less are alike: what float32 leaves of least squares."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from isobatch.same.compare import SplitResult
+from isobatch.equivalence.compare import SplitResult
 from isobatch.words import counted
 
 WIDTH = 24

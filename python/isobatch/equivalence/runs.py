@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from isobatch.same.records import Recording, read_recording
-from isobatch.same.split import Split
+from isobatch.equivalence.records import Recording, read_recording
+from isobatch.equivalence.split import Split
 
 RECORDER = Path(__file__).parent / "recorder"
 BUCKETS = 64

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from isobatch.same.causes import Cause, Weighing, name_weights
-from isobatch.same.records import Recording, Step, Vector
-from isobatch.same.split import Split
-from isobatch.same.weights import GroupDifference, Solution, differing_groups, distance, solve
+from isobatch.equivalence.causes import Cause, Weighing, name_weights
+from isobatch.equivalence.records import Recording, Step, Vector
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve
 
 EXACT = 1e-4
 """Relative distance of two gradients that is rounding in float32."""
@@ -21,6 +21,9 @@ LATER = 500.0
 """Gradients after the first step may be this many tolerances off: an optimizer amplifies rounding."""
 COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
+
+ROUTERS = ("gate", "router", "gating")
+"""Names of a router of experts, as a part of a tensor's name."""
 
 Event = tuple[int, int]
 
@@ -134,7 +137,8 @@ class Comparison:
         solution = solve(changes, step.gradients[0][columns])
         if whole is None or solution is None or not np.abs(whole.weights).min():
             return None
-        return Solution(solution.weights / whole.weights, solution.residual)
+        # Where single samples do not explain the reference, a weight beside it says nothing.
+        return Solution(solution.weights / whole.weights, max(solution.residual, whole.residual))
 
     def _compare_ranks(self, recording: Recording, step: Step) -> Iterator[Cause]:
         split = recording.split
@@ -209,6 +213,13 @@ class Comparison:
         worst = groups[0] if groups else None
         where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
         left = "" if solution is None else f" (residual {solution.residual:.1e})"
+        if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
+            return Cause(
+                "balance loss of experts",
+                f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the batch{left}",
+                "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the accumulation and "
+                "the ranks as the rest of the loss",
+            )
         if notes.get("batch norm"):
             return Cause(
                 "batch norm",

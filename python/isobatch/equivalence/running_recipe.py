@@ -10,7 +10,7 @@ from isobatch import schedules
 from isobatch.errors import InputError
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
-from isobatch.same.running import Running
+from isobatch.equivalence.running import Running
 from isobatch.tools.read import read_file
 from isobatch.words import count, figure, real
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from isobatch.same.running import Running
-from isobatch.same.running_recipe import Difference, shown_value
+from isobatch.equivalence.running import Running
+from isobatch.equivalence.running_recipe import Difference, shown_value
 from isobatch.words import count, counted, few, figure, real
 
 _RATES = 3

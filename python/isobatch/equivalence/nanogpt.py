@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be
-from isobatch.same.settings import given_settings
-from isobatch.same.split import Split
+from isobatch.equivalence.settings import given_settings
+from isobatch.equivalence.split import Split
 from isobatch.tools.literals import python_literals
 
 NANOGPT = "nanogpt"

@@ -3,7 +3,7 @@
 import pytest
 
 from isobatch.errors import InputError
-from isobatch.same.split import MAX_RANKS, Split, ambiguity, choose_splits, shrink
+from isobatch.equivalence.split import MAX_RANKS, Split, ambiguity, choose_splits, shrink
 
 
 @pytest.mark.parametrize("text", ["2x2x2", " 2X2x2 ", "2×2×2"])

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.same import braces
-from isobatch.same.command import cpu_notes, start_as_typed
-from isobatch.same.launchers import Launch, read_launch
-from isobatch.same.records import RankStep, Recording
-from isobatch.same.runs import Recorded, Run, start_run
-from isobatch.same.settings import Source, read_source
-from isobatch.same.split import Split
+from isobatch.equivalence import braces
+from isobatch.equivalence.command import cpu_notes, start_as_typed
+from isobatch.equivalence.launchers import Launch, read_launch
+from isobatch.equivalence.records import RankStep, Recording
+from isobatch.equivalence.runs import Recorded, Run, start_run
+from isobatch.equivalence.settings import Source, read_source
+from isobatch.equivalence.split import Split
 
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""

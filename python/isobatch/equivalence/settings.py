@@ -10,7 +10,7 @@ import msgspec
 
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.same.split import Split
+from isobatch.equivalence.split import Split
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import complete, read_file
 

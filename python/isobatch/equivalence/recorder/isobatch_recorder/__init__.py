@@ -1,7 +1,7 @@
 """Records what an unchanged training script does to its gradient. It runs in the script's own Python, with torch and nothing else.
 
 A run of the script is one *split* of a batch. Each rank writes, at each optimizer step, the samples of each pass, a linear sketch of
-the gradient that the optimizer applies, the learning rates and what clipping saw; `isobatch.same` compares the splits.
+the gradient that the optimizer applies, the learning rates and what clipping saw; `isobatch.equivalence` compares the splits.
 """
 
 from __future__ import annotations
