@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from isobatch.errors import InputError
 from isobatch.equivalence import braces
 from isobatch.equivalence.command import cpu_notes, start_as_typed
 from isobatch.equivalence.launchers import Launch, read_launch
@@ -15,6 +14,7 @@ from isobatch.equivalence.records import RankStep, Recording
 from isobatch.equivalence.runs import Recorded, Run, start_run
 from isobatch.equivalence.settings import Source, read_source
 from isobatch.equivalence.split import Split
+from isobatch.errors import InputError
 
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""
@@ -30,6 +30,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         versions: of the libraries that the script imported.
         ranks: in its process group.
         started: processes that were started.
+        launcher: that started the ranks; empty where the script may start them itself.
         typed_ranks: as the command says; None where it leaves them to the machine.
         micro_batch: samples of a rank in a pass.
         accumulation: passes of a rank before a step.
@@ -52,6 +53,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     versions: dict[str, str]
     ranks: int
     started: int
+    launcher: str
     typed_ranks: int | None
     micro_batch: int | None
     accumulation: int
@@ -162,6 +164,7 @@ def _running(
         versions=last.versions,
         ranks=first.world,
         started=ranks,
+        launcher="" if launch.name == "python" else launch.name,
         typed_ranks=launch.ranks,
         micro_batch=_micro_batch(first, [loader.own for loader in loaders]),
         accumulation=len(first.passes),

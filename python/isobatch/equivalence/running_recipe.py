@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from isobatch import schedules
+from isobatch.equivalence.running import Running
 from isobatch.errors import InputError
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
-from isobatch.equivalence.running import Running
 from isobatch.tools.read import read_file
 from isobatch.words import count, figure, real
 
@@ -112,9 +112,10 @@ def _observed(running: Running) -> dict[str, Any]:
 def differences(running: Running) -> Iterator[Difference]:
     """Yields what runs otherwise than the command says."""
     observed, said = _observed(running), dict(running.said)
-    said["gpus"] = running.started
+    if running.launcher:
+        said["gpus"] = running.started
     said.setdefault("micro_batch", said.get("batch_per_gpu"))
-    keys = {**running.keys, "gpus": "the launcher"}
+    keys = {**running.keys, "gpus": running.launcher}
     keys.setdefault("micro_batch", keys.get("batch_per_gpu", ""))
     if running.typed_ranks != running.started:
         said.pop("effective_batch", None)
