@@ -155,9 +155,7 @@ def _schedule_difference(running: Running) -> Difference | None:
     """Compares the rates of the run with the schedule that its recipe has."""
     times = (running.scheduler or {}).get("steps")
     if times is not None and times > 1:
-        return Difference(
-            "scheduler", "one step for each of the optimizer", f"{times} steps for each of the optimizer"
-        )
+        return Difference("scheduler", "one step with each of the optimizer", f"{times} steps")
     try:
         recipe = Recipe(**_recipe_fields(running, {}))
     except InputError:
