@@ -18,7 +18,7 @@ from isobatch.equivalence.settings import (
     write_for_cpu,
     write_settings,
 )
-from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.equivalence.split import DEFAULT, Split, shrink
 from isobatch.errors import InputError
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
@@ -50,6 +50,12 @@ class Command(msgspec.Struct, frozen=True):
     own: Split | None
     source: Source | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> Split:
+        """The split to compare where none is named: its own, made smaller; under braces its ranks as typed with DEFAULT's passes."""
+        ranks = self.launch.ranks or DEFAULT.ranks
+        return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
 
 def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from isobatch.errors import InputError
 from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import Comparison, repeat_noise
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, Run, start_run
-from isobatch.equivalence.split import DEFAULT, Split, Splits, choose_splits, shrink
+from isobatch.equivalence.split import Split, Splits, choose_splits
+from isobatch.errors import InputError
 
 STEPS = 3
 LIMIT = 300.0
@@ -58,7 +58,7 @@ def same(
     read = read_command(words, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
         session = Session(words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say)
-        return session.ask(asked or shrink(read.own or DEFAULT), others)
+        return session.ask(asked or read.default, others)
 
 
 def _asked_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
