@@ -5,6 +5,7 @@ and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -187,8 +188,13 @@ def _read_launcher(words: Sequence[str]) -> Launch:
 
 
 def _beside(command: str) -> tuple[str, ...]:
-    """The torchrun of the environment whose command this is."""
-    return (str(Path(command).with_name("torchrun")),) if "/" in command else ("torchrun",)
+    """The torchrun of the environment whose command this is, which may not be the first on the PATH."""
+    place = Path(shutil.which(command) or command).parent
+    if "/" not in command and Path(shutil.which("torchrun") or command).parent == place:
+        return ("torchrun",)
+    if (python := place / "python").exists() and not (place / "torchrun").exists():
+        return (str(python), "-m", TORCHRUN_MODULES[0])
+    return (str(place / "torchrun"),) if place != Path() else ("torchrun",)
 
 
 def _read_python(words: Sequence[str]) -> Launch:
