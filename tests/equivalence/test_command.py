@@ -6,10 +6,10 @@ import shlex
 import pytest
 import yaml
 
-from isobatch.errors import InputError
 from isobatch.equivalence import launchers
 from isobatch.equivalence.command import read_command, start_line
 from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.errors import InputError
 
 SPLIT = Split(2, 3, 4)
 PLACE = "--nnodes 1 --nproc-per-node 2 --local-addr 127.0.0.1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"

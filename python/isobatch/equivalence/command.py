@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch.errors import InputError
 from isobatch.equivalence import braces
 from isobatch.equivalence.launchers import CPU, Launch, read_launch
 from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
@@ -19,6 +18,7 @@ from isobatch.equivalence.settings import (
     write_settings,
 )
 from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.errors import InputError
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
 

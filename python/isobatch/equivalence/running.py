@@ -10,9 +10,6 @@ from typing import Any
 import msgspec
 
 from isobatch import schedules
-from isobatch.errors import InputError
-from isobatch.planning.plan import plan
-from isobatch.recipes.recipe import Recipe
 from isobatch.equivalence import braces
 from isobatch.equivalence.command import start_as_typed
 from isobatch.equivalence.launchers import Launch, read_launch
@@ -20,6 +17,9 @@ from isobatch.equivalence.records import RankStep, Recording
 from isobatch.equivalence.runs import Recorded, Run, start_run
 from isobatch.equivalence.settings import Source, read_source
 from isobatch.equivalence.split import Split
+from isobatch.errors import InputError
+from isobatch.planning.plan import plan
+from isobatch.recipes.recipe import Recipe
 from isobatch.tools.read import read_file
 from isobatch.words import count, counted, few, real
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.equivalence.split import Split
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import complete, read_file
 

@@ -21,7 +21,9 @@ def install(recorder: Recorder) -> None:
         recorder.norms.append((float(whole(norm)), float(max_norm)))
         return norm
 
-    def note_scale(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def note_scale(
+        parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> None:
         recorder.norms.append((float(whole(total_norm)), float(max_norm)))
 
     def note_value(*args: Any, **kwargs: Any) -> None:

@@ -18,7 +18,9 @@ def install(recorder: Recorder) -> None:
     next_index = dataloader._BaseDataLoaderIter._next_index
     loaders: dict[int, dict[str, Any]] = {}
     given = recorder.settings["rows"]
-    remaining = {} if given is None else {given["loader"]: list(given["ranks"][recorder.rank % len(given["ranks"])])}
+    remaining = (
+        {} if given is None else {given["loader"]: list(given["ranks"][recorder.rank % len(given["ranks"])])}
+    )
 
     def draw(self: Any) -> Any:
         batch = next_index(self)
@@ -28,7 +30,11 @@ def install(recorder: Recorder) -> None:
         dataset = self._dataset
         if id(dataset) not in loaders:
             # The dataset is kept, so that no other one gets its id.
-            loaders[id(dataset)] = {"rows": len(dataset) if hasattr(dataset, "__len__") else None, "batches": [], "own": []}
+            loaders[id(dataset)] = {
+                "rows": len(dataset) if hasattr(dataset, "__len__") else None,
+                "batches": [],
+                "own": [],
+            }
             recorder.datasets.append(dataset)
             recorder.drawn.append(loaders[id(dataset)])
         loader = loaders[id(dataset)]

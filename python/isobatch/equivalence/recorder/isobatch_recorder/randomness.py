@@ -79,7 +79,15 @@ def _take_dropout_out(recorder: Recorder) -> None:
     torch.dropout = keep
     attention = F.scaled_dot_product_attention
 
-    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any) -> Any:
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         if dropout_p:
             recorder.note("dropout off")
         return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
@@ -121,16 +129,25 @@ def _draw_alike(recorder: Recorder) -> None:
         draws["number"] += 1
         return torch.Generator().manual_seed(1000 + 97 * sum(recorder.steps.values()) + draws["number"])
 
-    def numbers(like: torch.Tensor, fill: Callable[[torch.Tensor, torch.Generator], torch.Tensor]) -> torch.Tensor:
+    def numbers(
+        like: torch.Tensor, fill: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+    ) -> torch.Tensor:
         count = like[:1].numel()
         block = torch.empty(-(-max(count, 1) // BLOCK) * BLOCK, dtype=torch.float64)
         row = fill(block, generator())[:count].reshape(like[:1].shape)
         return like.copy_(row.to(like.dtype).expand_as(like))
 
-    def alike(draw: Callable[..., Any], fill: Callable[[Any, torch.Tensor, torch.Generator], torch.Tensor]) -> Any:
+    def alike(
+        draw: Callable[..., Any], fill: Callable[[Any, torch.Tensor, torch.Generator], torch.Tensor]
+    ) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             drawn = draw(*args, **kwargs)
-            plain = isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and drawn.shape[0] > 0 and drawn.is_floating_point()
+            plain = (
+                isinstance(drawn, torch.Tensor)
+                and drawn.dim() >= 1
+                and drawn.shape[0] > 0
+                and drawn.is_floating_point()
+            )
             if not recorder.optimizers or recorder.busy or not plain or kwargs.get("generator") is not None:
                 return drawn
             recorder.note("random draws made alike for all samples")
@@ -168,7 +185,14 @@ def _integers_alike(recorder: Recorder, draw: Any, generator: Any, uniform: Any)
     def call(*args: Any, **kwargs: Any) -> Any:
         drawn = draw(*args, **kwargs)
         bounds = [one for one in (*args, kwargs.get("low"), kwargs.get("high")) if isinstance(one, int)]
-        if not recorder.optimizers or recorder.busy or drawn.dim() < 1 or not len(drawn) or not bounds or kwargs.get("generator"):
+        if (
+            not recorder.optimizers
+            or recorder.busy
+            or drawn.dim() < 1
+            or not len(drawn)
+            or not bounds
+            or kwargs.get("generator")
+        ):
             return drawn
         recorder.note("random draws made alike for all samples")
         low, high = (0, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
