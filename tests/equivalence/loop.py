@@ -45,7 +45,7 @@ share = (1, 0) if fault == "same data" else (ranks, rank)
 loader = DataLoader(data, args.micro, sampler=DistributedSampler(data, *share, shuffle=True))
 optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 50))
-for epoch in range(3):
+for _epoch in range(3):
     batches = list(loader)
     for number, tokens in enumerate(batches):
         last = (number + 1) % args.accum == 0 or number + 1 == len(batches)

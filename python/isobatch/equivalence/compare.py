@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from isobatch.equivalence.causes import ALIKE, LAWS, Cause, Weighing, factor_text, name_factors, name_weights
 from isobatch.equivalence.records import Recording, Step, Vector
@@ -94,7 +95,8 @@ class Comparison:
 
     def _compare_step(self, recording: Recording, event: Event) -> SplitResult:
         step, reference = recording.at(event), self.reference.at(event)
-        assert step is not None and reference is not None  # chosen by the caller
+        if step is None or reference is None:
+            raise AssertionError("both runs have taken the steps that are compared")
         columns = step.first.columns
         gradient, target = _own(step.gradients[0], columns), _own(reference.gradients[0], columns)
         solution = self._solve(recording, event)
@@ -104,8 +106,8 @@ class Comparison:
         causes = [
             *self._compare_ranks(recording, step),
             *self._compare_samples(recording, event),
-            *self._compare_gradient(recording, event, difference > tolerance, groups, solution),
-            *self._compare_rates(recording, step, reference),
+            *self._compare_gradient(recording, event, step, difference > tolerance, groups, solution),
+            *self._compare_rates(step, reference),
             *_compare_clipping(step, reference, self.tolerance, difference),
         ]
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
@@ -127,11 +129,8 @@ class Comparison:
 
     def _solve(self, recording: Recording, event: Event) -> Solution | None:
         """Solves for the weights of a step's samples, relative to those in the reference."""
-        single, step, reference = (
-            self.single and self.single.at(event),
-            recording.at(event),
-            self.reference.at(event),
-        )
+        step, reference = recording.at(event), self.reference.at(event)
+        single = None if self.single is None else self.single.at(event)
         if single is None or step is None or reference is None:
             return None
         columns = step.first.columns
@@ -199,6 +198,7 @@ class Comparison:
         self,
         recording: Recording,
         event: Event,
+        step: Step,
         differs: bool,
         groups: list[GroupDifference],
         solution: Solution | None,
@@ -206,9 +206,6 @@ class Comparison:
         if not differs and not groups:
             return
         if solution is not None and solution.residual <= COUPLED:
-            single = self.single and self.single.at(event)
-            step = recording.at(event)
-            assert single is not None and step is not None  # it was solved with both
             passes = [record.passes for record in step.ranks]
             weighing = Weighing(recording.split, solution.weights, self._owners(recording, event), passes)
             if (cause := name_weights(weighing)) is not None:
@@ -251,7 +248,7 @@ class Comparison:
             "every term of the loss alike",
         )
 
-    def _compare_rates(self, recording: Recording, step: Step, reference: Step) -> Iterator[Cause]:
+    def _compare_rates(self, step: Step, reference: Step) -> Iterator[Cause]:
         ours, theirs = step.first.lrs, reference.first.lrs
         if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
             return
@@ -264,9 +261,10 @@ class Comparison:
 
     def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:
         """Finds the rank and the pass of each sample of the one-by-one run, by the row of the dataset or by its hash."""
-        assert self.single is not None
-        step, single = recording.at(event), self.single.at(event)
-        assert step is not None and single is not None
+        step = recording.at(event)
+        single = None if self.single is None else self.single.at(event)
+        if step is None or single is None or self.single is None:
+            return []
         keys: Sequence[Sequence[object]]
         places: dict[object, list[tuple[int, int]]] = {}
         rows, single_rows = recording.rows(event), self.single.rows(event)
@@ -340,7 +338,7 @@ def _compare_clipping(step: Step, reference: Step, tolerance: float, difference:
             )
 
 
-def _own(sketch: Vector, columns: Vector) -> Vector:
+def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
     """Returns a sketch with the buckets of other optimizers' tensors at 0."""
     return np.where(columns, sketch, 0.0)
 

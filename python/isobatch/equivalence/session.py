@@ -30,7 +30,7 @@ def same(
     limit: float = LIMIT,
     device: str = "cpu",
     as_is: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Same:
     """Asks whether a training is the same at other splits of its batch over ranks, accumulation and micro-batch.
 
@@ -92,7 +92,7 @@ class Session:
         self.words, self.command, self.folder, self.say = words, command, folder, say
         self.steps, self.limit, self.device, self.as_is = steps, limit, device, as_is
         self.alike = False
-        self.rows: list[list[list[int]]] | None = None
+        self.rows: list[list[int]] | None = None
         self.loader: int | None = None
         self.began = time.monotonic()
 
@@ -195,10 +195,10 @@ class Session:
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         if self.rows is None:
             return None
-        shares = [
-            [part.tolist() for part in np.array_split(np.array(step), split.ranks)] for step in self.rows
-        ]
-        ranks = [[row for step in shares for row in step[rank]] for rank in range(split.ranks)]
+        ranks: list[list[int]] = [[] for _ in range(split.ranks)]
+        for step in self.rows:
+            for rank, share in enumerate(np.array_split(np.array(step), split.ranks)):
+                ranks[rank] += share.tolist()
         return {"loader": self.loader, "ranks": ranks}
 
     def _changes(self, recording: Recording) -> list[str]:

@@ -12,12 +12,13 @@ from .sketch import whole
 
 def install(recorder: Recorder) -> None:
     """Patches torch's functions that clip gradients."""
-    utils, module = torch.nn.utils, torch.nn.utils.clip_grad
+    utils: Any = torch.nn.utils
+    module: Any = torch.nn.utils.clip_grad
     clip_grad_norm_ = module.clip_grad_norm_
 
     def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        norm = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
+        norm: torch.Tensor = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
         recorder.norms.append((float(whole(norm)), float(max_norm)))
         return norm
 

@@ -15,7 +15,8 @@ def install(recorder: Recorder) -> None:
     Ranks of another number rightly draw other rows (a RandomSampler in one process, a DistributedSampler in several): the rows that
     the asked split drew are drawn in every other one.
     """
-    next_index = dataloader._BaseDataLoaderIter._next_index
+    iterators: Any = dataloader._BaseDataLoaderIter
+    next_index = iterators._next_index
     loaders: dict[int, dict[str, Any]] = {}
     given = recorder.settings["rows"]
     remaining = (
@@ -49,4 +50,4 @@ def install(recorder: Recorder) -> None:
         loader["batches"].append([int(index) for index in indices])
         return batch
 
-    dataloader._BaseDataLoaderIter._next_index = draw
+    iterators._next_index = draw

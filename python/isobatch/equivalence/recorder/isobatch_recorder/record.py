@@ -160,7 +160,7 @@ def _world() -> int:
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a parameter group that JSON has: the learning rate, betas, weight decay and so on."""
-    plain = {}
+    plain: dict[str, Any] = {}
     for name, value in group.items():
         if name == "params":
             continue
