@@ -335,6 +335,24 @@ def test_an_unknown_number_of_processes_is_said():
     assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).notes
 
 
+def test_variables_that_a_tools_launcher_reads_say_the_ranks():
+    words = shlex.split(f"NPROC_PER_NODE=4 swift sft --model m {TYPED}")
+    assert read_command(words).own == Split(4, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "default"),
+    [
+        (f"torchrun --nproc-per-node 2 t.py {TYPED}", "2x2x3"),
+        ("torchrun --nproc-per-node {gpus} t.py {micro_batch} {accumulation}", str(DEFAULT)),
+        ("python t.py {micro_batch} {accumulation}", "1x3x2"),
+        ("torchrun --nproc-per-node 4 t.py {micro_batch} {accumulation}", "4x2x2"),
+    ],
+)
+def test_the_split_to_compare_has_the_ranks_as_typed(line, default):
+    assert str(read_command(shlex.split(line)).default) == default
+
+
 def test_a_script_of_ones_own_is_asked_for_braces_with_its_command_to_copy():
     line = "torchrun --nproc-per-node 2 t.py --batch-size 4 --accum=8 --lr 1e-3"
     example = (

@@ -126,8 +126,12 @@ def read_launch(words: Sequence[str]) -> Launch:
     at = _launcher_place(words)
     wrapper, words = tuple(words[:at]), words[at:]
     launch = _read_launcher(words)
+    ranks = launch.ranks
+    if ranks is None and launch.tool is not None:  # LLaMA-Factory and ms-swift read it
+        ranks = _product(environment.get("NPROC_PER_NODE"))
     return msgspec.structs.replace(
         launch,
+        ranks=ranks,
         environment=environment,
         head=(*wrapper, *launch.head) if launch.head else (),
         alone=(*wrapper, *launch.alone),

@@ -11,7 +11,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.words import counted
 
-SCHEMA = "isobatch.same/1"
+SCHEMA = "isobatch.equivalence/1"
 
 WIDTH = 24
 """Samples whose weights a line shows."""

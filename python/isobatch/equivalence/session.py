@@ -14,7 +14,7 @@ from isobatch.equivalence.compare import Comparison, repeat_noise, share_factor
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, Run, start_run
-from isobatch.equivalence.split import DEFAULT, Split, Splits, choose_splits, shrink
+from isobatch.equivalence.split import Split, Splits, choose_splits
 from isobatch.errors import InputError
 
 STEPS = 3
@@ -60,7 +60,7 @@ def same(
         session = Session(
             words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say
         )
-        return session.ask(asked or shrink(read.own or DEFAULT), others)
+        return session.ask(asked or read.default, others)
 
 
 def _asked_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:

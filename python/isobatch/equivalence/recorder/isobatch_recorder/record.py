@@ -28,13 +28,15 @@ class Recorder:
     Args:
         settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch; `each_pass`, whether
             the gradient of each pass is kept; `alike`, whether random draws are alike for all rows; `freeze`, whether batch
-            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its scheduler are described; `rows` to draw, or null; `ranks` of the split.
+            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its
+            scheduler are described; `rows` to draw, or null; `ranks` of the split.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.folder = Path(settings["folder"])
-        self.rank = int(os.environ.get("RANK", "0"))
+        # Lightning starts its ranks with LOCAL_RANK alone.
+        self.rank = int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0")
         self.busy = False
         self.notes: dict[str, int] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
