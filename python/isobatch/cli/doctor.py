@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Starts a command, and plans from what it runs; 1 where it runs otherwise than it says, or has no plan."""
-    from isobatch.planning.plan import plan
     from isobatch.equivalence.running import observe
     from isobatch.equivalence.running_recipe import differences, recipe_of
     from isobatch.equivalence.running_text import text_of
+    from isobatch.planning.plan import plan
 
     if args.output is not None:
         check_place(args.output)
