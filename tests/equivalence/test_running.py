@@ -16,7 +16,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 PLAIN = """
-import argparse, os, torch
+import argparse, importlib.util
+importlib.util.find_spec("torch")  # as transformers does, before it imports torch
+import torch
 from torch.utils.data import DataLoader, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int)
@@ -172,6 +174,15 @@ def test_a_command_that_takes_no_step_is_refused_with_its_last_lines(capsys):
     assert main(["doctor", "--", "python", "-c", "print('as far as here'); raise SystemExit(3)"]) == 2
     error = capsys.readouterr().err
     assert "ended with exit code 3 before an optimizer of torch took a step:\nas far as here" in error
+
+
+def test_the_scripts_own_last_lines_are_shown_not_torchruns(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nraise SystemExit('no data')\n")
+    with pytest.raises(
+        InputError, match="ended with exit code 1 before an optimizer of torch took a step:\nno data$"
+    ):
+        observe(["torchrun", "--nproc-per-node", "1", str(script)])
 
 
 def test_a_command_is_written_as_it_runs():

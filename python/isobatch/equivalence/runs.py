@@ -1,6 +1,7 @@
 """Starts the command at a split with the recorder riding along, and ends everything that it started."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ GRACE = 5.0
 """Seconds for a launcher to end its workers."""
 TAIL = 12
 """Lines of a run's output that an error shows."""
+
+_OF_TORCHRUN = re.compile(r"^[EW]\d{4} .*(failed \(exitcode|closing signal)")
 
 QUIET = {
     "OMP_NUM_THREADS": "1",
@@ -109,9 +112,15 @@ def start_run(
         finally:
             _end_processes(process, folder)
     seconds = time.monotonic() - began
-    text = (folder / "output.txt").read_text(errors="replace").strip()
-    lines = "\n".join(text.splitlines()[-TAIL:])
+    lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
     return Run(split, read_recording(folder, split, seconds), code, seconds, lines)
+
+
+def _last_lines(output: str) -> str:
+    """The last lines that the script printed, without what torchrun says of its end."""
+    lines = output.strip().splitlines()
+    ends = (place for place, line in enumerate(lines) if _OF_TORCHRUN.search(line))
+    return "\n".join(lines[: next(ends, len(lines))][-TAIL:])
 
 
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -13,16 +13,23 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost every s
 class _AfterTorch:
     """A finder that installs the recorder as soon as torch is imported."""
 
+    is_looking = False
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != "torch" or self.is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.is_looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_looking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            # Only now: transformers looks for torch, to know whether it is there, long before it imports it.
+            sys.meta_path.remove(self)
             execute(module)
             from isobatch_recorder import install  # type: ignore[import-not-found]
 
