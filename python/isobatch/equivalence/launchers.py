@@ -282,9 +282,9 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> Launch:
     options, program = _options(words, "deepspeed")
     values = {option.name: option.value for option in options}
     if "include" in values:
-        from isobatch.tools.page import slots
+        from isobatch.tools.page import included_gpus
 
-        ranks = slots(values["include"] or "")
+        ranks = included_gpus(values["include"] or "")
     else:
         ranks = _product(values.get("num_nodes", "1"), values.get("num_gpus"))
     return Launch({}, "deepspeed", head, _as_torchrun(values), program, ranks)
