@@ -92,7 +92,7 @@ def name_factors(factors: Mapping[Split, float]) -> Cause | None:
     >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name, name_factors({Split(2, 2, 2): 0.5}).name
     ('summed loss', '1/accumulation')
     """
-    for law in LAWS:
+    for law in LAWS if factors else ():
         if all(isclose(factor, law.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
             split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
             return (

@@ -85,13 +85,12 @@ class Comparison:
         """
         events = [event for event in recording.events() if self.reference.at(event) is not None]
         events.sort(key=lambda event: (event[1], event[0]))
-        result = None
-        for event in events:
-            result = self._compare_step(recording, event)
-            if not result.same:
-                break
-        assert result is not None  # a recording has a step
-        return result
+        results = [self._compare_step(recording, events[0])]
+        for event in events[1:]:
+            if not results[-1].same:
+                return results[-1]
+            results.append(self._compare_step(recording, event))
+        return results[0] if results[-1].same else results[-1]
 
     def _compare_step(self, recording: Recording, event: Event) -> SplitResult:
         step, reference = recording.at(event), self.reference.at(event)
