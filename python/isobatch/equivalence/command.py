@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from isobatch.equivalence import braces
-from isobatch.equivalence.launchers import CPU, Launch, read_launch
+from isobatch.equivalence.launchers import CPU, CommandLine, read_launch
 from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
 from isobatch.equivalence.settings import (
     STARTS_ITSELF,
@@ -45,7 +45,7 @@ class Command(msgspec.Struct, frozen=True):
     """
 
     words: tuple[str, ...]
-    launch: Launch
+    launch: CommandLine
     tool: str | None
     own: Split | None
     source: Source | None = None
@@ -129,7 +129,7 @@ def cpu_notes(source: Source) -> tuple[str, ...]:
 
 
 def start_as_typed(
-    launch: Launch, source: Source | None, ranks: int, folder: Path
+    launch: CommandLine, source: Source | None, ranks: int, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the words and the additional environment that start a command as it is, on this many ranks of this machine's CPU.
 
@@ -147,7 +147,7 @@ def start_as_typed(
     return words, {**launch.environment, **CPU}
 
 
-def _has_gpus(launch: Launch) -> bool:
+def _has_gpus(launch: CommandLine) -> bool:
     """Whether the program is handed the number of its ranks, and so starts them itself."""
     return any("{gpus}" in word for word in (*launch.program, *launch.environment.values()))
 
@@ -169,7 +169,7 @@ def _known_tool(tool: str) -> str:
     return plain
 
 
-def _cannot_split(words: Sequence[str], launch: Launch) -> InputError:
+def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
     """Describes a command without braces and without a known tool, with the same command in braces."""
     example, flags = [*words], []
     first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0

@@ -6,7 +6,7 @@ and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ CPU = {
 """The environment of a start on the CPU: Accelerate takes gloo for its ranks only where it is asked for the CPU."""
 
 
-class Launch(msgspec.Struct, frozen=True):
+class CommandLine(msgspec.Struct, frozen=True):
     """A command line taken apart.
 
     Attributes:
@@ -103,14 +103,12 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class _Option(NamedTuple):
-    """An option in front of the program."""
-
     name: str
     value: str | None
     words: tuple[str, ...]
 
 
-def read_launch(words: Sequence[str]) -> Launch:
+def read_launch(words: Sequence[str]) -> CommandLine:
     """Takes a command line apart.
 
     Raises:
@@ -170,7 +168,7 @@ def _is_launcher(name: str) -> bool:
     )
 
 
-def _read_launcher(words: Sequence[str]) -> Launch:
+def _read_launcher(words: Sequence[str]) -> CommandLine:
     name = PurePosixPath(words[0]).name
     if _PYTHON.fullmatch(name):
         return _read_python(words)
@@ -184,7 +182,7 @@ def _read_launcher(words: Sequence[str]) -> Launch:
         return _read_tune(words)
     if name in _TOOLS:
         return _read_tool(words, *_TOOLS[name])
-    return Launch({}, "", (), (), tuple(words), None, needs_torchrun=False)
+    return CommandLine({}, "", (), (), tuple(words), None, needs_torchrun=False)
 
 
 def _beside(command: str) -> tuple[str, ...]:
@@ -197,7 +195,7 @@ def _beside(command: str) -> tuple[str, ...]:
     return (str(place / "torchrun"),) if place != Path() else ("torchrun",)
 
 
-def _read_python(words: Sequence[str]) -> Launch:
+def _read_python(words: Sequence[str]) -> CommandLine:
     """`python x.py`, `python -m package`, and a launcher's module."""
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
@@ -215,7 +213,9 @@ def _read_python(words: Sequence[str]) -> Launch:
         return _read_deepspeed(torchrun, program[2:])
     # torchrun starts the interpreter with its options as typed.
     options = ("--no-python", *interpreter)
-    return Launch({}, "python", torchrun, options, tuple(program), 1, needs_torchrun=False, alone=interpreter)
+    return CommandLine(
+        {}, "python", torchrun, options, tuple(program), 1, needs_torchrun=False, alone=interpreter
+    )
 
 
 def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[str, ...]]:
@@ -243,21 +243,19 @@ def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[
     return options, tuple(words[at:])
 
 
-def _read_torchrun(head: tuple[str, ...], words: Sequence[str], tool: str | None = None) -> Launch:
+def _read_torchrun(head: tuple[str, ...], words: Sequence[str], tool: str | None = None) -> CommandLine:
     options, program = _options(words, "torchrun")
     values = {option.name: option.value for option in options}
     ranks = _product(values.get("nnodes", "1"), values.get("nproc_per_node", "1"))
-    kept = tuple(_without_places(options))
-    return Launch({}, "torchrun", head, kept, program, ranks, tool)
+    kept = tuple(word for option in options if not _is_place(option.name) for word in option.words)
+    return CommandLine({}, "torchrun", head, kept, program, ranks, tool)
 
 
-def _without_places(options: Sequence[_Option]) -> Iterator[str]:
-    for option in options:
-        if option.name not in _PLACES.split() and not option.name.startswith("rdzv"):
-            yield from option.words
+def _is_place(name: str) -> bool:
+    return name in _PLACES.split() or name.startswith("rdzv")
 
 
-def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> Launch:
+def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
     """`accelerate launch`, whose number of processes may be in its configuration."""
     options, program = _options(words, "accelerate")
     values = {option.name: option.value for option in options}
@@ -274,7 +272,7 @@ def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> Launch:
         ranks = _product(values["num_processes"])
     note = f"{' and '.join(sorted(sharded))}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
     notes = (note,) if sharded else ()
-    return Launch({}, "accelerate", head, _as_torchrun(values), program, ranks, notes=notes)
+    return CommandLine({}, "accelerate", head, _as_torchrun(values), program, ranks, notes=notes)
 
 
 def _as_torchrun(values: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -283,7 +281,7 @@ def _as_torchrun(values: Mapping[str, str | None]) -> tuple[str, ...]:
     return (*module, *(("--no-python",) if "no_python" in values else ()))
 
 
-def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> Launch:
+def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
     """`deepspeed`; its program gets no `--local_rank`, which it reads from the environment too."""
     options, program = _options(words, "deepspeed")
     values = {option.name: option.value for option in options}
@@ -293,17 +291,17 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> Launch:
         ranks = included_gpus(values["include"] or "")
     else:
         ranks = _product(values.get("num_nodes", "1"), values.get("num_gpus"))
-    return Launch({}, "deepspeed", head, _as_torchrun(values), program, ranks)
+    return CommandLine({}, "deepspeed", head, _as_torchrun(values), program, ranks)
 
 
-def _read_tune(words: Sequence[str]) -> Launch:
+def _read_tune(words: Sequence[str]) -> CommandLine:
     """`tune run`, which takes torchrun's options in front of its recipe; without any it starts one process."""
     launch = _read_torchrun(tuple(words[:2]), words[2:], "torchtune")
     typed = words[2:3] and words[2].startswith("-")
     return msgspec.structs.replace(launch, name="tune", needs_torchrun=bool(typed), alone=tuple(words[:2]))
 
 
-def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> Launch:
+def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> CommandLine:
     """A tool's own command, as the module that its launcher starts.
 
     Raises:
@@ -322,7 +320,9 @@ def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> Lau
     values = {option.name: option.value for option in launched_options(launched or program)}
     ranks = _product(values.get("num_processes") or values.get("nproc_per_node"))
     name = module if action else f"{module}{typed}"
-    return Launch({}, PurePosixPath(words[0]).name, _beside(words[0]), ("-m",), (name, *program), ranks, tool)
+    return CommandLine(
+        {}, PurePosixPath(words[0]).name, _beside(words[0]), ("-m",), (name, *program), ranks, tool
+    )
 
 
 def _axolotl_words(program: Sequence[str]) -> tuple[list[str], list[str]]:

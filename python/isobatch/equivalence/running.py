@@ -9,7 +9,7 @@ import msgspec
 
 from isobatch.equivalence import braces
 from isobatch.equivalence.command import cpu_notes, start_as_typed
-from isobatch.equivalence.launchers import Launch, read_launch
+from isobatch.equivalence.launchers import CommandLine, read_launch
 from isobatch.equivalence.records import RankStep, Recording
 from isobatch.equivalence.runs import Recorded, Run, start_run
 from isobatch.equivalence.settings import Source, read_source
@@ -119,7 +119,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
     return _running(run, run.recording, launch, source, ranks, notes)
 
 
-def _source(launch: Launch, tool: str | None) -> tuple[Source | None, list[str]]:
+def _source(launch: CommandLine, tool: str | None) -> tuple[Source | None, list[str]]:
     """Reads what the command says; a note where that cannot be read."""
     notes = [*launch.notes]
     try:
@@ -133,7 +133,12 @@ def _source(launch: Launch, tool: str | None) -> tuple[Source | None, list[str]]
 
 
 def _running(
-    run: Run, recording: Recording, launch: Launch, source: Source | None, ranks: int, notes: Sequence[str]
+    run: Run,
+    recording: Recording,
+    launch: CommandLine,
+    source: Source | None,
+    ranks: int,
+    notes: Sequence[str],
 ) -> Running:
     number = max(recording.steps, key=lambda one: sum(recording.steps[one][0].first.entries))
     steps = recording.steps[number]

@@ -49,7 +49,7 @@ _WORDS = {
 }
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Mismatch(msgspec.Struct, frozen=True):
     """A setting that runs otherwise than the command says.
 
     Attributes:
@@ -109,7 +109,7 @@ def _observed(running: Running) -> dict[str, Any]:
     }
 
 
-def differences(running: Running) -> Iterator[Difference]:
+def differences(running: Running) -> Iterator[Mismatch]:
     """Yields what runs otherwise than the command says."""
     observed, said = _observed(running), dict(running.said)
     if running.launcher:
@@ -122,9 +122,9 @@ def differences(running: Running) -> Iterator[Difference]:
     for field in (*_SAID, "clip_norm"):
         typed, seen = said.get(field), observed[field]
         if field == "clip_norm" and running.said and typed is None and seen is not None:
-            yield Difference("clipping", "none", f"norm at most {real(seen)}")
+            yield Mismatch("clipping", "none", f"norm at most {real(seen)}")
         elif typed is not None and not _alike(typed, seen):
-            yield Difference(
+            yield Mismatch(
                 _WORDS.get(field, field),
                 f"{shown_value(typed)} ({keys.get(field) or 'default'})",
                 shown_value(seen),
@@ -151,11 +151,11 @@ def shown_value(value: Any) -> str:
     return real(value) if isinstance(value, float) else str(value)
 
 
-def _schedule_difference(running: Running) -> Difference | None:
+def _schedule_difference(running: Running) -> Mismatch | None:
     """Compares the rates of the run with the schedule that its recipe has."""
     times = (running.scheduler or {}).get("steps")
     if times is not None and times > 1:
-        return Difference("scheduler", "one step with each of the optimizer", f"{times} steps")
+        return Mismatch("scheduler", "one step with each of the optimizer", f"{times} steps")
     try:
         recipe = Recipe(**_recipe_fields(running, {}))
     except InputError:
@@ -167,7 +167,7 @@ def _schedule_difference(running: Running) -> Difference | None:
     said = (
         f"{figure(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
     )
-    return Difference("learning rate", said, figure(rate))
+    return Mismatch("learning rate", said, figure(rate))
 
 
 def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:

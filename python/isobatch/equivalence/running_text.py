@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from isobatch.equivalence.running import Running
-from isobatch.equivalence.running_recipe import Difference, shown_value
+from isobatch.equivalence.running_recipe import Mismatch, shown_value
 from isobatch.words import count, counted, few, figure, real
 
 _RATES = 3
 """Learning rates that are shown of the first steps, and of the rest of the run."""
 
 
-def text_of(running: Running, different: Sequence[Difference]) -> str:
+def text_of(running: Running, different: Sequence[Mismatch]) -> str:
     """Says what a run has, and what runs otherwise than its command says."""
     return "\n".join(_lines(running, different))
 
 
-def _lines(running: Running, different: Sequence[Difference]) -> Iterator[str]:
+def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
     yield f"Runs {running.title}, seen for {running.seconds:.0f} s and ended before its second optimizer step"
     if running.effective_batch is None:
         passes = counted(running.accumulation, "pass", "passes")
