@@ -22,8 +22,9 @@ ROOMS = {
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
+    "equivalence": {"files", "schedules", "tools", "recipes", "planning"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
-    "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
+    "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate", "equivalence"},
 }
 # `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`: each hands on to a room above, when it is called.
 FACADES = {
@@ -31,7 +32,7 @@ FACADES = {
     "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
 }
 ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
-TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "equivalence"}
 
 
 def module_name(path):
@@ -39,7 +40,9 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+# The recorder is no part of the package: it runs in the Python of the script that it watches, where isobatch may be missing.
+RECORDER = PACKAGE / "equivalence" / "recorder"
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if RECORDER not in path.parents}
 NODES = {path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for path in MODULES.values()}
 
 

@@ -8,6 +8,8 @@ from isobatch import validate as validate
 from isobatch._core import __version__ as __version__
 from isobatch.allocation.allocate import Allocation as Allocation
 from isobatch.allocation.allocate import allocate as allocate
+from isobatch.equivalence.result import Same as Same
+from isobatch.equivalence.session import same as same
 from isobatch.errors import InputError as InputError
 from isobatch.fleet.counts import Counts as Counts
 from isobatch.fleet.counts import counts as counts

@@ -28,6 +28,7 @@ GROUPS = {
         "explain": "say what rows of a fleet's plans mean; list the scaling rules",
     },
     "check": {
+        "same": "ask a training script whether it trains the same at another split",
         "doctor": "say what a tool's configuration will really do on a number of GPUs",
         "validate": "confirm a plan by a real DDP run",
         "probe": "measure the learning rate at the planned batch by short trainings",

@@ -1,0 +1,65 @@
+"""`isobatch same`: whether a training is the same at another split of its batch."""
+
+import argparse
+
+from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.equivalence.session import LIMIT, STEPS, same
+from isobatch.errors import missing
+from isobatch.files.whole import check_place
+
+DESCRIPTION = (
+    "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, unchanged, for a few"
+    " optimizer steps each, and says whether the splits train the same, and if not, why. Exit codes: 0 the same, 1 not the"
+    " same, 2 cannot be asked."
+)
+EXAMPLES = (
+    "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 2",
+    "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum {accumulation}",
+)
+
+OPTIONS = {
+    "command": ("the training command, after --", {"nargs": "*"}),
+    "--split RxAxM": (
+        "ranks x accumulation x micro-batch; several of one batch are compared (default: the command's own, made smaller)",
+        {"action": "append"},
+    ),
+    "--tool NAME": "whose options or file the command has (default: recognized by their names)",
+    "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int, "default": STEPS}),
+    "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
+    "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
+    "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
+    "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a picture (.svg, .png)",
+    "--json": ("print the answer as JSON", {"action": "store_true"}),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the answer; 1 where the training is not the same."""
+    if not args.command:
+        raise missing("COMMAND", "pass the training command after --")
+    if args.output is not None:
+        check_place(args.output)
+        if not args.output.endswith(".json"):
+            from isobatch.report.pages import require_extra, write
+
+            require_extra()
+    answer = same(
+        args.command,
+        args.split,
+        tool=args.tool,
+        steps=args.steps,
+        limit=args.limit,
+        device=args.device,
+        as_is=args.as_is,
+        say=say,
+    )
+    if args.output is not None:
+        if args.output.endswith(".json"):
+            answer.save(args.output)
+        else:
+            write(answer, args.output)
+    if args.json:
+        write_json(answer)
+    else:
+        show_lines(answer.text)
+    return 0 if answer.same else 1

@@ -1,0 +1,261 @@
+"""Causes of a difference between two splits, by name, each with what mends it."""
+
+from collections.abc import Callable, Mapping
+from math import isclose
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from isobatch.equivalence.records import Pass, Vector
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.weights import spread
+
+ALIKE = 2e-3
+"""Weights that differ by less are alike: what float32 leaves of least squares."""
+PROPORTIONAL = 1e-2
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """A cause of a difference.
+
+    Attributes:
+        name: a short name, the same in `--json` and on pages.
+        text: what differs, in a sentence, with its figure.
+        mend: what to change in the script, or in the plan.
+    """
+
+    name: str
+    text: str
+    mend: str
+
+
+class Weighing(msgspec.Struct, frozen=True):
+    """What is known of the weights of a step's samples.
+
+    Attributes:
+        split: of the run.
+        weights: (samples,), relative to the reference.
+        owners: the (rank, pass) that had each sample, None where that is not known.
+        passes: the passes of each rank.
+    """
+
+    split: Split
+    weights: Vector
+    owners: list[tuple[int, int] | None]
+    passes: list[list[Pass]]
+
+
+def name_weights(weighing: Weighing) -> Cause | None:
+    """Names the cause of weights that are not all 1; None where they are.
+
+    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), [(0, i // 2) for i in range(8)], [[Pass([], [])] * 4])
+    >>> name_weights(four).text
+    'the gradient is 4 × that of one pass over the batch: × accumulation'
+    """
+    weights = weighing.weights
+    if np.abs(weights - 1).max() < ALIKE:
+        return None
+    if spread(weights.tolist()) < ALIKE:
+        return _name_factor(float(weights.mean()), weighing)
+    lost = int((np.abs(weights) < ALIKE).sum())
+    if lost:
+        return Cause(
+            "lost samples",
+            f"{lost} of {len(weights)} samples have weight 0: they are read and do not reach the gradient",
+            "look for a zero_grad() between the passes of a step, or a step that is taken before the last pass",
+        )
+    return _name_means(weighing) or _name_counts(weights)
+
+
+def _name_factor(factor: float, weighing: Weighing) -> Cause:
+    split = weighing.split
+    passes = max(map(len, weighing.passes), default=split.accumulation)
+    if passes < split.accumulation and isclose(factor, passes / split.accumulation, rel_tol=ALIKE):
+        return Cause(
+            "short window",
+            f"{factor_text(factor)}: a step of {passes} passes is divided by the accumulation of {split.accumulation}",
+            "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
+        )
+    return name_factors({split: factor}) or Cause(
+        "one factor",
+        f"{factor_text(factor)}, the same for every sample",
+        "look at what the loss is divided by",
+    )
+
+
+def name_factors(factors: Mapping[Split, float]) -> Cause | None:
+    """Names the one law of the ranks and the accumulation that all splits' factors follow; None where there is none.
+
+    Several laws may explain one split; several splits leave one.
+
+    >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name, name_factors({Split(2, 2, 2): 0.5}).name
+    ('summed loss', '1/accumulation')
+    """
+    for law in LAWS if factors else ():
+        if all(isclose(factor, law.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
+            split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
+            return (
+                None
+                if law.size(split) == 1
+                else Cause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
+            )
+    return None
+
+
+def factor_text(factor: float) -> str:
+    """Says how large the gradient is."""
+    return f"the gradient is {factor:.4g} × that of one pass over the batch"
+
+
+class Law(NamedTuple):
+    """How a gradient grows with the ranks and the accumulation: a power of each."""
+
+    name: str
+    ranks: int
+    accumulation: int
+    text: str
+    mend: str
+
+    def size(self, split: Split) -> float:
+        """Returns the factor at a split."""
+        return float(split.ranks) ** self.ranks * float(split.accumulation) ** self.accumulation
+
+
+_ONCE = "divide each pass's mean loss by the accumulation before backward()"
+_AVERAGED = "average the ranks' gradients once: DDP does; a sum over ranks, or a loss times the ranks, counts them again"
+_GLOBAL = "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of ranks"
+_TWICE = "the loss is divided by the accumulation twice: by the trainer and by the script"
+_MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
+LAWS = (
+    Law("× accumulation", 0, 1, "× accumulation", _ONCE),
+    Law("1/accumulation", 0, -1, "1/accumulation", _TWICE),
+    Law("× ranks", 1, 0, "× ranks", _AVERAGED),
+    Law("1/ranks", -1, 0, "1/ranks", _GLOBAL),
+    Law("× ranks × accumulation", 1, 1, "× ranks × accumulation", f"{_ONCE}; {_AVERAGED}"),
+    Law("summed loss", -1, -1, "the micro-batch over the batch, since the loss is a sum over a pass", _MEAN),
+    Law("accumulation/ranks", -1, 1, "accumulation/ranks", f"{_ONCE}; {_GLOBAL}"),
+    Law("ranks/accumulation", 1, -1, "ranks/accumulation", f"{_AVERAGED}; {_TWICE}"),
+)
+"""Laws of one factor for all samples, the likeliest first."""
+
+
+def _name_means(weighing: Weighing) -> Cause | None:
+    """Names a mean of the ranks' or the passes' means: samples of a part weigh alike, by the tokens of the part."""
+    if any(owner is None for owner in weighing.owners):
+        return None
+    split = weighing.split
+    total = "count the tokens of the whole step over all ranks before its first pass, and divide each pass's summed loss by that"
+    by_rank = _by_part(weighing, lambda owner: owner[0])
+    by_pass = _by_part(weighing, lambda owner: owner)
+    if _alike_within(by_rank) and len(by_rank) > 1:
+        tokens = {rank: _summed(weighing.passes[rank[0]]) for rank in by_rank}
+        kind = f"mean of {split.ranks} ranks' means"
+        mend = f"{total}; DDP averages over ranks, so multiply by their number"
+        return _proportional(kind, by_rank, tokens, split, mend)
+    if _alike_within(by_pass) and len(by_pass) > 1:
+        tokens = {part: tuple(weighing.passes[part[0]][part[1]].tokens) for part in by_pass}
+        return _shifted(by_pass, tokens) or _proportional(
+            "mean of passes' means", by_pass, tokens, split, total
+        )
+    return None
+
+
+def _proportional(
+    kind: str,
+    parts: dict[tuple[int, ...], list[float]],
+    tokens: dict[tuple[int, ...], tuple[int, ...]],
+    split: Split,
+    mend: str,
+) -> Cause:
+    """Describes parts in which samples weigh alike; where the weights are as 1/tokens, that is the cause."""
+    unit = "rank" if len(next(iter(parts))) == 1 else "pass"
+    means = {part: float(np.mean(weights)) for part, weights in parts.items()}
+    for which, counted in ((0, "tokens"), (1, "tokens")):
+        counts = {
+            part: tokens[part][which] for part in parts if len(tokens[part]) > which and tokens[part][which]
+        }
+        if len(counts) < len(parts):
+            continue
+        products = [means[part] * counts[part] for part in parts]
+        if spread(products) < PROPORTIONAL:
+            factor = float(np.mean(products)) * len(parts) / sum(counts.values())
+            also = _also(factor, split)
+            text = f"samples weigh as 1/{counted} of their {unit}: a {kind}, not the mean over the step's tokens{also}"
+            return Cause(kind, text, mend)
+    lowest, highest = min(means.values()), max(means.values())
+    text = f"samples of a {unit} weigh alike, from {lowest:.3g} in one to {highest:.3g} in another: each {unit} has a mean of its own"
+    return Cause(kind, text, mend)
+
+
+def _also(factor: float, split: Split) -> str:
+    if isclose(factor, 1, rel_tol=PROPORTIONAL):
+        return ""
+    name = next(
+        (
+            law.name
+            for law in LAWS
+            if law.size(split) != 1 and isclose(factor, law.size(split), rel_tol=PROPORTIONAL)
+        ),
+        "",
+    )
+    return f", and {factor:.3g} × all of it" + (f" ({name})" if name else "")
+
+
+def _shifted(
+    parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]
+) -> Cause | None:
+    """Names a loss that is a mean over shifted labels, weighed by the count of labels before the shift."""
+    if any(len(tokens[part]) < 2 or not tokens[part][0] for part in parts):
+        return None
+    ratios = [
+        float(np.mean(weights)) / (tokens[part][1] / tokens[part][0]) for part, weights in parts.items()
+    ]
+    if spread(ratios) >= ALIKE or spread([count[1] / count[0] for count in tokens.values()]) < ALIKE:
+        return None
+    return Cause(
+        "tokens counted before the shift",
+        "each pass is weighed by its labels before the shift, while its loss is a mean over those after it",
+        "count labels[:, 1:] != -100, which the loss is a mean of",
+    )
+
+
+def _name_counts(weights: Vector) -> Cause:
+    """Names samples that weigh a whole number of times, or something that is none of the known causes."""
+    repeated = weights[np.abs(weights - np.round(weights)) < ALIKE]
+    if len(repeated) == len(weights):
+        text = f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh {np.round(weights).max():.0f} times"
+        return Cause(
+            "repeated samples",
+            text,
+            "look for a backward pass that is done twice, or a gradient that is kept",
+        )
+    text = f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also within a pass"
+    return Cause(
+        "unequal weights",
+        text,
+        "look for weights of samples that depend on the pass, such as lengths or class counts",
+    )
+
+
+def _by_part(
+    weighing: Weighing, part_of: Callable[[tuple[int, int]], int | tuple[int, int]]
+) -> dict[tuple[int, ...], list[float]]:
+    parts: dict[tuple[int, ...], list[float]] = {}
+    for weight, owner in zip(weighing.weights, weighing.owners, strict=True):
+        assert owner is not None  # checked by the caller
+        part = part_of(owner)
+        parts.setdefault(part if isinstance(part, tuple) else (part,), []).append(float(weight))
+    return parts
+
+
+def _alike_within(parts: dict[tuple[int, ...], list[float]]) -> bool:
+    return all(spread(weights) < 1.5 * ALIKE for weights in parts.values())
+
+
+def _summed(passes: list[Pass]) -> tuple[int, ...]:
+    return (
+        tuple(map(sum, zip(*(one.tokens for one in passes), strict=True)))
+        if all(one.tokens for one in passes)
+        else ()
+    )

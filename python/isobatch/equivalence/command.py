@@ -1,0 +1,200 @@
+"""A training command that starts at any split of its batch, unchanged but for the numbers of the split."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from isobatch.equivalence import braces
+from isobatch.equivalence.launchers import CPU, CommandLine, read_launch
+from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
+from isobatch.equivalence.settings import (
+    STARTS_ITSELF,
+    TOOLS,
+    Source,
+    cpu_changes,
+    given_settings,
+    read_source,
+    write_for_cpu,
+    write_settings,
+)
+from isobatch.equivalence.split import DEFAULT, Split, shrink
+from isobatch.errors import InputError
+from isobatch.tools.unread import guess_field
+from isobatch.words import few, nearest
+
+_BRACES = {
+    "batch_per_gpu": "{micro_batch}",
+    "batch": "{micro_batch}",
+    "accumulation": "{accumulation}",
+    "effective_batch": "{effective_batch}",
+}
+"""By what a flag's name seems to mean, the brace to offer for it."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A parsed command.
+
+    Attributes:
+        words: as they were typed.
+        launch: the launcher and the program that it starts.
+        tool: whose settings are written; None where braces say where the numbers go.
+        own: the split as typed; None where the command has braces in its place.
+        source: the tool's settings; None under braces.
+        notes: what the comparison starts otherwise than the command says.
+    """
+
+    words: tuple[str, ...]
+    launch: CommandLine
+    tool: str | None
+    own: Split | None
+    source: Source | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> Split:
+        """The split to compare where none is named: its own, made smaller; under braces its ranks as typed with DEFAULT's passes."""
+        ranks = self.launch.ranks or DEFAULT.ranks
+        return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
+
+
+def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
+    """Reads a command line, and how its split is changed: by its braces, else by the flags and the file of its tool.
+
+    Args:
+        words: the command, as a shell gives them; assignments such as `LR=1` may stand in front.
+        tool: whose flags or file the command has; None: found by their names.
+
+    Raises:
+        InputError: the command cannot be split; the message says what to write.
+
+    >>> read_command(["torchrun", "--nproc-per-node", "4", "t.py", "--per_device_train_batch_size", "8"]).own
+    Split(ranks=4, accumulation=1, micro_batch=8)
+    """
+    launch = read_launch(words)
+    names = braces.names_in(words, launch.environment)
+    if names - {"gpus"}:
+        braces.check(names)
+        return Command(tuple(words), launch, None, None, notes=launch.notes)
+    if tool is not None:
+        tool = _known_tool(tool)
+    if tool == NANOGPT or (tool is None and launch.tool is None and is_nanogpt(launch.program)):
+        return Command(
+            tuple(words),
+            launch,
+            NANOGPT,
+            nanogpt_split(launch.program, launch.ranks or 1),
+            notes=launch.notes,
+        )
+    source = read_source(launch.program, tool or launch.tool)
+    if source is None:
+        raise _cannot_split(words, launch)
+    ranks, notes = launch.ranks, launch.notes
+    if ranks is None or (source.tool == STARTS_ITSELF and launch.name == "python"):
+        ranks = source.ranks()
+    if ranks is None:
+        ranks = DEFAULT.ranks
+        notes = (*notes, f"the command leaves the number of processes to the machine: taken as {ranks}")
+    notes = (*notes, *cpu_notes(source))
+    return Command(tuple(words), launch, source.tool, source.split(ranks), source, notes)
+
+
+def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Returns the words and the additional environment that start a command at a split on this machine's CPU.
+
+    Args:
+        command: as `read_command` read it.
+        split: to start.
+        folder: for copies of the tool's files with other values; the user's own files stay as they are.
+
+    Raises:
+        InputError: the tool cannot be given this split.
+    """
+    launch, program = command.launch, list(command.launch.program)
+    starts_itself = command.tool == STARTS_ITSELF or _has_gpus(launch)
+    if command.tool == NANOGPT:
+        program = write_nanogpt(program, split)
+    elif command.source is not None:
+        program = write_settings(command.source, program, split, folder)
+    own_start = launch.name in ("", "python") and starts_itself
+    words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
+    environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}
+    return [braces.fill(word, split) for word in words], {**environment, **CPU}
+
+
+def cpu_notes(source: Source) -> tuple[str, ...]:
+    """Says what a tool's settings ask of a GPU, and have otherwise on a CPU."""
+    changes = [f"{name} {str(value).lower()}" for name, value in cpu_changes(source).items()]
+    return (f"for the CPU: {few(changes)}",) if changes else ()
+
+
+def start_as_typed(
+    launch: CommandLine, source: Source | None, ranks: int, folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the words and the additional environment that start a command as it is, on this many ranks of this machine's CPU.
+
+    Args:
+        launch: the command.
+        source: its tool's settings, of which only those that ask for a GPU are written anew; None: nothing is.
+        ranks: to start.
+        folder: for a copy of the tool's file.
+    """
+    program = [*launch.program] if source is None else write_for_cpu(source, launch.program, folder)
+    own_start = launch.name in ("", "python") and (
+        ranks == 1 or (source is not None and source.tool == STARTS_ITSELF)
+    )
+    words = [*launch.alone, *program] if own_start else launch.start(ranks, program)
+    return words, {**launch.environment, **CPU}
+
+
+def _has_gpus(launch: CommandLine) -> bool:
+    """Whether the program is handed the number of its ranks, and so starts them itself."""
+    return any("{gpus}" in word for word in (*launch.program, *launch.environment.values()))
+
+
+def _known_tool(tool: str) -> str:
+    """Returns a tool's name as the readers have it.
+
+    Raises:
+        InputError: no tool of this name can be split by its settings.
+    """
+    plain = tool.lower().replace("-", "_")
+    known = (*TOOLS, NANOGPT)
+    if plain not in known:
+        close = nearest(tool, known)
+        hint = f"did you mean {close!r}?" if close else f"there are {few(known, 40)}"
+        raise InputError(
+            f"--tool {tool!r} is no tool that can be split by its settings: {hint}", field="--tool"
+        )
+    return plain
+
+
+def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
+    """Describes a command without braces and without a known tool, with the same command in braces."""
+    example, flags = [*words], []
+    first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0
+    for given in given_settings(words):
+        brace = _BRACES.get(guess_field(given.name) or "")
+        if given.name in ("nproc_per_node", "num_processes", "num_gpus") and given.at < first:
+            brace = "{gpus}"
+        elif brace is None or given.value is True or given.at < first:
+            continue
+        else:
+            flags.append(words[given.at].partition("=")[0])
+        if given.joined:
+            example[given.at] = f"{words[given.at].partition('=')[0]}={brace}"
+        else:
+            example[given.at + 1] = brace
+    said = (
+        f"{few(flags)} look{'s' if len(flags) == 1 else ''} like a batch"
+        if flags
+        else "no flag looks like a batch"
+    )
+    for brace, flag in (("{micro_batch}", "--batch-size"), ("{accumulation}", "--accumulation")):
+        if not any(brace in word for word in example) and "{effective_batch}" not in example:
+            example += [flag, brace]
+    return InputError(
+        f"the command cannot be split: no tool is recognized by its flags or files, and {said}. Write where the numbers "
+        f"go, by the script's own flags ({{effective_batch}} where a flag counts the samples of all ranks):\n"
+        f"  isobatch same -- {' '.join(example)}\nor name the tool with --tool"
+    )

@@ -1,0 +1,367 @@
+"""Compares a run of one split with the reference: samples, weights, gradients, learning rates, clipping and weights after."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from isobatch.equivalence.causes import ALIKE, LAWS, Cause, Weighing, factor_text, name_factors, name_weights
+from isobatch.equivalence.records import Recording, Step, Vector
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
+
+EXACT = 1e-4
+"""Relative distance of two gradients that is rounding in float32."""
+HALF = 3e-2
+"""The same where parameters are bfloat16 or float16."""
+GROUP = 10.0
+"""A group of tensors may be this many tolerances off: the rounding of a small group is larger."""
+LATER = 500.0
+"""Gradients after the first step may be this many tolerances off: an optimizer amplifies rounding."""
+COUPLED = 1e-3
+"""Residual above which weights of samples do not explain a gradient."""
+
+ROUTERS = ("gate", "router", "gating")
+"""Names of a router of experts, as a part of a tensor's name."""
+
+Event = tuple[int, int]
+
+
+class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One split beside the reference.
+
+    Attributes:
+        split: RANKSxACCUMULATIONxMICRO_BATCH.
+        same: whether nothing differs.
+        step: the first step that differs, else the first one, from 0.
+        difference: of the gradient at that step, relative L2.
+        weights: of each sample in the gradient, in the order of the step's samples; empty where they are not known.
+        residual: the part of the gradient that no weights explain; None where they are not known.
+        groups: tensors that differ, the worst first.
+        lrs: learning rate of the first parameter group at each step.
+        norms: what clipping saw at that step.
+        samples: samples of the step.
+        weights_after: relative L2 distance of the parameters after the last compared step.
+        seconds: that the run took.
+        causes: why it is not the same, the first being the likeliest.
+    """
+
+    split: str
+    same: bool
+    step: int
+    difference: float
+    weights: list[float]
+    residual: float | None
+    groups: list[GroupDifference]
+    lrs: list[float]
+    norms: list[float]
+    samples: int
+    weights_after: float
+    seconds: float
+    causes: list[Cause]
+
+
+class Comparison:
+    """Compares recordings with a reference.
+
+    Args:
+        reference: the run of the whole batch in one pass.
+        single: the run of one sample a pass, with each pass's gradient; None where there is none.
+        noise: relative distance of the gradients of one split that was run twice.
+    """
+
+    def __init__(self, reference: Recording, single: Recording | None, noise: float) -> None:
+        self.reference, self.single = reference, single
+        half = reference.last.first.half
+        self.tolerance = max(HALF if half else EXACT, 10 * noise)
+
+    def compare(self, recording: Recording) -> SplitResult:
+        """Compares a run step by step, up to the first step that differs.
+
+        Args:
+            recording: of the split.
+        """
+        events = [event for event in recording.events() if self.reference.at(event) is not None]
+        events.sort(key=lambda event: (event[1], event[0]))
+        results = [self._compare_step(recording, events[0])]
+        for event in events[1:]:
+            if not results[-1].same:
+                return results[-1]
+            results.append(self._compare_step(recording, event))
+        return results[0] if results[-1].same else results[-1]
+
+    def _compare_step(self, recording: Recording, event: Event) -> SplitResult:
+        step, reference = recording.at(event), self.reference.at(event)
+        if step is None or reference is None:
+            raise AssertionError("both runs have taken the steps that are compared")
+        columns = step.first.columns
+        gradient, target = _own(step.gradients[0], columns), _own(reference.gradients[0], columns)
+        solution = self._solve(recording, event)
+        difference = distance(gradient, target)
+        tolerance = self.tolerance * (1 if event[1] == 0 else LATER)
+        groups = differing_groups(step, gradient, target, GROUP * tolerance)
+        causes = [
+            *self._compare_ranks(recording, step),
+            *self._compare_samples(recording, event),
+            *self._compare_gradient(recording, event, step, difference > tolerance, groups, solution),
+            *self._compare_rates(step, reference),
+            *_compare_clipping(step, reference, self.tolerance, difference),
+        ]
+        last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
+        return SplitResult(
+            split=str(recording.split),
+            same=not causes,
+            step=event[1],
+            difference=difference,
+            weights=[] if solution is None or solution.residual > COUPLED else solution.weights.tolist(),
+            residual=None if solution is None else solution.residual,
+            groups=groups,
+            lrs=[rates[0] for one in recording.steps[event[0]] if (rates := one.first.lrs)],
+            norms=[norm for norm, _ in step.first.norms],
+            samples=recording.samples(event),
+            weights_after=_parameters_apart(recording, self.reference, last),
+            seconds=round(recording.seconds, 1),
+            causes=causes,
+        )
+
+    def _solve(self, recording: Recording, event: Event) -> Solution | None:
+        """Solves for the weights of a step's samples, relative to those in the reference."""
+        step, reference = recording.at(event), self.reference.at(event)
+        single = None if self.single is None else self.single.at(event)
+        if single is None or step is None or reference is None:
+            return None
+        columns = step.first.columns
+        changes = single.changes[:, columns]
+        whole = solve(changes, reference.gradients[0][columns])
+        solution = solve(changes, step.gradients[0][columns])
+        if whole is None or solution is None or not np.abs(whole.weights).min():
+            return None
+        # Where single samples do not explain the reference, a weight beside it says nothing.
+        return Solution(solution.weights / whole.weights, max(solution.residual, whole.residual))
+
+    def _compare_ranks(self, recording: Recording, step: Step) -> Iterator[Cause]:
+        split = recording.split
+        if step.first.world != split.ranks:
+            yield Cause(
+                "ranks train alone",
+                f"{split.ranks} processes run, and the process group has {step.first.world}",
+                "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
+            )
+            return
+        apart = _ranks_apart(step.weights)
+        if apart > self.tolerance:
+            yield Cause(
+                "ranks start apart",
+                f"the ranks' weights differ by {apart:.1e} before the step",
+                "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
+            )
+        apart = _ranks_apart(step.gradients)
+        if apart > self.tolerance:
+            yield Cause(
+                "gradients not averaged",
+                f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
+                "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
+            )
+
+    def _compare_samples(self, recording: Recording, event: Event) -> Iterator[Cause]:
+        wanted, taken = self.reference.samples(event), recording.samples(event)
+        step = recording.at(event)
+        own = recording.rows(event, own=True)
+        if own is not None:
+            draws = Counter(row for rank in own for batch in rank for row in batch)
+            extra = sum(draws.values()) - len(draws)
+            if extra and len(draws) < wanted and _ranks_share(own):
+                yield Cause(
+                    "ranks draw the same samples",
+                    f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same rows",
+                    "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
+                )
+                return
+        elif step is not None and recording.split.ranks > 1 and _ranks_see_the_same(step):
+            yield Cause(
+                "ranks draw the same samples",
+                "every rank passes the same samples through the model",
+                "give each rank its share of the data",
+            )
+            return
+        if taken != wanted and wanted and taken:
+            yield Cause(
+                "another batch",
+                f"a step takes {taken} samples, where one pass over the batch takes {wanted}",
+                "the script does not follow the split: look where accumulation and micro-batch are set",
+            )
+
+    def _compare_gradient(
+        self,
+        recording: Recording,
+        event: Event,
+        step: Step,
+        differs: bool,
+        groups: list[GroupDifference],
+        solution: Solution | None,
+    ) -> Iterator[Cause]:
+        if not differs and not groups:
+            return
+        if solution is not None and solution.residual <= COUPLED:
+            passes = [record.passes for record in step.ranks]
+            weighing = Weighing(recording.split, solution.weights, self._owners(recording, event), passes)
+            if (cause := name_weights(weighing)) is not None:
+                yield cause
+                return
+        yield self._name_coupling(recording, groups, solution)
+
+    def _name_coupling(
+        self, recording: Recording, groups: list[GroupDifference], solution: Solution | None
+    ) -> Cause:
+        notes = recording.notes
+        worst = groups[0] if groups else None
+        where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
+        left = "" if solution is None else f" (residual {solution.residual:.1e})"
+        if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
+            return Cause(
+                "balance loss of experts",
+                f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the batch{left}",
+                "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the accumulation and "
+                "the ranks as the rest of the loss",
+            )
+        if notes.get("batch norm"):
+            return Cause(
+                "batch norm",
+                f"batch norm sees another batch in each pass: samples of a pass act on one another{left}",
+                "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without batch statistics",
+            )
+        random = [note for note in notes if note.startswith("random draws of")]
+        if random:
+            return Cause(
+                "randomness",
+                f"{random[0]} fall on other samples at another split{left}",
+                "seed each sample's own draw, or ask again without it",
+            )
+        return Cause(
+            "coupled samples",
+            f"no weights of samples explain the gradient: samples of a pass act on one another, or a term of the loss has "
+            f"another weight{left}{where}",
+            "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, and divide "
+            "every term of the loss alike",
+        )
+
+    def _compare_rates(self, step: Step, reference: Step) -> Iterator[Cause]:
+        ours, theirs = step.first.lrs, reference.first.lrs
+        if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
+            return
+        yield Cause(
+            "learning rate",
+            f"the learning rate of step {step.first.step} is {_few(ours)}, at one pass over the batch {_few(theirs)}",
+            "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
+            "a prepared scheduler of Accelerate steps once a process",
+        )
+
+    def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:
+        """Finds the rank and the pass of each sample of the one-by-one run, by the row of the dataset or by its hash."""
+        step = recording.at(event)
+        single = None if self.single is None else self.single.at(event)
+        if step is None or single is None or self.single is None:
+            return []
+        keys: Sequence[Sequence[object]]
+        places: dict[object, list[tuple[int, int]]] = {}
+        rows, single_rows = recording.rows(event), self.single.rows(event)
+        if rows is not None and single_rows is not None:
+            keys = single_rows[0]
+            named: Sequence[Sequence[Sequence[object]]] = rows
+        else:
+            keys = [one.hashes for one in single.first.passes]
+            named = [[one.hashes for one in record.passes] for record in step.ranks]
+        for rank, passes in enumerate(named):
+            for number, samples in enumerate(passes):
+                for sample in samples:
+                    places.setdefault(sample, []).append((rank, number))
+        owners: list[tuple[int, int] | None] = []
+        for samples in keys:
+            candidates = places.get(samples[0], []) if samples else []
+            owners.append(candidates.pop(0) if candidates else None)
+        return owners
+
+
+def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
+    """Gives all splits whose samples weigh alike one cause: a factor of one split has several, that of all has one."""
+    factors = {
+        Split.parse(result.split): float(np.mean(result.weights))
+        for result in results
+        if result.step == 0 and result.weights and spread(result.weights) < ALIKE
+    }
+    cause = name_factors(factors)
+    laws = {law.name for law in LAWS}
+    shared = []
+    for result in results:
+        factor = factors.get(Split.parse(result.split))
+        if cause is not None and factor is not None and any(one.name in laws for one in result.causes):
+            text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
+            others = [one for one in result.causes if one.name not in laws]
+            result = msgspec.structs.replace(
+                result, causes=[msgspec.structs.replace(cause, text=text), *others]
+            )
+        shared.append(result)
+    return shared
+
+
+def repeat_noise(first: Recording, second: Recording) -> float:
+    """Returns the distance of the gradients of two runs of one split at the first step."""
+    event = next(first.events())
+    one, two = first.at(event), second.at(event)
+    if one is None or two is None or one.gradients.shape != two.gradients.shape:
+        return float("inf")
+    return distance(two.gradients[0], one.gradients[0])
+
+
+def _compare_clipping(step: Step, reference: Step, tolerance: float, difference: float) -> Iterator[Cause]:
+    ours, theirs = step.first.norms, reference.first.norms
+    if len(ours) != len(theirs):
+        yield Cause(
+            "clipping of each pass",
+            f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
+            "clip once, after the last pass of the step",
+        )
+    elif ours and difference <= tolerance:
+        far = [
+            (a, b)
+            for (a, _), (b, _) in zip(ours, theirs, strict=True)
+            if abs(a - b) > 10 * tolerance * max(b, 1e-30)
+        ]
+        if far:
+            yield Cause(
+                "clipping sees another norm",
+                f"clipping sees the norm {far[0][0]:.4g}, at one pass over the batch {far[0][1]:.4g}",
+                "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
+            )
+
+
+def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
+    """Returns a sketch with the buckets of other optimizers' tensors at 0."""
+    return np.where(columns, sketch, 0.0)
+
+
+def _ranks_apart(sketches: Vector) -> float:
+    return max((distance(one, sketches[0]) for one in sketches[1:]), default=0.0)
+
+
+def _ranks_share(rows: list[list[list[int]]]) -> bool:
+    drawn = [{row for batch in rank for row in batch} for rank in rows]
+    return any(len(one & two) > len(one) / 2 for number, one in enumerate(drawn) for two in drawn[:number])
+
+
+def _ranks_see_the_same(step: Step) -> bool:
+    hashes = [sorted(sample for one in record.passes for sample in one.hashes) for record in step.ranks]
+    return bool(hashes[0]) and all(one == hashes[0] for one in hashes[1:])
+
+
+def _parameters_apart(recording: Recording, reference: Recording, event: Event) -> float:
+    ours, theirs = recording.at(event), reference.at(event)
+    if ours is None or theirs is None or ours.weights.shape[1] != theirs.weights.shape[1]:
+        return float("inf")
+    return distance(ours.weights[0], theirs.weights[0])
+
+
+def _few(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates[:4])) or "none"

@@ -1,0 +1,361 @@
+"""Launchers of training commands: what they start as typed, and how the same program starts on a number of ranks of this machine's CPU.
+
+Whatever the launcher, several ranks are started by torchrun: `accelerate launch` starts one process on a CPU whatever it is asked,
+and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of their own around one of their modules.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import msgspec
+
+from isobatch.errors import InputError, missing
+
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_SWITCHES = {
+    "torchrun": "standalone m module no_python run_path virtual_local_rank h help",
+    "accelerate": "q quiet cpu multi_gpu tpu ipex use_xpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
+    "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network m module "
+    "no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug h help",
+    "deepspeed": "module no_python no_local_rank no_ssh no_ssh_check force_multi bind_cores_to_rank elastic_training h help",
+}
+"""Options that take no value, by launcher; every other option in front of the program takes one."""
+_PLACES = "standalone nnodes nproc_per_node node_rank local_addr master_addr master_port"
+"""Options of torchrun that say where its processes run; those of a rendezvous begin with `rdzv`."""
+_TOOLS = {
+    "axolotl": ("axolotl", "train", "axolotl.cli.train"),
+    "llamafactory-cli": ("llama_factory", "train", "llamafactory.launcher"),
+    "llamafactory": ("llama_factory", "train", "llamafactory.launcher"),
+    "trl": ("trl", "", "trl.scripts."),
+    "swift": ("ms_swift", "", "swift.cli."),
+}
+"""By command: the tool, the action that trains, and its module; where the action is empty, it ends the module's name."""
+_WRAPPERS = (
+    "uv",
+    "poetry",
+    "pdm",
+    "pixi",
+    "conda",
+    "micromamba",
+    "hatch",
+    "rye",
+    "nohup",
+    "time",
+    "nice",
+    "numactl",
+)
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+CPU = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "ACCELERATE_USE_CPU": "true",
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""The environment of a start on the CPU: Accelerate takes gloo for its ranks only where it is asked for the CPU."""
+
+
+class CommandLine(msgspec.Struct, frozen=True):
+    """A command line taken apart.
+
+    Attributes:
+        environment: assignments in front of the command.
+        name: of the launcher; empty for a program that starts by itself.
+        head: words in front of torchrun's options, for several ranks: `torchrun`, or `python -m torch.distributed.run`.
+        options: of the launcher that stay, as torchrun takes them.
+        program: the script or module and its arguments.
+        ranks: as typed; None where the command leaves the number to the machine, or does not say it as a number.
+        tool: of a command that is a tool's own.
+        needs_torchrun: whether one rank is started by torchrun too, since the program reads its variables.
+        alone: words in front of the program where one rank starts without torchrun.
+        notes: on what a CPU starts otherwise than the command says.
+    """
+
+    environment: Mapping[str, str]
+    name: str
+    head: tuple[str, ...]
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    ranks: int | None
+    tool: str | None = None
+    needs_torchrun: bool = True
+    alone: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def start(self, ranks: int, program: Sequence[str]) -> list[str]:
+        """Returns the words that start the program on this many ranks of one node, each start on a free port of its own.
+
+        Raises:
+            InputError: nothing is known of how the program starts several ranks.
+        """
+        if ranks == 1 and not self.needs_torchrun:
+            return [*self.alone, *program]
+        if not self.head:
+            raise missing("{gpus}", f"write it where {program[0]} takes its number of processes")
+        # Port 0: the rendezvous takes a free one itself, so that no other start can take it in between.
+        place = ["--nnodes", "1", "--nproc-per-node", str(ranks), "--local-addr", "127.0.0.1"]
+        place += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        return [*self.head, *place, *self.options, *program]
+
+
+class _Option(NamedTuple):
+    name: str
+    value: str | None
+    words: tuple[str, ...]
+
+
+def read_launch(words: Sequence[str]) -> CommandLine:
+    """Takes a command line apart.
+
+    Raises:
+        InputError: it is empty, or names no program.
+
+    >>> read_launch(["torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1"]).program
+    ('train.py', '--lr', '1')
+    """
+    environment, words = _assignments(words)
+    if not words:
+        raise missing(
+            "the command", "write it behind --, as in isobatch same -- torchrun --nproc-per-node 2 train.py"
+        )
+    at = _launcher_place(words)
+    wrapper, words = tuple(words[:at]), words[at:]
+    launch = _read_launcher(words)
+    ranks = launch.ranks
+    if ranks is None and launch.tool is not None:  # LLaMA-Factory and ms-swift read it
+        ranks = _product(environment.get("NPROC_PER_NODE"))
+    return msgspec.structs.replace(
+        launch,
+        ranks=ranks,
+        environment=environment,
+        head=(*wrapper, *launch.head) if launch.head else (),
+        alone=(*wrapper, *launch.alone),
+    )
+
+
+def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Takes the assignments in front of a command, behind `env` or bare."""
+    left, environment = [*words], {}
+    while left:
+        assignment = _ASSIGNMENT.fullmatch(left[0])
+        if assignment is not None:
+            environment[assignment[1]] = assignment[2]
+        elif PurePosixPath(left[0]).name != "env":
+            break
+        del left[0]
+    return environment, left
+
+
+def _launcher_place(words: Sequence[str]) -> int:
+    """Returns the place of the launcher behind a wrapper such as `uv run`; 0 without one."""
+    if PurePosixPath(words[0]).name not in _WRAPPERS:
+        return 0
+    places = (place for place, word in enumerate(words) if _is_launcher(PurePosixPath(word).name))
+    return next(places, 0)
+
+
+def _is_launcher(name: str) -> bool:
+    return _PYTHON.fullmatch(name) is not None or name in (
+        "torchrun",
+        "accelerate",
+        "deepspeed",
+        "tune",
+        *_TOOLS,
+    )
+
+
+def _read_launcher(words: Sequence[str]) -> CommandLine:
+    name = PurePosixPath(words[0]).name
+    if _PYTHON.fullmatch(name):
+        return _read_python(words)
+    if name == "torchrun":
+        return _read_torchrun((words[0],), words[1:])
+    if name == "accelerate" and words[1:2] == ["launch"]:
+        return _read_accelerate(_beside(words[0]), words[2:])
+    if name == "deepspeed":
+        return _read_deepspeed(_beside(words[0]), words[1:])
+    if name == "tune" and words[1:2] == ["run"]:
+        return _read_tune(words)
+    if name in _TOOLS:
+        return _read_tool(words, *_TOOLS[name])
+    return CommandLine({}, "", (), (), tuple(words), None, needs_torchrun=False)
+
+
+def _beside(command: str) -> tuple[str, ...]:
+    """The torchrun of the environment whose command this is, which may not be the first on the PATH."""
+    place = Path(shutil.which(command) or command).parent
+    if "/" not in command and Path(shutil.which("torchrun") or command).parent == place:
+        return ("torchrun",)
+    if (python := place / "python").exists() and not (place / "torchrun").exists():
+        return (str(python), "-m", TORCHRUN_MODULES[0])
+    return (str(place / "torchrun"),) if place != Path() else ("torchrun",)
+
+
+def _read_python(words: Sequence[str]) -> CommandLine:
+    """`python x.py`, `python -m package`, and a launcher's module."""
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+        at += 2 if words[at] in ("-X", "-W") else 1
+    interpreter, program = tuple(words[:at]), words[at:]
+    if not program:
+        raise missing("the script", f"name it behind {words[0]}")
+    module = program[1] if program[0] == "-m" and len(program) > 1 else ""
+    torchrun = (words[0], "-m", TORCHRUN_MODULES[0])
+    if module in TORCHRUN_MODULES:
+        return _read_torchrun((*interpreter, "-m", TORCHRUN_MODULES[0]), program[2:])
+    if module in ("accelerate.commands.launch", "accelerate.commands.accelerate_cli"):
+        return _read_accelerate(torchrun, program[3 if module.endswith("cli") else 2 :])
+    if module in ("deepspeed.launcher.runner", "deepspeed"):
+        return _read_deepspeed(torchrun, program[2:])
+    # torchrun starts the interpreter with its options as typed.
+    options = ("--no-python", *interpreter)
+    return CommandLine(
+        {}, "python", torchrun, options, tuple(program), 1, needs_torchrun=False, alone=interpreter
+    )
+
+
+def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[str, ...]]:
+    """Takes a launcher's options, and the program behind them.
+
+    Raises:
+        InputError: there is no program.
+    """
+    switches, options, at = _SWITCHES[launcher].split(), [], 0
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            at += 1
+            break
+        name, equals, value = words[at].partition("=")
+        plain = name.lstrip("-").replace("-", "_")
+        if equals or plain in switches:
+            options.append(_Option(plain, value if equals else None, (words[at],)))
+            at += 1
+        else:
+            value = words[at + 1] if at + 1 < len(words) else ""
+            options.append(_Option(plain, value, tuple(words[at : at + 2])))
+            at += 2
+    if at >= len(words):
+        raise missing("the script", f"name it behind the options of {launcher}")
+    return options, tuple(words[at:])
+
+
+def _read_torchrun(head: tuple[str, ...], words: Sequence[str], tool: str | None = None) -> CommandLine:
+    options, program = _options(words, "torchrun")
+    values = {option.name: option.value for option in options}
+    ranks = _product(values.get("nnodes", "1"), values.get("nproc_per_node", "1"))
+    kept = tuple(word for option in options if not _is_place(option.name) for word in option.words)
+    return CommandLine({}, "torchrun", head, kept, program, ranks, tool)
+
+
+def _is_place(name: str) -> bool:
+    return name in _PLACES.split() or name.startswith("rdzv")
+
+
+def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
+    """`accelerate launch`, whose number of processes may be in its configuration."""
+    options, program = _options(words, "accelerate")
+    values = {option.name: option.value for option in options}
+    file = values.get("config_file")
+    sharded: set[str] = {name for name in ("use_fsdp", "use_deepspeed", "use_megatron_lm") if name in values}
+    ranks = None
+    if file is not None:
+        from isobatch.tools.read import read_file
+
+        reading = read_file(file, "accelerate")
+        ranks = reading.fields.get("gpus")
+        sharded |= {str(reading.settings.get("distributed_type"))} & {"FSDP", "DEEPSPEED", "MEGATRON_LM"}
+    if "num_processes" in values:
+        ranks = _product(values["num_processes"])
+    note = f"{' and '.join(sorted(sharded))}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
+    notes = (note,) if sharded else ()
+    return CommandLine({}, "accelerate", head, _as_torchrun(values), program, ranks, notes=notes)
+
+
+def _as_torchrun(values: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The options of another launcher that say how its program is named, as torchrun has them."""
+    module = ("-m",) if {"m", "module"} & values.keys() else ()
+    return (*module, *(("--no-python",) if "no_python" in values else ()))
+
+
+def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
+    """`deepspeed`; its program gets no `--local_rank`, which it reads from the environment too."""
+    options, program = _options(words, "deepspeed")
+    values = {option.name: option.value for option in options}
+    if "include" in values:
+        from isobatch.tools.page import included_gpus
+
+        ranks = included_gpus(values["include"] or "")
+    else:
+        ranks = _product(values.get("num_nodes", "1"), values.get("num_gpus"))
+    return CommandLine({}, "deepspeed", head, _as_torchrun(values), program, ranks)
+
+
+def _read_tune(words: Sequence[str]) -> CommandLine:
+    """`tune run`, which takes torchrun's options in front of its recipe; without any it starts one process."""
+    launch = _read_torchrun(tuple(words[:2]), words[2:], "torchtune")
+    typed = words[2:3] and words[2].startswith("-")
+    return msgspec.structs.replace(launch, name="tune", needs_torchrun=bool(typed), alone=tuple(words[:2]))
+
+
+def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> CommandLine:
+    """A tool's own command, as the module that its launcher starts.
+
+    Raises:
+        InputError: the command does not train.
+    """
+    typed = words[1] if len(words) > 1 else ""
+    if not typed or typed.startswith("-") or (action and typed != action):
+        raise InputError(
+            f"{words[0]} {typed}".strip()
+            + f" does not train: write {words[0]} {action or 'sft'} with its settings"
+        )
+    program = [*words[2:]]
+    launched: list[str] = []
+    if tool == "axolotl":
+        program, launched = _axolotl_words(program)
+    values = {option.name: option.value for option in launched_options(launched or program)}
+    ranks = _product(values.get("num_processes") or values.get("nproc_per_node"))
+    name = module if action else f"{module}{typed}"
+    return CommandLine(
+        {}, PurePosixPath(words[0]).name, _beside(words[0]), ("-m",), (name, *program), ranks, tool
+    )
+
+
+def _axolotl_words(program: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Parts axolotl's words from those for its launcher, which stand behind `--` or are options of its own."""
+    at = program.index("--") if "--" in program else len(program)
+    words, launched = [*program[:at]], [*program[at + 1 :]]
+    for place in reversed(range(len(words))):
+        name = words[place].partition("=")[0]
+        if name in ("--launcher", "--num-processes", "--num_processes"):
+            end = place + (1 if "=" in words[place] else 2)
+            launched += words[place:end]
+            del words[place:end]
+        elif name in ("--accelerate", "--no-accelerate"):
+            del words[place]
+    return words, launched
+
+
+def launched_options(words: Sequence[str]) -> list[_Option]:
+    """Lists the options among words of any kind."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    options = []
+    for word, following in pairs:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            options.append(_Option(name.replace("-", "_"), value if equals else following, (word,)))
+    return options
+
+
+def _product(*numbers: str | None) -> int | None:
+    """Multiplies counts; None where one is no number, such as `gpu` or a brace."""
+    ranks = 1
+    for number in numbers:
+        if number is None or not number.isdecimal() or int(number) < 1:
+            return None
+        ranks *= int(number)
+    return ranks

@@ -1,0 +1,59 @@
+"""Scripts such as nanoGPT's: globals that `configurator.py` overrides, and an accumulation that counts the passes of all ranks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isobatch.equivalence.settings import given_settings
+from isobatch.equivalence.split import Split
+from isobatch.errors import InputError, must_be
+from isobatch.tools.literals import python_literals
+
+NANOGPT = "nanogpt"
+_MICRO, _PASSES = "batch_size", "gradient_accumulation_steps"
+_ON_CPU = {"device": "cpu", "backend": "gloo", "compile": "False", "dtype": "float32"}
+
+
+def is_nanogpt(program: Sequence[str]) -> bool:
+    """Whether a script reads its overrides as nanoGPT does, and divides its accumulation by the ranks."""
+    script = Path(program[0])
+    if script.suffix != ".py" or not script.is_file():
+        return False
+    text = script.read_text(encoding="utf-8", errors="replace")
+    return "configurator.py" in text and f"{_PASSES} //= ddp_world_size" in text
+
+
+def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
+    """Reads the split as typed: of the words, else of the configurations that they name, else of the script.
+
+    Raises:
+        InputError: the micro-batch or the accumulation is not a number, or the ranks do not divide the passes.
+    """
+    values: dict[str, Any] = {}
+    for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
+        # What the script assigns behind its configurator is what it makes of the values.
+        text = Path(file).read_text(encoding="utf-8").partition("\nexec(open('configurator.py')")[0]
+        values |= python_literals(text, file)
+    values |= {given.name: given.value for given in given_settings(program)}
+    micro, passes = (_count(name, values.get(name)) for name in (_MICRO, _PASSES))
+    if passes % ranks:
+        raise InputError(
+            f"{_PASSES} {passes} is not a multiple of {ranks} ranks, over which nanoGPT divides it"
+        )
+    return Split(ranks, passes // ranks, micro)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if type(value) is not int or value < 1:
+        raise must_be("a whole number from 1", value, field=f"--{name}")
+    return value
+
+
+def write_nanogpt(program: Sequence[str], split: Split) -> list[str]:
+    """Returns the program's words with a split's numbers last, where they override the configurations."""
+    values: dict[str, Any] = {_MICRO: split.micro_batch, _PASSES: split.ranks * split.accumulation}
+    named = {given.name for given in given_settings(program)} & {*values, *_ON_CPU}
+    kept = [word for word in program if word.partition("=")[0].removeprefix("--") not in named]
+    return [*kept, *(f"--{name}={value}" for name, value in (values | _ON_CPU).items())]

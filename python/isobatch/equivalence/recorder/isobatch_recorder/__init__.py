@@ -1,0 +1,20 @@
+"""Records what an unchanged training script does to its gradient. It runs in the script's own Python, with torch and nothing else.
+
+A run of the script is one *split* of a batch. Each rank writes, at each optimizer step, the samples of each pass, a linear sketch of
+the gradient that the optimizer applies, the learning rates and what clipping saw; `isobatch.equivalence` compares the splits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+
+def install() -> None:
+    """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
+    from . import alike, backward, clipping, loaders, randomness, samples, world
+    from .record import Recorder
+
+    recorder = Recorder(json.loads(os.environ["ISOBATCH_SAME"]))
+    for part in (world, randomness, alike, clipping, loaders, samples, backward):
+        part.install(recorder)

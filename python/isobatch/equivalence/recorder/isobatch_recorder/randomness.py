@@ -1,0 +1,111 @@
+"""What is random in a step: generators are seeded, dropout is taken out, batch norm and draws within a step are noted."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+import torch.nn.functional
+
+from .record import Recorder
+
+F: Any = torch.nn.functional
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+def install(recorder: Recorder) -> None:
+    """Seeds every generator, and patches what would make two splits of the same training differ."""
+    seed(0)
+    _take_dropout_out(recorder)
+    _watch_batch_norm(recorder)
+
+
+def seed(number: int) -> None:
+    """Seeds torch's and Python's generators, and NumPy's where it is there; a script that seeds them itself does so later."""
+    torch.manual_seed(number)
+    random.seed(number)
+    try:
+        import numpy as np
+    except ImportError:
+        return
+    np.random.seed(number)
+
+
+class Generators:
+    """Notes draws between two passes of a step: noise, masks, sampling; dropout is out already."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._states: list[Any] | None = None
+        self._steps = -1
+
+    def compare(self) -> None:
+        """Compares the generators with what they were after the pass before, within a step."""
+        states = _states()
+        steps = sum(self._recorder.steps.values())
+        if self._states is not None and steps == self._steps:
+            for name, before, now in zip(("torch", "Python", "NumPy"), self._states, states):
+                if before != now:
+                    self._recorder.note(f"random draws of {name} within a step")
+        self._states, self._steps = states, steps
+
+
+def _states() -> list[Any]:
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), hash(random.getstate())]
+    if "numpy" in sys.modules:
+        _, keys, position, *_ = sys.modules["numpy"].random.get_state()
+        states.append((keys.tobytes(), position))
+    return states
+
+
+def _take_dropout_out(recorder: Recorder) -> None:
+    def keep(input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any) -> Any:
+        if training and p:
+            recorder.note("dropout off")
+        return input
+
+    for name in DROPOUTS:
+        if hasattr(F, name):
+            setattr(F, name, keep)
+    torch.dropout = keep  # type: ignore[assignment]
+    attention = F.scaled_dot_product_attention
+
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if dropout_p:
+            recorder.note("dropout off")
+        return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    F.scaled_dot_product_attention = attend
+
+    def keep_all(self: Any, p: Any = 0.5, *args: Any, **kwargs: Any) -> Any:
+        """Stochastic depth draws a mask with probability p and divides by p: a mask of p keeps all."""
+        recorder.note("stochastic depth off")
+        return self.copy_(p) if isinstance(p, torch.Tensor) else self.fill_(float(p))
+
+    torch.Tensor.bernoulli_ = keep_all  # type: ignore[method-assign]
+
+
+def _watch_batch_norm(recorder: Recorder) -> None:
+    batch_norm = F.batch_norm
+    freeze = recorder.settings["freeze"]
+
+    def normalize(
+        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if training:
+            recorder.note("batch norm")
+            training = not freeze or running_mean is None
+        return batch_norm(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
+
+    F.batch_norm = normalize

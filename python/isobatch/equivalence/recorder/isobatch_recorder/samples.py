@@ -1,0 +1,97 @@
+"""The samples of a pass: a hash of each row that the outermost module gets, and its tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .record import Pass, Recorder
+
+
+def install(recorder: Recorder) -> None:
+    """Watches the calls of the outermost module that trains."""
+    call = torch.nn.Module.__call__
+    depth = 0
+
+    def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        trains = depth == 0 and self.training and torch.is_grad_enabled() and not recorder.in_backward
+        if trains and not recorder.busy and next(self.parameters(), None) is not None:
+            recorder.forwards.append(read_pass(args, kwargs))
+            for name, parameter in self.named_parameters():
+                recorder.names.setdefault(
+                    id(parameter), name.replace("module.", "").replace("_orig_mod.", "")
+                )
+        depth += 1
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            depth -= 1
+
+    torch.nn.Module.__call__ = call_module  # type: ignore[method-assign]
+
+
+def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
+    """Hashes each row of the tensors of a call, without their padding, and counts the tokens of its labels.
+
+    Tokens are counted twice, since some losses count before the shift of the labels and some after it.
+    """
+    tensors = [
+        (name, tensor.detach())
+        for name, tensor in [*_tensors(args, "args"), *_tensors(kwargs, "kwargs")]
+        if tensor.dim() and not tensor.requires_grad
+    ]
+    if not tensors:
+        return Pass([], [])
+    rows = tensors[0][1].shape[0]
+    mask = next((t for name, t in tensors if name.endswith("attention_mask") and t.dim() == 2), None)
+    labels = _labels(tensors)
+    tokens = [] if labels is None else [int((labels[:, 1:] != -100).sum()), int((labels != -100).sum())]
+    per_row = [(n, t) for n, t in tensors if t.shape[0] == rows and not n.endswith("attention_mask")]
+    return Pass(
+        [
+            _hash(row, per_row, mask if mask is not None and len(mask) == rows else None)
+            for row in range(rows)
+        ],
+        tokens,
+    )
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif hasattr(value, "items"):
+        for key in sorted(value.keys(), key=str):
+            yield from _tensors(value[key], f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from _tensors(one, f"{name}.{number}")
+
+
+def _labels(tensors: list[tuple[str, torch.Tensor]]) -> torch.Tensor | None:
+    """Returns the labels, -100 where nothing is counted; without labels the inputs, where 0 is taken for padding."""
+    for name, tensor in tensors:
+        if name.endswith("labels") and tensor.dim() == 2:
+            return tensor
+    for _, tensor in tensors:
+        if tensor.dim() == 2 and not tensor.dtype.is_floating_point:
+            return tensor.masked_fill(tensor == 0, -100)
+    return None
+
+
+def _hash(row: int, tensors: list[tuple[str, torch.Tensor]], mask: torch.Tensor | None) -> str:
+    digest = hashlib.sha1(usedforsecurity=False)
+    for name, tensor in tensors:
+        value = tensor[row]
+        if mask is not None and value.dim() >= 1 and value.shape[0] == mask.shape[1]:
+            value = value[mask[row].bool()]
+        elif value.dim() == 1 and value.numel() > 1 and not value.dtype.is_floating_point:
+            # Without a mask padding is taken for a run of 0 or -100 at an end.
+            content = ((value != 0) & (value != -100)).nonzero().reshape(-1)
+            value = value[content[0] : content[-1] + 1] if len(content) else value[:1]
+        plain = value.float() if value.dtype == torch.bfloat16 else value
+        digest.update(name.encode() + plain.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]

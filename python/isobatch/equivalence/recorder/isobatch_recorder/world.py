@@ -1,0 +1,53 @@
+"""Lets ranks share what there is: gloo in the place of NCCL, one GPU for several ranks, float32 unless asked otherwise."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from .record import Recorder
+
+
+def install(recorder: Recorder) -> None:
+    """Patches process groups and autocast."""
+    shared = (
+        not torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > torch.cuda.device_count()
+    )
+    if shared:
+        _use_gloo(recorder)
+        if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+            os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    if not recorder.settings["as_is"]:
+        _switch_autocast_off(recorder)
+
+
+def _use_gloo(recorder: Recorder) -> None:
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return
+    init_process_group = distributed.init_process_group
+
+    def init_with_gloo(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "nccl" in str(backend or ""):
+            recorder.note("gloo in the place of NCCL")
+            backend = "gloo"
+        kwargs.pop("device_id", None)
+        return init_process_group(backend, *args, **kwargs)
+
+    distributed.init_process_group = init_with_gloo
+    distributed.distributed_c10d.init_process_group = init_with_gloo
+
+
+def _switch_autocast_off(recorder: Recorder) -> None:
+    autocast = torch.autocast
+    initialize = autocast.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        if self._enabled:
+            recorder.note("autocast off")
+            self._enabled = False
+
+    autocast.__init__ = __init__  # type: ignore[method-assign]

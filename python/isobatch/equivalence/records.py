@@ -1,0 +1,179 @@
+"""What the ranks of a run recorded, read back: the samples, gradients and learning rates of each optimizer step."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from isobatch.equivalence.split import Split
+
+Vector = npt.NDArray[np.float64]
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """A forward and backward pass: a hash of each sample, and its tokens, counted after and before the shift of the labels."""
+
+    hashes: list[str]
+    tokens: list[int]
+
+
+class Loader(msgspec.Struct, frozen=True):
+    """A loader's draws: rows of its dataset by batch, as drawn (`own`) and as given in their place (`batches`)."""
+
+    rows: int | None
+    batches: list[list[int]]
+    own: list[list[int]]
+
+
+class RankStep(msgspec.Struct, frozen=True, dict=True):
+    """One rank's record of one step of one optimizer; sketches have `sizes` buckets for each tensor of `names`."""
+
+    optimizer: int
+    step: int
+    rank: int
+    kind: str
+    world: int
+    groups: list[dict[str, Any]]
+    names: list[str]
+    sizes: list[int]
+    entries: list[int]
+    own: list[bool]
+    half: bool
+    passes: list[Pass]
+    norms: list[tuple[float, float]]
+    drawn: list[Loader]
+    notes: dict[str, int]
+    seconds: float
+    device: str
+    versions: dict[str, str]
+    running: dict[str, Any] | None = None
+
+    @property
+    def lrs(self) -> list[float]:
+        """Returns the learning rate of each parameter group."""
+        return [float(group["lr"]) for group in self.groups if isinstance(group.get("lr"), int | float)]
+
+    @cached_property
+    def columns(self) -> npt.NDArray[np.bool_]:
+        """Marks the buckets of the tensors that this optimizer has."""
+        return np.repeat(np.array(self.own, dtype=bool), self.sizes)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step of an optimizer, as all ranks recorded it.
+
+    Attributes:
+        ranks: a record a rank, by rank.
+        gradients: (ranks, buckets), the gradient that the optimizer applies.
+        weights: (ranks, buckets), the parameters before the step.
+        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where that was not recorded.
+    """
+
+    ranks: list[RankStep]
+    gradients: Vector
+    weights: Vector
+    changes: Vector
+
+    @property
+    def first(self) -> RankStep:
+        """Returns the record of rank 0."""
+        return self.ranks[0]
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """A run of a split: its steps by optimizer, in order."""
+
+    split: Split
+    seconds: float
+    steps: dict[int, list[Step]]
+
+    def events(self) -> Iterator[tuple[int, int]]:
+        """Yields the optimizer and the number of each recorded step."""
+        for optimizer, steps in sorted(self.steps.items()):
+            yield from ((optimizer, number) for number in range(len(steps)))
+
+    def at(self, event: tuple[int, int]) -> Step | None:
+        """Returns a step, or None where this run has not taken it."""
+        optimizer, number = event
+        steps = self.steps.get(optimizer, [])
+        return steps[number] if number < len(steps) else None
+
+    @property
+    def last(self) -> Step:
+        """Returns the step that was recorded last."""
+        return max((steps[-1] for steps in self.steps.values()), key=lambda step: step.first.seconds)
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """Counts what the recorder noted, over all ranks."""
+        counts: dict[str, int] = {}
+        for record in self.last.ranks:
+            for note, count in record.notes.items():
+                counts[note] = counts.get(note, 0) + count
+        return counts
+
+    def training_loader(self) -> int | None:
+        """Returns the number of the loader that feeds the training: the one that drew the most rows."""
+        loaders = self.last.first.drawn
+        drawn = [sum(map(len, loader.batches)) for loader in loaders]
+        return drawn.index(max(drawn)) if drawn else None
+
+    def rows(self, event: tuple[int, int], *, own: bool = False) -> list[list[list[int]]] | None:
+        """Returns the rows of the dataset of a step, by rank and pass; None where the draws do not tell.
+
+        Args:
+            event: the optimizer and the number of the step.
+            own: the rows that the script would have drawn, not those given in their place.
+        """
+        number = self.training_loader()
+        step = self.at(event)
+        if number is None or step is None:
+            return None
+        by_rank = []
+        for rank, record in enumerate(step.ranks):
+            before = sum(len(earlier.ranks[rank].passes) for earlier in self.steps[event[0]][: event[1]])
+            loaders = self.last.ranks[rank].drawn
+            if number >= len(loaders):
+                return None
+            loader = loaders[number]
+            batches = (loader.own if own else loader.batches)[before : before + len(record.passes)]
+            if len(batches) < len(record.passes) or any(len(b) > self.split.micro_batch for b in batches):
+                return None
+            by_rank.append(batches)
+        return by_rank
+
+    def samples(self, event: tuple[int, int]) -> int:
+        """Counts the samples of a step over all ranks: rows of the dataset where they are known, else of the model's input."""
+        if (rows := self.rows(event)) is not None:
+            return sum(len(batch) for rank in rows for batch in rank)
+        step = self.at(event)
+        return 0 if step is None else sum(len(one.hashes) for record in step.ranks for one in record.passes)
+
+
+def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
+    """Reads what the ranks of a run wrote; None where no rank finished a step. A step that not every rank finished is left out."""
+    records: dict[tuple[int, int], dict[int, RankStep]] = {}
+    decoder = msgspec.json.Decoder(RankStep)
+    for path in folder.glob("step-*.json"):
+        record = decoder.decode(path.read_bytes())
+        records.setdefault((record.optimizer, record.step), {})[record.rank] = record
+    steps: dict[int, list[Step]] = {}
+    for (optimizer, number), ranks in sorted(records.items()):
+        whole = len(ranks) == max(split.ranks, *(record.world for record in ranks.values()))
+        if whole and number == len(steps.setdefault(optimizer, [])):
+            steps[optimizer].append(_read_step(folder, [ranks[rank] for rank in sorted(ranks)]))
+    steps = {optimizer: recorded for optimizer, recorded in steps.items() if recorded}
+    return Recording(split, seconds, steps) if steps else None
+
+
+def _read_step(folder: Path, ranks: list[RankStep]) -> Step:
+    arrays = []
+    for record in ranks:
+        name = f"step-{record.optimizer}-{record.step}-{record.rank}.f64"
+        arrays.append(np.fromfile(folder / name).reshape(-1, sum(record.sizes)))
+    gradients, weights = (np.stack([rows[number] for rows in arrays]) for number in (0, 1))
+    return Step(ranks, gradients, weights, arrays[0][2:])

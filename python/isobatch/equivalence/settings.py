@@ -1,0 +1,354 @@
+"""Settings of a known tool in a command: read from its flags, overrides and file, and written anew for a split."""
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from isobatch.equivalence.split import Split
+from isobatch.errors import InputError, needs_extra, unreadable
+from isobatch.files.whole import read_whole
+from isobatch.tools.page import Reading, value_at
+from isobatch.tools.read import complete, read_file
+
+TOOLS = ("transformers", "trl", "llama_factory", "ms_swift", "axolotl", "torchtune", "deepspeed", "lightning")
+"""Tools whose settings can be written for a split, and that train on a CPU."""
+STARTS_ITSELF = "lightning"
+"""The tool whose Trainer starts its ranks itself, from `python`."""
+_SUFFIXES = (".yaml", ".yml", ".json")
+_FILE_FLAGS = ("config", "config_file", "cfg", "deepspeed_config")
+"""Flags that name the file of a run's settings."""
+_OF_A_STEP = {"axolotl": ("batch_size",)}
+"""By tool, another name for a step's samples, which the tool refuses beside an accumulation."""
+_SWITCHES = ("bf16", "fp16", "tf32", "bfloat16", "float16")
+_ON_CPU: dict[str, dict[str, Any]] = {
+    "torchtune": {"device": "cpu", "dtype": "fp32"},
+    "lightning": {"trainer.accelerator": "cpu", "trainer.precision": "32-true"},
+}
+"""By tool, values without which it asks for a GPU; trainers built on transformers refuse the switches of reduced precision."""
+_OFF = ("false", "no", "off", "0", "none")
+_DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_MAX_FILE_BYTES = 16 << 20
+
+
+class Given(NamedTuple):
+    """A setting in the words of a command.
+
+    Attributes:
+        name: with underscores for dashes.
+        value: True of a flag without one.
+        at: the place of its word.
+        joined: whether the value is part of that word, else the next word has it.
+    """
+
+    name: str
+    value: str | bool
+    at: int
+    joined: bool
+
+
+def given_settings(words: Sequence[str]) -> list[Given]:
+    """Lists `--name value`, `--name=value` and `name=value`.
+
+    >>> [(given.name, given.value) for given in given_settings(["t.py", "--micro-batch", "2", "--bf16", "--lr=1", "a.b=3"])]
+    [('micro_batch', '2'), ('bf16', True), ('lr', '1'), ('a.b', '3')]
+    """
+    settings, at = [], 0
+    while at < len(words):
+        name, equals, value = words[at].partition("=")
+        plain = name.lstrip("-+").replace("-", "_")
+        is_flag = name.startswith("--") and len(name) > 2
+        if equals and plain.replace(".", "").isidentifier() and (is_flag or not name.startswith("-")):
+            settings.append(Given(plain, value, at, True))
+        elif is_flag and at + 1 < len(words) and not words[at + 1].startswith("--"):
+            settings.append(Given(plain, words[at + 1], at, False))
+            at += 1
+        elif is_flag:
+            settings.append(Given(plain, True, at, False))
+        at += 1
+    return settings
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The settings of a command whose tool is known.
+
+    Attributes:
+        tool: its name among the readers.
+        file: of the settings, as typed; None where the words have all.
+        typed: the file's settings with those of the words over them.
+        fields: of the batch: `batch_per_gpu`, `accumulation`, `effective_batch`, `gpus`.
+        keys: what the tool calls each.
+    """
+
+    tool: str
+    file: str | None
+    typed: dict[str, Any]
+    fields: dict[str, Any]
+    keys: dict[str, str]
+
+    def split(self, ranks: int) -> Split:
+        """The split that the settings ask for on this many ranks.
+
+        Raises:
+            InputError: they contradict each other, or leave the micro-batch open.
+        """
+        try:
+            return _split_of(self.fields, ranks)
+        except InputError as error:
+            raise error.at(file=self.file or "the command") from None
+
+    def ranks(self) -> int | None:
+        """The number of processes that the settings name, or that follows from the batch of all; None where they do not say."""
+        named = {name: self.fields[name] for name in (*_BATCH, "gpus") if self.fields.get(name) is not None}
+        ranks = complete(named).get("gpus")
+        return ranks if isinstance(ranks, int) else None
+
+
+def read_source(program: Sequence[str], tool: str | None) -> Source | None:
+    """Reads the settings in a program's words and in the file that they name; None where no tool is recognized.
+
+    Args:
+        program: the script or module and its arguments.
+        tool: that is known or forced; None: the one that the flags or the file show.
+
+    Raises:
+        InputError: several files may be the one, the settings cannot be read, or split the model over several GPUs.
+    """
+    words = _of_words(program)
+    if tool is None:
+        tool = _detected(words)
+    files = _files(program, None if tool is None else _FILE_FLAGS)
+    if tool is None:
+        readings = [reading for file in files if (reading := _tool_file(file)) is not None]
+        if not readings:
+            return None
+        if len({reading.tool for reading in readings}) > 1:
+            listed = " and ".join(f"{reading.file} ({reading.title})" for reading in readings)
+            raise InputError(f"cannot be split: {listed} both have settings of a tool; name one with --tool")
+        tool, files = readings[0].tool, [reading.file for reading in readings]
+    if len(files) > 1:
+        raise InputError(
+            f"cannot be split: {' and '.join(files)} may each have the settings of {tool}; use braces"
+        )
+    if tool == "torchtune" and not files:
+        name = words.get("config", "RECIPE_CONFIG")
+        raise InputError(
+            f"cannot be split: the settings of {name} are inside torchtune; copy them by tune cp {name} config.yaml, and name the copy"
+        )
+    typed = _merged(_content(files[0]) if files else {}, words)
+    reading = read_file(typed, tool)
+    for field, fault in reading.faults:
+        if field in ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch"):
+            raise fault.at(file=files[0] if files else "the command")
+    if reading.tool not in TOOLS:
+        raise InputError(
+            f"cannot be split by the settings of {reading.title}: write where the numbers go, in braces"
+        )
+    parallel = reading.fields.get("model_parallel") or 1
+    if parallel > 1:
+        key = reading.keys.get("model_parallel")
+        raise InputError(
+            f"cannot be split: {key} puts a model on {parallel} GPUs; set it to 1 for the comparison"
+        )
+    keys = {**reading.absent, **reading.keys}
+    return Source(reading.tool, files[0] if files else None, typed, dict(reading.fields), keys)
+
+
+def _of_words(program: Sequence[str]) -> dict[str, Any]:
+    """The settings of the words; of one that comes twice the last counts."""
+    return {given.name: given.value for given in given_settings(program)}
+
+
+def _detected(words: Mapping[str, Any]) -> str | None:
+    """The tool whose flags the words are; None of a script of one's own."""
+    try:
+        return read_file(_merged({}, words)).tool if words else None
+    except InputError:
+        return None
+
+
+def _files(program: Sequence[str], flags: Sequence[str] | None) -> list[str]:
+    """Lists the files among a program's words: those of these flags and those without a flag; None: of any flag."""
+    settings = given_settings(program)
+    taken = {given.at + (0 if given.joined else 1) for given in settings if given.value is not True}
+    named = [str(given.value) for given in settings if flags is None or given.name in flags]
+    alone = [word for at, word in enumerate(program[1:], 1) if at not in taken]
+    files = [name for name in (*named, *alone) if Path(name).suffix.lower() in _SUFFIXES]
+    return [name for name in dict.fromkeys(files) if Path(name).is_file()]
+
+
+def _tool_file(file: str) -> Reading | None:
+    """Reads a file as some tool's; None where it says no batch."""
+    try:
+        reading = read_file(file)
+    except InputError:
+        return None
+    has_batch = {"batch_per_gpu", "micro_batch", "effective_batch"} & reading.fields.keys()
+    return reading if has_batch else None
+
+
+def _content(file: str) -> dict[str, Any]:
+    """Loads a file as trainers do: YAML 1.1, so that it can be written again with the same values.
+
+    Raises:
+        InputError: it cannot be read, or is no table.
+    """
+    text = read_whole(file, _MAX_FILE_BYTES)
+    try:
+        content = json.loads(text) if file.lower().endswith(".json") else _yaml(file).safe_load(text)
+    except ValueError as error:
+        raise unreadable(error, file) from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "yaml":
+            raise
+        raise unreadable(error, file) from None
+    if not isinstance(content, dict):
+        raise InputError("must be a table of settings", file=file)
+    return content
+
+
+def _yaml(file: str) -> Any:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise needs_extra("YAML files", "fleet", file=file) from None
+    return yaml
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Puts values over a file's; a dotted name goes into its table."""
+    merged = deepcopy(dict(settings))
+    for name, value in changes.items():
+        *path, last = name.split(".")
+        table: Any = merged
+        for part in path:
+            table = table.setdefault(part, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table[last] = value
+    return merged
+
+
+def _split_of(fields: Mapping[str, Any], ranks: int) -> Split:
+    named = {name: fields[name] for name in _BATCH if fields.get(name) is not None}
+    whole = complete({**named, "gpus": ranks})
+    if not whole.get("micro_batch"):
+        raise InputError("cannot be split: the settings do not say the micro-batch; use braces")
+    return Split(ranks, int(whole.get("accumulation") or 1), int(whole["micro_batch"]))
+
+
+_BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
+
+
+def write_settings(source: Source, program: Sequence[str], split: Split, folder: Path) -> list[str]:
+    """Writes a split into a program's words, and into a copy of its file in `folder`.
+
+    What is written is read again by the tool's own reader: a setting that means another split is refused, not started.
+
+    Returns:
+        The program's words; the name of the copy is in the place of the file's.
+
+    Raises:
+        InputError: the tool's settings cannot say this split, or a file cannot be written.
+    """
+    changes = _split_changes(source, split)
+    removed = [name for name in _OF_A_STEP.get(source.tool, ()) if name in source.typed]
+    expected = {name: value for name, value in _merged(source.typed, changes).items() if name not in removed}
+    reading = read_file(expected, source.tool)
+    if _split_of({**reading.fields, "gpus": None}, split.ranks) != split:
+        written = ", ".join(f"{name} {value}" for name, value in changes.items())
+        raise InputError(f"cannot be split: {written} is not {split} for {reading.title}; use braces")
+    changes |= _deepspeed_change(source.typed.get("deepspeed"), folder)
+    return _written(source, program, changes | cpu_changes(source), removed, folder)
+
+
+def write_for_cpu(source: Source, program: Sequence[str], folder: Path) -> list[str]:
+    """Writes what a CPU needs into a program's words, and into a copy of its file in `folder`; its batch stays as it is typed."""
+    changes = cpu_changes(source)
+    return _written(source, program, changes, (), folder) if changes else [*program]
+
+
+def _written(
+    source: Source, program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str], folder: Path
+) -> list[str]:
+    words = _write_words(program, changes)
+    named = _of_words(program)
+    left = {name: value for name, value in changes.items() if name not in named}
+    if source.file is None:
+        return [*words, *(word for name, value in left.items() for word in (f"--{name}", str(value)))]
+    content = {
+        name: value for name, value in _merged(_content(source.file), left).items() if name not in removed
+    }
+    copy = _write_copy(source.file, content, folder)
+    return [_renamed(word, source.file, copy) for word in words]
+
+
+def _split_changes(source: Source, split: Split) -> dict[str, Any]:
+    """Names what a split changes, in the tool's own names."""
+    keys, fields = source.keys, source.fields
+    micro_key = keys.get("batch_per_gpu") or keys.get("micro_batch")
+    steps_key = keys.get("accumulation")
+    if steps_key in _OF_A_STEP.get(source.tool, ()):
+        steps_key = "gradient_accumulation_steps"
+    changes: dict[str, Any] = {}
+    if micro_key:
+        changes[micro_key] = split.micro_batch
+    if steps_key:
+        changes[steps_key] = split.accumulation
+    if "effective_batch" in fields and keys.get("effective_batch"):
+        changes[keys["effective_batch"]] = split.effective_batch
+    if keys.get("gpus") and value_at(source.typed, keys["gpus"]) is not None:
+        changes[keys["gpus"]] = split.ranks
+    return changes
+
+
+def cpu_changes(source: Source) -> dict[str, Any]:
+    """Names the settings that ask for a GPU, with their values for a CPU."""
+    switches = [name for name in _SWITCHES if str(source.typed.get(name, False)).lower() not in _OFF]
+    return dict.fromkeys(switches, False) | _ON_CPU.get(source.tool, {})
+
+
+def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:
+    """Copies the DeepSpeed configuration beside a Trainer's settings, its batch as `auto`, which the Trainer fills in."""
+    if not isinstance(file, str) or Path(file).suffix != ".json" or not Path(file).is_file():
+        return {}
+    content = _content(file)
+    return {
+        "deepspeed": _write_copy(
+            file, content | {name: "auto" for name in _DEEPSPEED if name in content}, folder
+        )
+    }
+
+
+def _write_words(program: Sequence[str], changes: Mapping[str, Any]) -> list[str]:
+    """Replaces values in the words; a switch that goes off is left out."""
+    words: list[str | None] = [*program]
+    for given in given_settings(program):
+        if given.name not in changes:
+            continue
+        value = str(changes[given.name])
+        if given.joined:
+            words[given.at] = f"{program[given.at].partition('=')[0]}={value}"
+        elif given.value is True:
+            words[given.at] = None
+        else:
+            words[given.at + 1] = value
+    return [word for word in words if word is not None]
+
+
+def _write_copy(file: str, content: Any, folder: Path) -> str:
+    """Writes a file's copy; its keys keep their order."""
+    copy = folder / Path(file).name
+    if copy.suffix.lower() == ".json":
+        text = json.dumps(content, indent=2)
+    else:
+        text = _yaml(file).safe_dump(content, sort_keys=False)
+    copy.write_text(text, encoding="utf-8")
+    return str(copy)
+
+
+def _renamed(word: str, file: str, copy: str) -> str:
+    name, equals, value = word.partition("=")
+    return copy if word == file else f"{name}={copy}" if equals and value == file else word

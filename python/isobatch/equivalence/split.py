@@ -1,0 +1,188 @@
+"""Splits of a batch over ranks, accumulation and micro-batch, and the choice of those that tell causes apart."""
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple, Self
+
+import msgspec
+
+from isobatch.errors import InputError, must_be
+
+MAX_RANKS = 4
+"""Processes of one start: more share two cores without showing another cause."""
+MAX_SAMPLES = 16
+"""Samples of a compared step, which the one-by-one run passes through one after the other."""
+_SPLIT = re.compile(r"([1-9]\d{0,8})[x×]([1-9]\d{0,8})[x×]([1-9]\d{0,8})")
+
+
+class Split(msgspec.Struct, frozen=True):
+    """A split of an optimizer step's samples.
+
+    Attributes:
+        ranks: processes, each with a replica of the model.
+        accumulation: forward and backward passes of a rank in a step.
+        micro_batch: samples of a rank in a pass.
+
+    >>> str(Split(2, 4, 3)), Split(2, 4, 3).effective_batch
+    ('2x4x3', 24)
+    """
+
+    ranks: int
+    accumulation: int
+    micro_batch: int
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples of a step over all ranks."""
+        return self.ranks * self.accumulation * self.micro_batch
+
+    @property
+    def rank_batch(self) -> int:
+        """Samples of a step on one rank."""
+        return self.accumulation * self.micro_batch
+
+    def __str__(self) -> str:
+        return f"{self.ranks}x{self.accumulation}x{self.micro_batch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a split as it is typed.
+
+        Raises:
+            InputError: the text is not three whole numbers from 1 with an x between them.
+
+        >>> Split.parse("2x4x3")
+        Split(ranks=2, accumulation=4, micro_batch=3)
+        """
+        numbers = _SPLIT.fullmatch(text.strip().lower())
+        if numbers is None:
+            raise must_be("RANKSxACCUMULATIONxMICRO_BATCH, such as 2x2x2", text, field="--split")
+        return cls(*map(int, numbers.groups()))
+
+
+DEFAULT = Split(2, 3, 2)
+"""The split of a command that names none: its ranks, its accumulation and their product are three different factors."""
+
+
+class Splits(NamedTuple):
+    """The splits of one batch to compare.
+
+    Attributes:
+        asked: the user's, or its smaller copy.
+        whole: the batch in one pass of one rank: the reference.
+        single: one unit of samples a pass on one rank, for the gradient of each.
+        others: further splits, each with a cause of its own.
+    """
+
+    asked: Split
+    whole: Split
+    single: Split
+    others: tuple[Split, ...]
+
+
+def choose_splits(asked: Split, unit: int = 1) -> Splits:
+    """Chooses the splits of a batch that tell the causes of a wrong weight apart.
+
+    Beside the asked split a step is taken with accumulation alone, with ranks alone, and with both, where the batch divides:
+    a factor that appears in one of them names its cause. Within a split unequal numbers are preferred, since a weight of 2 at
+    2x2x2 may come from the ranks, the accumulation or the micro-batch; at 2x4x3 it can only come from the ranks. Two ranks are
+    preferred to more, which cost a process each, and micro-batches of several units, since a mean of means needs them.
+
+    Args:
+        asked: the split to judge; its batch is that of every other.
+        unit: samples that have a gradient only together, such as 2 for in-batch negatives.
+
+    Raises:
+        InputError: the micro-batch is no multiple of the unit, or the batch is one unit, which cannot be split.
+
+    >>> choose_splits(Split(2, 2, 2)).others
+    (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
+    """
+    batch = asked.effective_batch
+    if asked.micro_batch % unit:
+        raise InputError(
+            f"--split {asked} has a micro-batch of {asked.micro_batch}, which is no multiple of the unit {unit}: "
+            f"use {Split(asked.ranks, asked.accumulation, unit)}",
+            field="--split",
+        )
+    if batch == unit:
+        raise InputError(
+            f"a batch of {batch} cannot be split: use at least two units, such as --split 2x2x{2 * unit}",
+            field="--split",
+        )
+    taken = {asked, Split(1, 1, batch), Split(1, batch // unit, unit)}
+    others = []
+    for has_ranks, accumulates in ((False, True), (True, False), (True, True)):
+        if (asked.ranks > 1, asked.accumulation > 1) == (has_ranks, accumulates):
+            continue
+        candidates = [
+            split
+            for split in _divisions(batch, unit)
+            if (split.ranks > 1, split.accumulation > 1) == (has_ranks, accumulates) and split not in taken
+        ]
+        if candidates:
+            others.append(min(candidates, key=lambda split: _cost(split, unit)))
+    return Splits(asked, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(others))
+
+
+def _divisions(batch: int, unit: int) -> Iterator[Split]:
+    """Yields every split of a batch over at most MAX_RANKS ranks into micro-batches of whole units."""
+    for ranks in range(1, MAX_RANKS + 1):
+        units, rest = divmod(batch, ranks * unit)
+        if not rest:
+            divisors = (number for number in range(1, units + 1) if units % number == 0)
+            yield from (Split(ranks, number, units // number * unit) for number in divisors)
+
+
+def _cost(split: Split, unit: int) -> tuple[bool, int, int, int]:
+    """Orders splits: several units a pass, factors that differ, few ranks, few passes."""
+    return split.micro_batch == unit, ambiguity(split), split.ranks, -split.accumulation
+
+
+def ambiguity(split: Split) -> int:
+    """Counts the factors of a split that another factor equals, so that a weight would have several causes.
+
+    >>> ambiguity(Split(2, 2, 2)), ambiguity(Split(2, 4, 3)), ambiguity(Split(1, 4, 2))
+    (2, 0, 0)
+    """
+    both = (split.ranks * split.accumulation,) if split.ranks > 1 and split.accumulation > 1 else ()
+    factors = [factor for factor in (split.ranks, split.accumulation, split.micro_batch, *both) if factor > 1]
+    return len(factors) - len(set(factors))
+
+
+def shrink(asked: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
+    """Makes a split with fewer samples and the same shape, for a comparison on a few cores.
+
+    Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation are kept where they
+    fit, the micro-batch shrinks first; of the splits left the one with the fewest equal factors is taken, then the cheapest.
+
+    Args:
+        asked: the user's split; returned as it is where its samples and its ranks fit.
+        limit: samples of a step.
+        unit: samples that have a gradient only together; the micro-batch stays a multiple.
+
+    >>> [str(shrink(Split.parse(text))) for text in ("2x4x32", "8x1x4", "1x64x2", "2x2x2")]
+    ['2x4x2', '2x1x4', '1x8x2', '2x2x2']
+    """
+    if asked.effective_batch <= limit and asked.ranks <= MAX_RANKS:
+        return asked
+    ranks, accumulation = (
+        range(min(2, number), min(number, most) + 1)
+        for number, most in ((asked.ranks, MAX_RANKS), (asked.accumulation, limit))
+    )
+    micro_batches = range(unit, max(unit, min(asked.micro_batch, limit)) + 1, unit)
+    splits = [Split(*numbers) for numbers in product(ranks, accumulation, micro_batches)]
+    fitting = [split for split in splits if split.effective_batch <= limit]
+
+    def preference(split: Split) -> tuple[bool, bool, bool, int, int, int]:
+        return (
+            (split.micro_batch > unit) == (asked.micro_batch > unit),
+            split.ranks == asked.ranks,
+            split.accumulation == asked.accumulation,
+            -ambiguity(split),
+            -split.ranks,
+            split.effective_batch,
+        )
+
+    return max(fitting, key=preference, default=Split(ranks[0], accumulation[0], micro_batches[0]))

@@ -1,0 +1,118 @@
+"""The weight of each sample in a gradient, by least squares over the gradients of single samples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from isobatch.equivalence.records import Step, Vector
+
+CONDITION = 1e8
+"""Above it the samples' gradients do not stand apart, and no weight is known."""
+FAINT = 1e-5
+"""A group of tensors under this part of the gradient's norm is rounding: the gradient of a key's bias is 0 in truth."""
+
+
+class Solution(msgspec.Struct, frozen=True):
+    """Weights of samples in a gradient.
+
+    Attributes:
+        weights: (samples,), 1 where a sample weighs as in the reference.
+        residual: the part of the gradient, by norm, that no weights explain.
+    """
+
+    weights: Vector
+    residual: float
+
+
+class GroupDifference(msgspec.Struct, frozen=True):
+    """A group of tensors whose gradient is not the reference's.
+
+    Attributes:
+        name: of its tensors, `*` for the number of a layer.
+        difference: relative L2.
+        factor: the gradient over the reference's, by projection.
+    """
+
+    name: str
+    difference: float
+    factor: float
+
+
+def solve(changes: Vector, gradient: Vector) -> Solution | None:
+    """Solves for the weight of each sample in a gradient; None where the samples' gradients do not stand apart.
+
+    Args:
+        changes: (samples, buckets), the sketch of each sample's gradient.
+        gradient: (buckets,), the sketch of the gradient that the samples make.
+
+    >>> changes = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]])
+    >>> solve(changes, changes[0] + 4 * changes[1]).weights.round(6).tolist()
+    [1.0, 4.0]
+    """
+    norms = np.linalg.norm(changes, axis=1)
+    if (
+        not len(changes)
+        or not norms.all()
+        or not np.isfinite(changes).all()
+        or not np.isfinite(gradient).all()
+    ):
+        return None
+    scaled = (changes / norms[:, None]).T
+    weights, _, rank, singular = np.linalg.lstsq(scaled, gradient, rcond=None)
+    if rank < len(changes) or singular[0] > CONDITION * singular[-1]:
+        return None
+    return Solution(weights / norms, distance(scaled @ weights, gradient))
+
+
+def distance(gradient: Vector, reference: Vector) -> float:
+    """Returns the relative L2 distance of a gradient to the reference; infinite where the reference is 0 and the gradient is not.
+
+    >>> distance(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
+    0.1
+    """
+    norm = float(np.linalg.norm(reference))
+    error = float(np.linalg.norm(gradient - reference))
+    return error / norm if norm else (0.0 if error == 0 else float("inf"))
+
+
+def differing_groups(
+    step: Step, gradient: Vector, reference: Vector, tolerance: float
+) -> list[GroupDifference]:
+    """Lists the groups of tensors that differ from the reference by more than a tolerance, the worst first."""
+    total = float(np.linalg.norm(reference))
+    differences = []
+    for name, columns in tensor_groups(step).items():
+        ours, theirs = gradient[columns], reference[columns]
+        norm, error = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
+        if norm > FAINT * total and error > tolerance * norm:
+            differences.append(GroupDifference(name, error / norm, float(ours @ theirs) / norm**2))
+        elif norm <= FAINT * total and error > 10 * FAINT * total:
+            differences.append(GroupDifference(name, error / max(norm, 1e-300), float("inf")))
+    return sorted(differences, key=lambda group: -group.difference)
+
+
+def tensor_groups(step: Step) -> dict[str, npt.NDArray[np.bool_]]:
+    """Marks the buckets of each group of tensors: those whose names differ only in the number of the layer."""
+    record = step.first
+    groups: dict[str, list[Any]] = {}
+    edges = np.cumsum([0, *record.sizes])
+    for name, first, last in zip(record.names, edges, edges[1:], strict=False):
+        groups.setdefault(".".join("*" if part.isdigit() else part for part in name.split(".")), []).append(
+            (first, last)
+        )
+    columns = {}
+    for name, spans in groups.items():
+        mask = np.zeros(edges[-1], dtype=bool)
+        for first, last in spans:
+            mask[first:last] = True
+        columns[name] = mask & record.columns
+    return {name: mask for name, mask in columns.items() if mask.any()}
+
+
+def spread(values: Sequence[float]) -> float:
+    """Returns how far values are apart, relative to the largest."""
+    largest = max(map(abs, values))
+    return (max(values) - min(values)) / largest if largest else 0.0

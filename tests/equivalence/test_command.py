@@ -1,0 +1,423 @@
+"""How a command is read, and what starts it at another split."""
+
+import json
+import shlex
+
+import pytest
+import yaml
+
+from isobatch.equivalence import launchers
+from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.errors import InputError
+
+SPLIT = Split(2, 3, 4)
+PLACE = "--nnodes 1 --nproc-per-node 2 --local-addr 127.0.0.1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"
+HF = "--per_device_train_batch_size {micro} --gradient_accumulation_steps {steps}"
+TYPED, WRITTEN = HF.format(micro=8, steps=2), HF.format(micro=4, steps=3)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "copies").mkdir()
+
+
+def started(line, split=SPLIT, tool=None):
+    """The command as a shell would show it, its own split, and its environment without what every start has."""
+    command = read_command(shlex.split(line), tool=tool)
+    words, environment = start_line(command, split, launchers.Path("copies"))
+    assert launchers.CPU.items() <= environment.items()
+    own = {name: value for name, value in environment.items() if name not in launchers.CPU}
+    return shlex.join(words), command.own, own
+
+
+@pytest.mark.parametrize(
+    ("line", "own", "start"),
+    [
+        (f"torchrun --nproc-per-node 4 t.py {TYPED}", Split(4, 2, 8), f"torchrun {PLACE} t.py {WRITTEN}"),
+        (
+            f"torchrun --nnodes=2 --nproc_per_node=4 --node-rank 1 --master_port 1 --rdzv_id x --tee 3 -m p.t {TYPED}",
+            Split(8, 2, 8),
+            f"torchrun {PLACE} --tee 3 -m p.t {WRITTEN}",
+        ),
+        (
+            f"python3 -m torch.distributed.run --standalone --nproc-per-node gpu t.py {TYPED}",
+            Split(2, 2, 8),
+            f"python3 -m torch.distributed.run {PLACE} t.py {WRITTEN}",
+        ),
+        (
+            f"python -u -X dev t.py {TYPED}",
+            Split(1, 2, 8),
+            f"python -m torch.distributed.run {PLACE} --no-python python -u -X dev t.py {WRITTEN}",
+        ),
+        (
+            f"uv run --with x python -m p.t {TYPED}",
+            Split(1, 2, 8),
+            f"uv run --with x python -m torch.distributed.run {PLACE} --no-python python -m p.t {WRITTEN}",
+        ),
+        (
+            f"accelerate launch --multi_gpu --num_processes 4 --mixed_precision bf16 t.py {TYPED}",
+            Split(4, 2, 8),
+            f"torchrun {PLACE} t.py {WRITTEN}",
+        ),
+        (
+            f"/env/bin/accelerate launch --num_processes=2 -m p.t {TYPED}",
+            Split(2, 2, 8),
+            f"/env/bin/torchrun {PLACE} -m p.t {WRITTEN}",
+        ),
+        (
+            f"python -m accelerate.commands.launch --num_processes 2 t.py {TYPED}",
+            Split(2, 2, 8),
+            f"python -m torch.distributed.run {PLACE} t.py {WRITTEN}",
+        ),
+        (
+            f"deepspeed --num_nodes 2 --num_gpus 4 --master_port 1 --module p.t {TYPED}",
+            Split(8, 2, 8),
+            f"torchrun {PLACE} -m p.t {WRITTEN}",
+        ),
+        (
+            f"deepspeed --include localhost:0,1,2 t.py {TYPED}",
+            Split(3, 2, 8),
+            f"torchrun {PLACE} t.py {WRITTEN}",
+        ),
+        (
+            f"trl dpo --beta 0.1 {TYPED}",
+            Split(2, 2, 8),
+            f"torchrun {PLACE} -m trl.scripts.dpo --beta 0.1 {WRITTEN}",
+        ),
+        (
+            f"swift sft --model m {TYPED}",
+            Split(2, 2, 8),
+            f"torchrun {PLACE} -m swift.cli.sft --model m {WRITTEN}",
+        ),
+    ],
+)
+def test_any_launcher_starts_the_split_by_torchrun(line, own, start):
+    assert started(line) == (start, own, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        (f"python -u t.py {TYPED}", f"python -u t.py {WRITTEN}"),
+        (f"nohup python t.py {TYPED}", f"nohup python t.py {WRITTEN}"),
+        (
+            f"torchrun --nproc-per-node 4 t.py {TYPED}",
+            f"torchrun {PLACE.replace('node 2', 'node 1')} t.py {WRITTEN}",
+        ),
+    ],
+)
+def test_one_rank_starts_as_the_script_was_started(line, start):
+    assert started(line, Split(1, 3, 4))[0] == start
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (
+            "--per-device-train-batch-size=8",
+            "--per-device-train-batch-size=4 --gradient_accumulation_steps 3",
+        ),
+        (
+            "--num_train_epochs 1 --learning_rate 1e-5",
+            "--num_train_epochs 1 --learning_rate 1e-5 --per_device_train_batch_size 4 --gradient_accumulation_steps 3",
+        ),
+        (f"{TYPED} --bf16 --tf32 True --fp16 False", f"{WRITTEN} --tf32 False --fp16 False"),
+        (f"--per_device_train_batch_size 1 {TYPED}", f"--per_device_train_batch_size 4 {WRITTEN}"),
+    ],
+)
+def test_flags_of_the_trainer_are_replaced_in_every_spelling_and_added_where_they_are_left_out(
+    words, written
+):
+    assert started(f"torchrun t.py {words}")[0] == f"torchrun {PLACE} t.py {written}"
+
+
+def test_left_out_flags_have_the_trainers_defaults():
+    assert read_command(["python", "t.py", "--num_train_epochs", "1"]).own == Split(1, 1, 8)
+
+
+def test_braces_are_filled_everywhere_and_win():
+    line = (
+        "env LR=1 M={micro_batch} torchrun --nproc-per-node {gpus} --log-dir r{gpus} t.py "
+        "--per_device_train_batch_size 7 data.train_batch_size={effective_batch} --a={accumulation} {rank_batch} {passes} {step}"
+    )
+    words, own, environment = started(line)
+    assert words.replace("'", "") == (
+        f"torchrun {PLACE} --log-dir r2 t.py --per_device_train_batch_size 7 data.train_batch_size=24 --a=3 12 6 {{step}}"
+    )
+    assert environment == {"LR": "1", "M": "4"}
+    assert own is None
+
+
+def test_a_program_that_is_handed_its_ranks_starts_them_itself():
+    words, _, environment = started("NPROC={gpus} ./run.sh {micro_batch} {accumulation}")
+    assert (words, environment) == ("./run.sh 4 3", {"NPROC": "2"})
+    assert started("python spawn.py {gpus} {micro_batch} {accumulation}")[0] == "python spawn.py 2 4 3"
+    with pytest.raises(InputError, match=r"\{gpus\} is missing"):
+        started("./run.sh {micro_batch} {accumulation}")
+    assert started("./run.sh {micro_batch} {accumulation}", Split(1, 3, 4))[0] == "./run.sh 4 3"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--b {microbatch} --a {accumulation}",
+            r"unknown brace \{microbatch\}: did you mean \{micro_batch\}\?",
+        ),
+        ("--b {micro_batch}", r"\{micro_batch\} alone cannot say how a rank splits its samples"),
+        ("--b {rank_batch} --c {effective_batch}", "alone cannot say how a rank splits"),
+        ("--a {passes} --c {accumulation}", "alone cannot say how a rank splits"),
+    ],
+)
+def test_braces_that_leave_the_split_open_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        read_command(shlex.split(f"torchrun --nproc-per-node {{gpus}} t.py {words}"))
+
+
+def test_gpus_alone_leave_the_rest_to_the_tool():
+    words, own, _ = started(f"torchrun --nproc-per-node {{gpus}} t.py {TYPED}")
+    assert (words, own) == (f"torchrun {PLACE} t.py {WRITTEN}", Split(DEFAULT.ranks, 2, 8))
+
+
+AXOLOTL = {
+    "base_model": "m",
+    "sample_packing": True,
+    "learning_rate": "2e-5",
+    "num_epochs": 1,
+    "bf16": "auto",
+}
+
+
+def saved(name, settings):
+    text = json.dumps(settings) if name.endswith("json") else yaml.safe_dump(settings, sort_keys=False)
+    launchers.Path(name).write_text(text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("axolotl train c.yml --launcher torchrun -- --nproc_per_node=4", "-m axolotl.cli.train"),
+        ("axolotl train c.yml --num-processes 4", "-m axolotl.cli.train"),
+        ("accelerate launch --num_processes 4 -m axolotl.cli.train c.yml", "-m axolotl.cli.train"),
+    ],
+)
+def test_axolotl_gets_a_copy_of_its_file(line, module):
+    text = saved("c.yml", {**AXOLOTL, "micro_batch_size": 8, "gradient_accumulation_steps": 2})
+    words, own, _ = started(line)
+    assert (words, own) == (f"torchrun {PLACE} {module} copies/c.yml", Split(4, 2, 8))
+    copy = yaml.safe_load(launchers.Path("copies/c.yml").read_text())
+    assert copy == {**AXOLOTL, "micro_batch_size": 4, "gradient_accumulation_steps": 3, "bf16": False}
+    assert launchers.Path("c.yml").read_text() == text
+
+
+def test_axolotls_batch_of_a_step_gives_way_to_an_accumulation():
+    saved("c.yml", {**AXOLOTL, "micro_batch_size": 8, "batch_size": 16})
+    assert started("axolotl train c.yml")[1] == Split(DEFAULT.ranks, 2, 8)
+    copy = yaml.safe_load(launchers.Path("copies/c.yml").read_text())
+    assert copy["gradient_accumulation_steps"] == 3
+    assert "batch_size" not in copy
+
+
+def test_words_win_over_the_file_and_are_replaced_where_they_are():
+    settings = {"finetuning_type": "lora", "stage": "sft", "cutoff_len": 8, "per_device_train_batch_size": 8}
+    saved("c.yaml", settings)
+    words, own, _ = started("llamafactory-cli train c.yaml gradient_accumulation_steps=2")
+    assert own == Split(2, 2, 8)
+    assert words == f"torchrun {PLACE} -m llamafactory.launcher copies/c.yaml gradient_accumulation_steps=3"
+    assert yaml.safe_load(launchers.Path("copies/c.yaml").read_text()) == {
+        **settings,
+        "per_device_train_batch_size": 4,
+    }
+
+
+def test_trl_and_plain_scripts_read_a_file_too():
+    saved("c.yaml", {"per_device_train_batch_size": 8, "num_train_epochs": 1})
+    saved(
+        "c.json", {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_train_epochs": 1}
+    )
+    words, own, _ = started("trl sft --config=c.yaml")
+    assert (words, own) == (f"torchrun {PLACE} -m trl.scripts.sft --config=copies/c.yaml", Split(2, 1, 8))
+    assert started("torchrun --nproc-per-node 4 t.py c.json")[:2] == (
+        f"torchrun {PLACE} t.py copies/c.json",
+        Split(4, 2, 8),
+    )
+    written = json.loads(launchers.Path("copies/c.json").read_text())
+    assert written == {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 3,
+        "num_train_epochs": 1,
+    }
+
+
+def test_torchtune_trains_on_the_cpu_by_its_own_launcher():
+    settings = {
+        "batch_size": 8,
+        "device": "cuda",
+        "dtype": "bf16",
+        "optimizer": {"_component_": "torch.optim.AdamW", "lr": 1e-3},
+    }
+    saved("c.yaml", settings)
+    words, own, _ = started(
+        "tune run --nproc_per_node 4 full_finetune_distributed --config c.yaml batch_size=2"
+    )
+    assert own == Split(4, 1, 2)
+    assert words == f"tune run {PLACE} full_finetune_distributed --config copies/c.yaml batch_size=4"
+    copy = yaml.safe_load(launchers.Path("copies/c.yaml").read_text())
+    assert copy == {**settings, "device": "cpu", "dtype": "fp32", "gradient_accumulation_steps": 3}
+    single, *_ = started("tune run full_finetune_single_device --config c.yaml", Split(1, 3, 4))
+    assert single == "tune run full_finetune_single_device --config copies/c.yaml"
+    with pytest.raises(InputError, match=r"tune cp llama3/8B_full config\.yaml"):
+        started("tune run full_finetune_single_device --config llama3/8B_full")
+
+
+def test_deepspeeds_file_has_the_split_or_leaves_it_to_the_trainer():
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+    saved("ds.json", {**sizes, "zero_optimization": {"stage": 2}})
+    words, own, _ = started("deepspeed t.py --deepspeed_config ds.json")
+    assert (words, own) == (f"torchrun {PLACE} t.py --deepspeed_config copies/ds.json", Split(4, 2, 8))
+    copy = json.loads(launchers.Path("copies/ds.json").read_text())
+    expected = {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
+    assert copy == {**expected, "zero_optimization": {"stage": 2}}
+    started(f"deepspeed --num_gpus 4 t.py --deepspeed ds.json {TYPED}")
+    copy = json.loads(launchers.Path("copies/ds.json").read_text())
+    assert [copy[name] for name in sizes] == ["auto"] * 3
+    with pytest.raises(InputError, match=r"ds\.json: .*effective_batch is 64, but"):
+        started("deepspeed --num_gpus 3 t.py --deepspeed_config ds.json")
+
+
+def test_lightning_starts_its_ranks_itself():
+    line = "python t.py fit --trainer.devices 4 --trainer.accumulate_grad_batches 2 --data.batch_size 8"
+    words, own, _ = started(line, tool="lightning")
+    assert own == Split(4, 2, 8)
+    assert words == (
+        "python t.py fit --trainer.devices 2 --trainer.accumulate_grad_batches 3 --data.batch_size 4 "
+        "--trainer.accelerator cpu --trainer.precision 32-true"
+    )
+
+
+NANOGPT = """
+batch_size = 12
+gradient_accumulation_steps = 5 * 8
+exec(open('configurator.py').read())
+gradient_accumulation_steps //= ddp_world_size
+"""
+
+
+def test_nanogpt_counts_the_passes_of_all_ranks():
+    launchers.Path("train.py").write_text(NANOGPT)
+    launchers.Path("small.py").write_text("batch_size = 8\n")
+    words, own, _ = started(
+        "torchrun --nproc_per_node=4 train.py small.py --compile=True --gradient_accumulation_steps=8"
+    )
+    assert own == Split(4, 2, 8)
+    assert words == (
+        f"torchrun {PLACE} train.py small.py --batch_size=4 --gradient_accumulation_steps=6 --device=cpu --backend=gloo "
+        "--compile=False --dtype=float32"
+    )
+    assert read_command(["python", "train.py"]).own == Split(1, 40, 12)
+    with pytest.raises(InputError, match="40 is not a multiple of 3 ranks"):
+        read_command(["torchrun", "--nproc-per-node", "3", "train.py"])
+
+
+def test_what_accelerate_shards_is_named():
+    saved("a.yaml", {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 4})
+    command = read_command(shlex.split(f"accelerate launch --config_file a.yaml t.py {TYPED}"))
+    assert command.own == Split(4, 2, 8)
+    assert "FSDP: left out, since Accelerate shards on GPUs alone" in command.notes[0]
+
+
+def test_an_unknown_number_of_processes_is_said():
+    command = read_command(shlex.split(f"accelerate launch t.py {TYPED}"))
+    assert command.notes == ("the command leaves the number of processes to the machine: taken as 2",)
+    assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).notes
+
+
+def test_variables_that_a_tools_launcher_reads_say_the_ranks():
+    words = shlex.split(f"NPROC_PER_NODE=4 swift sft --model m {TYPED}")
+    assert read_command(words).own == Split(4, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "default"),
+    [
+        (f"torchrun --nproc-per-node 2 t.py {TYPED}", "2x2x3"),
+        ("torchrun --nproc-per-node {gpus} t.py {micro_batch} {accumulation}", str(DEFAULT)),
+        ("python t.py {micro_batch} {accumulation}", "1x3x2"),
+        ("torchrun --nproc-per-node 4 t.py {micro_batch} {accumulation}", "4x2x2"),
+    ],
+)
+def test_the_split_to_compare_has_the_ranks_as_typed(line, default):
+    assert str(read_command(shlex.split(line)).default) == default
+
+
+def test_a_script_of_ones_own_is_asked_for_braces_with_its_command_to_copy():
+    line = "torchrun --nproc-per-node 2 t.py --batch-size 4 --accum=8 --lr 1e-3"
+    example = (
+        "torchrun --nproc-per-node {gpus} t.py --batch-size {micro_batch} --accum={accumulation} --lr 1e-3"
+    )
+    with pytest.raises(InputError) as error:
+        read_command(shlex.split(line))
+    assert "--batch-size, --accum look like a batch" in str(error.value)
+    assert f"isobatch same -- {example}\n" in str(error.value)
+    assert read_command(shlex.split(example)).own is None  # what is offered is taken
+
+
+def test_a_script_that_shares_a_name_with_a_tool_is_not_guessed_to_be_one():
+    # num_train_epochs is the Trainer's; train_batch_size is not, and the Trainer's default of 8 would be wrong.
+    with pytest.raises(InputError, match="--train_batch_size looks like a batch"):
+        read_command(shlex.split("accelerate launch t.py --train_batch_size 4 --num_train_epochs 1"))
+
+
+@pytest.mark.parametrize(
+    ("line", "tool", "message"),
+    [
+        ("", None, "the command is missing"),
+        ("torchrun --nproc-per-node 2", None, "the script is missing"),
+        ("python -u", None, "the script is missing"),
+        ("python t.py", None, "no flag looks like a batch"),
+        ("axolotl preprocess c.yml", None, "does not train: write axolotl train"),
+        ("python t.py", "axolotel", "did you mean 'axolotl'"),
+        (f"torchrun t.py {TYPED} --tp_size 2", None, "puts a model on 2 GPUs"),
+        (
+            "python t.py --train_iters 9 --micro_batch_size 2 --global_batch_size 8",
+            None,
+            "settings of Megatron",
+        ),
+        ("python t.py --per_device_train_batch_size two", "transformers", "must be a number"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_by_name(line, tool, message):
+    with pytest.raises(InputError, match=message):
+        read_command(shlex.split(line), tool=tool)
+
+
+def test_two_files_that_may_be_the_one_are_named():
+    saved("a.yaml", {"per_device_train_batch_size": 8, "num_train_epochs": 1})
+    saved("b.yml", {**AXOLOTL, "micro_batch_size": 8})
+    with pytest.raises(InputError, match=r"a\.yaml .*and b\.yml .*both have settings"):
+        read_command(["python", "t.py", "a.yaml", "b.yml"])
+    with pytest.raises(InputError, match=r"a\.yaml and b\.yml may each have the settings of axolotl"):
+        read_command(["python", "t.py", "a.yaml", "b.yml"], tool="axolotl")
+
+
+def test_switches_of_the_launchers_are_those_of_the_installed_ones():
+    run = pytest.importorskip("torch.distributed.run")
+    launch = pytest.importorskip("accelerate.commands.launch")
+    for name, parser in (("torchrun", run.get_args_parser()), ("accelerate", launch.launch_command_parser())):
+        switches = {
+            option.lstrip("-").replace("-", "_")
+            for action in parser._actions
+            if action.nargs == 0
+            for option in action.option_strings
+        }
+        assert switches <= {*launchers._SWITCHES[name].split()}
+        valued = {
+            option.lstrip("-").replace("-", "_")
+            for action in parser._actions
+            if action.nargs != 0
+            for option in action.option_strings
+        }
+        assert not valued & {*launchers._SWITCHES[name].split()}
