@@ -22,11 +22,12 @@ ROOMS = {
     "diagnosis": set(),
     "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
     "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
+    "equivalence": {"files", "schedules", "tools", "recipes", "planning"},
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate"},
 }
 ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
-TORCH = {"integrations", "diagnosis", "validate", "probing", "guard"}
+TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "equivalence"}
 
 
 def module_name(path):

@@ -6,10 +6,10 @@ import shlex
 import pytest
 import yaml
 
-from isobatch.errors import InputError
 from isobatch.equivalence import launchers
 from isobatch.equivalence.command import read_command, start_line
 from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.errors import InputError
 
 SPLIT = Split(2, 3, 4)
 PLACE = "--nnodes 1 --nproc-per-node 2 --local-addr 127.0.0.1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"
@@ -333,6 +333,24 @@ def test_an_unknown_number_of_processes_is_said():
     command = read_command(shlex.split(f"accelerate launch t.py {TYPED}"))
     assert command.notes == ("the command leaves the number of processes to the machine: taken as 2",)
     assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).notes
+
+
+def test_variables_that_a_tools_launcher_reads_say_the_ranks():
+    words = shlex.split(f"NPROC_PER_NODE=4 swift sft --model m {TYPED}")
+    assert read_command(words).own == Split(4, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "default"),
+    [
+        (f"torchrun --nproc-per-node 2 t.py {TYPED}", "2x2x3"),
+        ("torchrun --nproc-per-node {gpus} t.py {micro_batch} {accumulation}", str(DEFAULT)),
+        ("python t.py {micro_batch} {accumulation}", "1x3x2"),
+        ("torchrun --nproc-per-node 4 t.py {micro_batch} {accumulation}", "4x2x2"),
+    ],
+)
+def test_the_split_to_compare_has_the_ranks_as_typed(line, default):
+    assert str(read_command(shlex.split(line)).default) == default
 
 
 def test_a_script_of_ones_own_is_asked_for_braces_with_its_command_to_copy():

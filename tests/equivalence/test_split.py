@@ -2,8 +2,8 @@
 
 import pytest
 
-from isobatch.errors import InputError
 from isobatch.equivalence.split import MAX_RANKS, Split, ambiguity, choose_splits, shrink
+from isobatch.errors import InputError
 
 
 @pytest.mark.parametrize("text", ["2x2x2", " 2X2x2 ", "2×2×2"])

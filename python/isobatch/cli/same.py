@@ -1,12 +1,11 @@
 """`isobatch same`: whether a training is the same at another split of its batch."""
 
 import argparse
-from pathlib import Path
 
 from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.equivalence.session import LIMIT, STEPS, same
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
-from isobatch.equivalence.session import LIMIT, STEPS, same
 
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, unchanged, for a few"
@@ -29,7 +28,7 @@ OPTIONS = {
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
     "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
     "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
-    "--output FILE": "also write the answer as JSON (.json) or as a page (.html)",
+    "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a picture (.svg, .png)",
     "--json": ("print the answer as JSON", {"action": "store_true"}),
 }
 
@@ -40,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
         raise missing("COMMAND", "pass the training command after --")
     if args.output is not None:
         check_place(args.output)
+        if not args.output.endswith(".json"):
+            from isobatch.report.pages import require_extra, write
+
+            require_extra()
     answer = same(
         args.command,
         args.split,
@@ -51,9 +54,10 @@ def run(args: argparse.Namespace) -> int:
         say=say,
     )
     if args.output is not None:
-        from isobatch.report.same_page import save
-
-        save(answer, Path(args.output))
+        if args.output.endswith(".json"):
+            answer.save(args.output)
+        else:
+            write(answer, args.output)
     if args.json:
         write_json(answer)
     else:

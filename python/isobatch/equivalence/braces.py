@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from isobatch.errors import InputError
 from isobatch.equivalence.split import Split
+from isobatch.errors import InputError
 from isobatch.words import nearest
 
 NAMES = ("gpus", "micro_batch", "accumulation", "rank_batch", "effective_batch", "passes")

@@ -1,7 +1,8 @@
 """Causes of a difference between two splits, by name, each with what mends it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from math import isclose
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -70,40 +71,73 @@ def name_weights(weighing: Weighing) -> Cause | None:
 def _name_factor(factor: float, weighing: Weighing) -> Cause:
     split = weighing.split
     passes = max(map(len, weighing.passes), default=split.accumulation)
-    text = f"the gradient is {factor:.4g} × that of one pass over the batch"
     if passes < split.accumulation and isclose(factor, passes / split.accumulation, rel_tol=ALIKE):
         return Cause(
             "short window",
-            f"{text}: a step of {passes} passes is divided by the accumulation of {split.accumulation}",
+            f"{factor_text(factor)}: a step of {passes} passes is divided by the accumulation of {split.accumulation}",
             "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
         )
-    for name, size, mend in _factors(split):
-        if size != 1 and isclose(factor, size, rel_tol=ALIKE):
-            return Cause(name, f"{text}: {name}", mend)
-    return Cause("one factor", f"{text}, the same for every sample", "look at what the loss is divided by")
+    return name_factors({split: factor}) or Cause(
+        "one factor",
+        f"{factor_text(factor)}, the same for every sample",
+        "look at what the loss is divided by",
+    )
 
 
-def _factors(split: Split) -> Iterator[tuple[str, float, str]]:
-    """Yields factors by name: of several that are alike the likeliest comes first."""
-    ranks, accumulation, micro_batch = split.ranks, split.accumulation, split.micro_batch
-    once = "divide each pass's mean loss by the accumulation before backward()"
-    twice = "the loss is divided by the accumulation twice: by the trainer and by the script"
-    summed = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
-    averaged = "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of ranks"
-    twice_ranks = "the ranks' gradients are summed, or the loss is multiplied by the ranks: average them once"
-    yield "× accumulation", accumulation, once
-    yield "1/accumulation", 1 / accumulation, twice
-    yield "× ranks", ranks, twice_ranks
-    yield "1/ranks", 1 / ranks, averaged
-    yield "× ranks × accumulation", ranks * accumulation, f"{once}; {twice_ranks}"
-    yield "1/(ranks × accumulation)", 1 / (ranks * accumulation), f"{averaged}; {twice}"
-    yield "× micro-batch", micro_batch, summed
-    yield "× samples of a rank", accumulation * micro_batch, summed
-    yield "× batch", split.effective_batch, summed
-    yield "1/micro-batch", 1 / micro_batch, "the mean over the samples is divided by the micro-batch once more"
-    yield "1/batch", 1 / split.effective_batch, "the mean over the samples is divided by the batch once more"
-    yield "accumulation/ranks", accumulation / ranks, f"{once}; {averaged}"
-    yield "ranks/accumulation", ranks / accumulation, f"{twice_ranks}; {twice}"
+def name_factors(factors: Mapping[Split, float]) -> Cause | None:
+    """Names the one law of the ranks and the accumulation that all splits' factors follow; None where there is none.
+
+    Several laws may explain one split; several splits leave one.
+
+    >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name, name_factors({Split(2, 2, 2): 0.5}).name
+    ('summed loss', '1/accumulation')
+    """
+    for law in LAWS if factors else ():
+        if all(isclose(factor, law.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
+            split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
+            return (
+                None
+                if law.size(split) == 1
+                else Cause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
+            )
+    return None
+
+
+def factor_text(factor: float) -> str:
+    """Says how large the gradient is."""
+    return f"the gradient is {factor:.4g} × that of one pass over the batch"
+
+
+class Law(NamedTuple):
+    """How a gradient grows with the ranks and the accumulation: a power of each."""
+
+    name: str
+    ranks: int
+    accumulation: int
+    text: str
+    mend: str
+
+    def size(self, split: Split) -> float:
+        """Returns the factor at a split."""
+        return float(split.ranks) ** self.ranks * float(split.accumulation) ** self.accumulation
+
+
+_ONCE = "divide each pass's mean loss by the accumulation before backward()"
+_AVERAGED = "average the ranks' gradients once: DDP does; a sum over ranks, or a loss times the ranks, counts them again"
+_GLOBAL = "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of ranks"
+_TWICE = "the loss is divided by the accumulation twice: by the trainer and by the script"
+_MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
+LAWS = (
+    Law("× accumulation", 0, 1, "× accumulation", _ONCE),
+    Law("1/accumulation", 0, -1, "1/accumulation", _TWICE),
+    Law("× ranks", 1, 0, "× ranks", _AVERAGED),
+    Law("1/ranks", -1, 0, "1/ranks", _GLOBAL),
+    Law("× ranks × accumulation", 1, 1, "× ranks × accumulation", f"{_ONCE}; {_AVERAGED}"),
+    Law("summed loss", -1, -1, "the micro-batch over the batch, since the loss is a sum over a pass", _MEAN),
+    Law("accumulation/ranks", -1, 1, "accumulation/ranks", f"{_ONCE}; {_GLOBAL}"),
+    Law("ranks/accumulation", 1, -1, "ranks/accumulation", f"{_AVERAGED}; {_TWICE}"),
+)
+"""Laws of one factor for all samples, the likeliest first."""
 
 
 def _name_means(weighing: Weighing) -> Cause | None:
@@ -121,18 +155,26 @@ def _name_means(weighing: Weighing) -> Cause | None:
         return _proportional(kind, by_rank, tokens, split, mend)
     if _alike_within(by_pass) and len(by_pass) > 1:
         tokens = {part: tuple(weighing.passes[part[0]][part[1]].tokens) for part in by_pass}
-        return _shifted(by_pass, tokens) or _proportional("mean of passes' means", by_pass, tokens, split, total)
+        return _shifted(by_pass, tokens) or _proportional(
+            "mean of passes' means", by_pass, tokens, split, total
+        )
     return None
 
 
 def _proportional(
-    kind: str, parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]], split: Split, mend: str
+    kind: str,
+    parts: dict[tuple[int, ...], list[float]],
+    tokens: dict[tuple[int, ...], tuple[int, ...]],
+    split: Split,
+    mend: str,
 ) -> Cause:
     """Describes parts in which samples weigh alike; where the weights are as 1/tokens, that is the cause."""
     unit = "rank" if len(next(iter(parts))) == 1 else "pass"
     means = {part: float(np.mean(weights)) for part, weights in parts.items()}
     for which, counted in ((0, "tokens"), (1, "tokens")):
-        counts = {part: tokens[part][which] for part in parts if len(tokens[part]) > which and tokens[part][which]}
+        counts = {
+            part: tokens[part][which] for part in parts if len(tokens[part]) > which and tokens[part][which]
+        }
         if len(counts) < len(parts):
             continue
         products = [means[part] * counts[part] for part in parts]
@@ -149,15 +191,26 @@ def _proportional(
 def _also(factor: float, split: Split) -> str:
     if isclose(factor, 1, rel_tol=PROPORTIONAL):
         return ""
-    name = next((name for name, size, _ in _factors(split) if size != 1 and isclose(factor, size, rel_tol=PROPORTIONAL)), "")
+    name = next(
+        (
+            law.name
+            for law in LAWS
+            if law.size(split) != 1 and isclose(factor, law.size(split), rel_tol=PROPORTIONAL)
+        ),
+        "",
+    )
     return f", and {factor:.3g} × all of it" + (f" ({name})" if name else "")
 
 
-def _shifted(parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]) -> Cause | None:
+def _shifted(
+    parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]
+) -> Cause | None:
     """Names a loss that is a mean over shifted labels, weighed by the count of labels before the shift."""
     if any(len(tokens[part]) < 2 or not tokens[part][0] for part in parts):
         return None
-    ratios = [float(np.mean(weights)) / (tokens[part][1] / tokens[part][0]) for part, weights in parts.items()]
+    ratios = [
+        float(np.mean(weights)) / (tokens[part][1] / tokens[part][0]) for part, weights in parts.items()
+    ]
     if spread(ratios) >= ALIKE or spread([count[1] / count[0] for count in tokens.values()]) < ALIKE:
         return None
     return Cause(
@@ -172,12 +225,22 @@ def _name_counts(weights: Vector) -> Cause:
     repeated = weights[np.abs(weights - np.round(weights)) < ALIKE]
     if len(repeated) == len(weights):
         text = f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh {np.round(weights).max():.0f} times"
-        return Cause("repeated samples", text, "look for a backward pass that is done twice, or a gradient that is kept")
+        return Cause(
+            "repeated samples",
+            text,
+            "look for a backward pass that is done twice, or a gradient that is kept",
+        )
     text = f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also within a pass"
-    return Cause("unequal weights", text, "look for weights of samples that depend on the pass, such as lengths or class counts")
+    return Cause(
+        "unequal weights",
+        text,
+        "look for weights of samples that depend on the pass, such as lengths or class counts",
+    )
 
 
-def _by_part(weighing: Weighing, part_of: Callable[[tuple[int, int]], int | tuple[int, int]]) -> dict[tuple[int, ...], list[float]]:
+def _by_part(
+    weighing: Weighing, part_of: Callable[[tuple[int, int]], int | tuple[int, int]]
+) -> dict[tuple[int, ...], list[float]]:
     parts: dict[tuple[int, ...], list[float]] = {}
     for weight, owner in zip(weighing.weights, weighing.owners, strict=True):
         assert owner is not None  # checked by the caller
@@ -191,4 +254,8 @@ def _alike_within(parts: dict[tuple[int, ...], list[float]]) -> bool:
 
 
 def _summed(passes: list[Pass]) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*(one.tokens for one in passes), strict=True))) if all(one.tokens for one in passes) else ()
+    return (
+        tuple(map(sum, zip(*(one.tokens for one in passes), strict=True)))
+        if all(one.tokens for one in passes)
+        else ()
+    )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch.errors import InputError
 from isobatch.equivalence import braces
 from isobatch.equivalence.launchers import CPU, Launch, read_launch
 from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
@@ -13,12 +12,14 @@ from isobatch.equivalence.settings import (
     STARTS_ITSELF,
     TOOLS,
     Source,
+    cpu_changes,
     given_settings,
     read_source,
     write_for_cpu,
     write_settings,
 )
-from isobatch.equivalence.split import DEFAULT, Split
+from isobatch.equivalence.split import DEFAULT, Split, shrink
+from isobatch.errors import InputError
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
 
@@ -49,6 +50,12 @@ class Command(msgspec.Struct, frozen=True):
     own: Split | None
     source: Source | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> Split:
+        """The split to compare where none is named: its own, made smaller; under braces its ranks as typed with DEFAULT's passes."""
+        ranks = self.launch.ranks or DEFAULT.ranks
+        return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
 
 def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
@@ -88,6 +95,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     if ranks is None:
         ranks = DEFAULT.ranks
         notes = (*notes, f"the command leaves the number of processes to the machine: taken as {ranks}")
+    notes = (*notes, *cpu_notes(source))
     return Command(tuple(words), launch, source.tool, source.split(ranks), source, notes)
 
 
@@ -112,6 +120,12 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
     environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}
     return [braces.fill(word, split) for word in words], {**environment, **CPU}
+
+
+def cpu_notes(source: Source) -> tuple[str, ...]:
+    """Says what a tool's settings ask of a GPU, and have otherwise on a CPU."""
+    changes = [f"{name} {str(value).lower()}" for name, value in cpu_changes(source).items()]
+    return (f"for the CPU: {few(changes)}",) if changes else ()
 
 
 def start_as_typed(

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from isobatch.equivalence.causes import Cause, Weighing, name_weights
+from isobatch.equivalence.causes import ALIKE, LAWS, Cause, Weighing, factor_text, name_factors, name_weights
 from isobatch.equivalence.records import Recording, Step, Vector
 from isobatch.equivalence.split import Split
-from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve
+from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
 
 EXACT = 1e-4
 """Relative distance of two gradients that is rounding in float32."""
@@ -76,26 +77,25 @@ class Comparison:
         half = reference.last.first.half
         self.tolerance = max(HALF if half else EXACT, 10 * noise)
 
-    def compare(self, recording: Recording, *, rows: bool) -> SplitResult:
+    def compare(self, recording: Recording) -> SplitResult:
         """Compares a run step by step, up to the first step that differs.
 
         Args:
             recording: of the split.
-            rows: whether the samples were given by their rows of the dataset.
         """
         events = [event for event in recording.events() if self.reference.at(event) is not None]
         events.sort(key=lambda event: (event[1], event[0]))
-        result = None
-        for event in events:
-            result = self._compare_step(recording, event, rows)
-            if not result.same:
-                break
-        assert result is not None  # a recording has a step
-        return result
+        results = [self._compare_step(recording, events[0])]
+        for event in events[1:]:
+            if not results[-1].same:
+                return results[-1]
+            results.append(self._compare_step(recording, event))
+        return results[0] if results[-1].same else results[-1]
 
-    def _compare_step(self, recording: Recording, event: Event, rows: bool) -> SplitResult:
+    def _compare_step(self, recording: Recording, event: Event) -> SplitResult:
         step, reference = recording.at(event), self.reference.at(event)
-        assert step is not None and reference is not None  # chosen by the caller
+        if step is None or reference is None:
+            raise AssertionError("both runs have taken the steps that are compared")
         columns = step.first.columns
         gradient, target = _own(step.gradients[0], columns), _own(reference.gradients[0], columns)
         solution = self._solve(recording, event)
@@ -104,9 +104,9 @@ class Comparison:
         groups = differing_groups(step, gradient, target, GROUP * tolerance)
         causes = [
             *self._compare_ranks(recording, step),
-            *self._compare_samples(recording, event, rows),
-            *self._compare_gradient(recording, event, difference > tolerance, groups, solution),
-            *self._compare_rates(recording, step, reference),
+            *self._compare_samples(recording, event),
+            *self._compare_gradient(recording, event, step, difference > tolerance, groups, solution),
+            *self._compare_rates(step, reference),
             *_compare_clipping(step, reference, self.tolerance, difference),
         ]
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
@@ -128,7 +128,8 @@ class Comparison:
 
     def _solve(self, recording: Recording, event: Event) -> Solution | None:
         """Solves for the weights of a step's samples, relative to those in the reference."""
-        single, step, reference = self.single and self.single.at(event), recording.at(event), self.reference.at(event)
+        step, reference = recording.at(event), self.reference.at(event)
+        single = None if self.single is None else self.single.at(event)
         if single is None or step is None or reference is None:
             return None
         columns = step.first.columns
@@ -164,7 +165,7 @@ class Comparison:
                 "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
             )
 
-    def _compare_samples(self, recording: Recording, event: Event, rows: bool) -> Iterator[Cause]:
+    def _compare_samples(self, recording: Recording, event: Event) -> Iterator[Cause]:
         wanted, taken = self.reference.samples(event), recording.samples(event)
         step = recording.at(event)
         own = recording.rows(event, own=True)
@@ -193,14 +194,17 @@ class Comparison:
             )
 
     def _compare_gradient(
-        self, recording: Recording, event: Event, differs: bool, groups: list[GroupDifference], solution: Solution | None
+        self,
+        recording: Recording,
+        event: Event,
+        step: Step,
+        differs: bool,
+        groups: list[GroupDifference],
+        solution: Solution | None,
     ) -> Iterator[Cause]:
         if not differs and not groups:
             return
         if solution is not None and solution.residual <= COUPLED:
-            single = self.single and self.single.at(event)
-            step = recording.at(event)
-            assert single is not None and step is not None  # it was solved with both
             passes = [record.passes for record in step.ranks]
             weighing = Weighing(recording.split, solution.weights, self._owners(recording, event), passes)
             if (cause := name_weights(weighing)) is not None:
@@ -208,7 +212,9 @@ class Comparison:
                 return
         yield self._name_coupling(recording, groups, solution)
 
-    def _name_coupling(self, recording: Recording, groups: list[GroupDifference], solution: Solution | None) -> Cause:
+    def _name_coupling(
+        self, recording: Recording, groups: list[GroupDifference], solution: Solution | None
+    ) -> Cause:
         notes = recording.notes
         worst = groups[0] if groups else None
         where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
@@ -241,7 +247,7 @@ class Comparison:
             "every term of the loss alike",
         )
 
-    def _compare_rates(self, recording: Recording, step: Step, reference: Step) -> Iterator[Cause]:
+    def _compare_rates(self, step: Step, reference: Step) -> Iterator[Cause]:
         ours, theirs = step.first.lrs, reference.first.lrs
         if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
             return
@@ -254,9 +260,10 @@ class Comparison:
 
     def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:
         """Finds the rank and the pass of each sample of the one-by-one run, by the row of the dataset or by its hash."""
-        assert self.single is not None
-        step, single = recording.at(event), self.single.at(event)
-        assert step is not None and single is not None
+        step = recording.at(event)
+        single = None if self.single is None else self.single.at(event)
+        if step is None or single is None or self.single is None:
+            return []
         keys: Sequence[Sequence[object]]
         places: dict[object, list[tuple[int, int]]] = {}
         rows, single_rows = recording.rows(event), self.single.rows(event)
@@ -277,6 +284,28 @@ class Comparison:
         return owners
 
 
+def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
+    """Gives all splits whose samples weigh alike one cause: a factor of one split has several, that of all has one."""
+    factors = {
+        Split.parse(result.split): float(np.mean(result.weights))
+        for result in results
+        if result.step == 0 and result.weights and spread(result.weights) < ALIKE
+    }
+    cause = name_factors(factors)
+    laws = {law.name for law in LAWS}
+    shared = []
+    for result in results:
+        factor = factors.get(Split.parse(result.split))
+        if cause is not None and factor is not None and any(one.name in laws for one in result.causes):
+            text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
+            others = [one for one in result.causes if one.name not in laws]
+            result = msgspec.structs.replace(
+                result, causes=[msgspec.structs.replace(cause, text=text), *others]
+            )
+        shared.append(result)
+    return shared
+
+
 def repeat_noise(first: Recording, second: Recording) -> float:
     """Returns the distance of the gradients of two runs of one split at the first step."""
     event = next(first.events())
@@ -295,7 +324,11 @@ def _compare_clipping(step: Step, reference: Step, tolerance: float, difference:
             "clip once, after the last pass of the step",
         )
     elif ours and difference <= tolerance:
-        far = [(a, b) for (a, _), (b, _) in zip(ours, theirs, strict=True) if abs(a - b) > 10 * tolerance * max(b, 1e-30)]
+        far = [
+            (a, b)
+            for (a, _), (b, _) in zip(ours, theirs, strict=True)
+            if abs(a - b) > 10 * tolerance * max(b, 1e-30)
+        ]
         if far:
             yield Cause(
                 "clipping sees another norm",
@@ -304,7 +337,7 @@ def _compare_clipping(step: Step, reference: Step, tolerance: float, difference:
             )
 
 
-def _own(sketch: Vector, columns: Vector) -> Vector:
+def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
     """Returns a sketch with the buckets of other optimizers' tensors at 0."""
     return np.where(columns, sketch, 0.0)
 

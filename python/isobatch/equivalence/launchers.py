@@ -126,8 +126,12 @@ def read_launch(words: Sequence[str]) -> Launch:
     at = _launcher_place(words)
     wrapper, words = tuple(words[:at]), words[at:]
     launch = _read_launcher(words)
+    ranks = launch.ranks
+    if ranks is None and launch.tool is not None:  # LLaMA-Factory and ms-swift read it
+        ranks = _product(environment.get("NPROC_PER_NODE"))
     return msgspec.structs.replace(
         launch,
+        ranks=ranks,
         environment=environment,
         head=(*wrapper, *launch.head) if launch.head else (),
         alone=(*wrapper, *launch.alone),
@@ -278,9 +282,9 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> Launch:
     options, program = _options(words, "deepspeed")
     values = {option.name: option.value for option in options}
     if "include" in values:
-        from isobatch.tools.page import slots
+        from isobatch.tools.page import included_gpus
 
-        ranks = slots(values["include"] or "")
+        ranks = included_gpus(values["include"] or "")
     else:
         ranks = _product(values.get("num_nodes", "1"), values.get("num_gpus"))
     return Launch({}, "deepspeed", head, _as_torchrun(values), program, ranks)

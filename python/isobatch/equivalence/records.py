@@ -163,9 +163,9 @@ def read_recording(folder: Path, split: Split, seconds: float) -> Recording | No
         records.setdefault((record.optimizer, record.step), {})[record.rank] = record
     steps: dict[int, list[Step]] = {}
     for (optimizer, number), ranks in sorted(records.items()):
-        if len(ranks) == max(split.ranks, *(record.world for record in ranks.values())):
-            if number == len(steps.setdefault(optimizer, [])):
-                steps[optimizer].append(_read_step(folder, [ranks[rank] for rank in sorted(ranks)]))
+        whole = len(ranks) == max(split.ranks, *(record.world for record in ranks.values()))
+        if whole and number == len(steps.setdefault(optimizer, [])):
+            steps[optimizer].append(_read_step(folder, [ranks[rank] for rank in sorted(ranks)]))
     steps = {optimizer: recorded for optimizer, recorded in steps.items() if recorded}
     return Recording(split, seconds, steps) if steps else None
 

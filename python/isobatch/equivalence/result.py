@@ -1,11 +1,17 @@
 """The answer: whether a training is the same at every split, as a value, as text and as an error of a test."""
 
+import os
 from collections.abc import Iterator
+from typing import Any, Self
 
 import msgspec
 
 from isobatch.equivalence.compare import SplitResult
+from isobatch.errors import InputError, must_be
+from isobatch.files.whole import read_whole, write_whole
 from isobatch.words import counted
+
+SCHEMA = "isobatch.equivalence/1"
 
 WIDTH = 24
 """Samples whose weights a line shows."""
@@ -15,6 +21,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a training is the same at every split of its batch.
 
     Attributes:
+        schema: of the JSON that `save` writes.
         same: whether no split differs from the whole batch in one pass.
         command: as it was typed.
         reference: the split that the others are compared with.
@@ -28,6 +35,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         seconds: that all runs took.
     """
 
+    schema: str = SCHEMA
     same: bool
     command: list[str]
     reference: str
@@ -54,6 +62,26 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if not self.same:
             raise AssertionError(self.text)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the answer as JSON, whole or not at all."""
+        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads an answer of `save`.
+
+        Raises:
+            InputError: the file cannot be read, or holds no answer of this version.
+        """
+        try:
+            content: Any = msgspec.json.decode(read_whole(path))
+            schema = content.get("schema") if isinstance(content, dict) else None
+            if schema != SCHEMA:
+                raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
+            return msgspec.convert(content, cls)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"not an answer of this version: {error}", file=str(path)) from None
+
     def lines(self) -> Iterator[str]:
         """Yields the verdict, the table of splits, the causes with what mends them, and what the runs changed."""
         yield self._verdict()
@@ -62,7 +90,10 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         rows = [head, *(self._row(split) for split in self.splits)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
         for row in rows:
-            yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
+            yield (
+                "  "
+                + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
+            )
         for name, reason in self.unasked.items():
             yield f"  {name.replace('x', ' × ')}  not asked: {reason}"
         yield from self._causes()
@@ -85,7 +116,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if split.weights:
             weights = _weights_text(split.weights)
         else:
-            weights = "not known" if split.residual is None else f"no weights fit: residual {split.residual:.1e}"
+            weights = (
+                "not known" if split.residual is None else f"no weights fit: residual {split.residual:.1e}"
+            )
         rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
         return split.split.replace("x", " × "), weights, f"off by {split.difference:.1e}", rates
 

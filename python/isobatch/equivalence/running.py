@@ -1,77 +1,25 @@
 """What a training command really runs, seen in its first steps, beside what its flags and files say; and a recipe made of it."""
 
-import inspect
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from isobatch import schedules
-from isobatch.errors import InputError
-from isobatch.planning.plan import plan
-from isobatch.recipes.recipe import Recipe
 from isobatch.equivalence import braces
-from isobatch.equivalence.command import start_as_typed
+from isobatch.equivalence.command import cpu_notes, start_as_typed
 from isobatch.equivalence.launchers import Launch, read_launch
 from isobatch.equivalence.records import RankStep, Recording
 from isobatch.equivalence.runs import Recorded, Run, start_run
 from isobatch.equivalence.settings import Source, read_source
 from isobatch.equivalence.split import Split
-from isobatch.tools.read import read_file
-from isobatch.words import count, counted, few, real
+from isobatch.errors import InputError
 
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""
 STEPS = 2
 """Optimizer steps before which the run is seen: at the second one the scheduler has moved as it does in the run."""
-_OPTIMIZERS = {
-    "sgd": ("SGD",),
-    "adam": ("Adam",),
-    "adamw": ("AdamW", "AdamW8bit", "PagedAdamW8bit", "DeepSpeedCPUAdam", "FusedAdam"),
-    "rmsprop": ("RMSprop",),
-    "lamb": ("LAMB", "Lamb", "FusedLamb"),
-    "lion": ("Lion",),
-    "muon": ("Muon",),
-    "adafactor": ("Adafactor",),
-}
-"""By a recipe's name, the classes that are it."""
-_CLOSE = 1e-6
-"""Relative distance of two equal numbers, one of which may have been text."""
-_SAID = (
-    "gpus",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "lr",
-    "optimizer",
-    "betas",
-    "eps",
-    "weight_decay",
-    "momentum",
-)
-_WORDS = {
-    "gpus": "ranks",
-    "lr": "learning rate",
-    "micro_batch": "micro-batch",
-    "effective_batch": "effective batch",
-}
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """A setting that runs otherwise than the command says.
-
-    Attributes:
-        field: of a recipe, or "schedule".
-        said: by the command, with the name of the flag or of the setting in its file.
-        seen: in the run.
-    """
-
-    field: str
-    said: str
-    seen: str
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -82,6 +30,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         versions: of the libraries that the script imported.
         ranks: in its process group.
         started: processes that were started.
+        launcher: that started the ranks; empty where the script may start them itself.
         typed_ranks: as the command says; None where it leaves them to the machine.
         micro_batch: samples of a rank in a pass.
         accumulation: passes of a rank before a step.
@@ -104,6 +53,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     versions: dict[str, str]
     ranks: int
     started: int
+    launcher: str
     typed_ranks: int | None
     micro_batch: int | None
     accumulation: int
@@ -131,25 +81,6 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The peak learning rate of the first group, before its scheduler moved it."""
         group = self.groups[0]
         return float(group.get("initial_lr", group["lr"]))
-
-    @cached_property
-    def differences(self) -> tuple[Difference, ...]:
-        """What runs otherwise than the command says."""
-        return tuple(_differences(self))
-
-    def recipe(self, given: Mapping[str, Any] | None = None) -> Recipe:
-        """Makes the recipe of the run: what was seen, and of its length and schedule what its trainer's arguments or the command say.
-
-        Args:
-            given: fields that win over what was seen.
-
-        Raises:
-            InputError: the run does not show a field that a recipe needs; the message has the --set that gives it.
-        """
-        return Recipe(**_recipe_fields(self, given or {}))
-
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
 
 
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
@@ -197,7 +128,8 @@ def _source(launch: Launch, tool: str | None) -> tuple[Source | None, list[str]]
         return None, [*notes, f"what the command says was not read: {error}"]
     if source is None:
         notes.append("the flags and files are of no tool that is known here: nothing to compare the run with")
-    return source, notes
+        return None, notes
+    return source, [*notes, *cpu_notes(source)]
 
 
 def _running(
@@ -232,6 +164,7 @@ def _running(
         versions=last.versions,
         ranks=first.world,
         started=ranks,
+        launcher="" if launch.name == "python" else launch.name,
         typed_ranks=launch.ranks,
         micro_batch=_micro_batch(first, [loader.own for loader in loaders]),
         accumulation=len(first.passes),
@@ -263,191 +196,3 @@ def _micro_batch(record: RankStep, draws: Sequence[list[list[int]]]) -> int | No
     batches = [len(batch) for loader in draws for batch in loader]
     rows = [len(one.hashes) for one in record.passes]
     return max(batches, default=0) or max(rows, default=0) or None
-
-
-def _observed(running: Running) -> dict[str, Any]:
-    """The fields of a recipe that were seen."""
-    group = running.groups[0]
-    name = next((ours for ours, classes in _OPTIMIZERS.items() if running.optimizer in classes), None)
-    decays = [float(one.get("weight_decay") or 0.0) for one in running.groups]
-    betas = group.get("betas")
-    return {
-        "gpus": running.ranks,
-        "micro_batch": running.micro_batch,
-        "accumulation": running.accumulation,
-        "effective_batch": running.effective_batch,
-        "lr": running.lr,
-        "optimizer": name,
-        "betas": tuple(betas) if betas else None,
-        "eps": group.get("eps") if isinstance(group.get("eps"), float) else None,
-        "weight_decay": max(decays),
-        "momentum": group.get("momentum"),
-        "clip_norm": running.clip_norm,
-        "dataset_size": running.dataset_size,
-    }
-
-
-def _differences(running: Running) -> Iterator[Difference]:
-    observed, said = _observed(running), dict(running.said)
-    said["gpus"] = running.started
-    said.setdefault("micro_batch", said.get("batch_per_gpu"))
-    keys = {**running.keys, "gpus": "the launcher"}
-    keys.setdefault("micro_batch", keys.get("batch_per_gpu", ""))
-    if running.typed_ranks != running.started:
-        said.pop("effective_batch", None)
-    for field in (*_SAID, "clip_norm"):
-        typed, seen = said.get(field), observed[field]
-        if field == "clip_norm" and running.said and typed is None and seen is not None:
-            yield Difference("clipping", "none", f"norm at most {real(seen)}")
-        elif typed is not None and not _alike(typed, seen):
-            yield Difference(
-                _WORDS.get(field, field), f"{_shown(typed)} ({keys.get(field) or 'default'})", _shown(seen)
-            )
-    schedule = _schedule_difference(running)
-    if schedule is not None:
-        yield schedule
-
-
-def _alike(said: Any, seen: Any) -> bool:
-    if isinstance(said, int | float) and isinstance(seen, int | float):
-        return abs(said - seen) <= _CLOSE * max(abs(said), abs(seen))
-    if isinstance(said, list | tuple) and isinstance(seen, list | tuple):
-        return len(said) == len(seen) and all(map(_alike, said, seen))
-    return bool(said == seen)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "not seen"
-    if isinstance(value, list | tuple):
-        return " ".join(map(_shown, value))
-    return real(value) if isinstance(value, float) else str(value)
-
-
-def _schedule_difference(running: Running) -> Difference | None:
-    """Compares the rates of the run with the schedule that its recipe has."""
-    times = (running.scheduler or {}).get("steps")
-    if times is not None and times > 1:
-        return Difference(
-            "scheduler", "one step for each of the optimizer", f"{times} steps for each of the optimizer"
-        )
-    try:
-        recipe = running.recipe()
-        made = plan(recipe, running.ranks)
-        at = made.lr_at
-        differing = [
-            (step, at(step), rate) for step, rate in running.rates if abs(at(step) - rate) > 1e-3 * running.lr
-        ]
-    except InputError:
-        return None
-    if not differing:
-        return None
-    step, planned, rate = max(differing, key=lambda one: abs(one[1] - one[2]))
-    said = f"{real(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
-    return Difference("learning rate", said, real(rate))
-
-
-def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe: given, else seen, else of the trainer's arguments or the command.
-
-    Raises:
-        InputError: the batch, the optimizer or the schedule is in none of these.
-    """
-    base = dict(running.said)
-    if running.arguments is not None:
-        base = dict(read_file(running.arguments, "transformers").fields)
-    base.pop("batch_per_gpu", None)
-    seen = {name: value for name, value in _observed(running).items() if value is not None}
-    fields = {
-        name: value for name, value in {**base, **seen, **given}.items() if name in Recipe.__struct_fields__
-    }
-    typed = running.typed_ranks
-    if (
-        typed is not None
-        and typed != running.started
-        and running.ranks == running.started
-        and running.effective_batch
-    ):
-        fields.setdefault("gpus", typed)
-        fields |= {"gpus": typed, "effective_batch": running.effective_batch // running.ranks * typed}
-    for name, what in (
-        ("effective_batch", "the samples of a step were not seen"),
-        ("optimizer", f"{running.optimizer} is none that a rule knows"),
-    ):
-        if name not in fields:
-            raise InputError(f"{what}: give --set {name}=VALUE", field=name)
-    if "schedule" not in fields:
-        fields["schedule"] = _seen_schedule(running)
-    if running.total_steps is not None:
-        fields.setdefault("duration", f"{running.total_steps}st")
-    return fields
-
-
-def _seen_schedule(running: Running) -> Any:
-    """The schedule of a scheduler of torch, where its values say it; constant without a scheduler.
-
-    Raises:
-        InputError: the scheduler cannot be read.
-    """
-    scheduler = running.scheduler
-    if scheduler is None:
-        return "constant"
-    make = getattr(schedules.torch, scheduler["kind"], None)
-    if make is not None and scheduler["steps"] == 1:
-        names = [name for name in inspect.signature(make).parameters if name in scheduler["state"]]
-        try:
-            return make(running.lr, **{name: scheduler["state"][name] for name in names})
-        except (InputError, TypeError):
-            pass
-    raise InputError(
-        f"the schedule of {scheduler['kind']} was not recognized in the run: give --set schedule=NAME",
-        field="schedule",
-    )
-
-
-def _lines(running: Running) -> Iterator[str]:
-    yield f"Runs {running.title}, seen for {running.seconds:.0f} s and ended before its second optimizer step"
-    if running.effective_batch is None:
-        passes = counted(running.accumulation, "pass", "passes")
-        yield f"A step: {counted(running.ranks, 'rank')} × {passes} of a batch that was not seen"
-    else:
-        yield (
-            f"A step has {counted(running.effective_batch, 'sample')}: {counted(running.ranks, 'rank')} × "
-            f"{counted(running.accumulation, 'pass', 'passes')} × {counted(running.micro_batch or 0, 'sample')}"
-        )
-    size = running.dataset_size
-    yield "Dataset: its size was not seen" if size is None else f"Dataset: {counted(size, 'row')}"
-    yield f"Optimizer: {running.optimizer} of {counted(running.parameters, 'parameter')}"
-    yield from (f"  {_group_line(group)}" for group in running.groups)
-    clip = running.clip_norm
-    yield "Clipping: none in this step" if clip is None else f"Clipping: gradient norm at most {real(clip)}"
-    yield from _schedule_lines(running)
-    yield from running.notes
-    if running.differences:
-        yield "Differs from what the command says:"
-        yield from (f"  {one.field}: {one.said}, runs {one.seen}" for one in running.differences)
-    elif running.said:
-        yield "As the command says."
-
-
-def _group_line(group: Mapping[str, Any]) -> str:
-    names = ("initial_lr" if "initial_lr" in group else "lr", "betas", "eps", "momentum", "weight_decay")
-    values = {name: group[name] for name in names if group.get(name) is not None}
-    tensors = f"{group['tensors']} tensors: " if "tensors" in group else ""
-    return tensors + ", ".join(
-        f"{name.removeprefix('initial_')} {_shown(value)}" for name, value in values.items()
-    )
-
-
-def _schedule_lines(running: Running) -> Iterator[str]:
-    scheduler, total = running.scheduler, running.total_steps
-    of = "a run of unknown length" if total is None else counted(total, "step")
-    if scheduler is None:
-        yield f"Learning rate: {real(running.lr)}, no scheduler of torch; {of}"
-        return
-    steps = scheduler["steps"]
-    if steps == 0:
-        yield f"Learning rate: {scheduler['kind']}, which the script does not step with its optimizer; {of}"
-        return
-    rates = few([f"{real(rate)} at step {count(step + 1)}" for step, rate in running.rates], 20)
-    yield f"Learning rate: {scheduler['kind']}, {of}: {rates}"

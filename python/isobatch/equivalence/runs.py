@@ -66,7 +66,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def start_run(
-    words: Sequence[str], environment: Mapping[str, str], settings: Recorded, split: Split, limit: float, device: str
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    settings: Recorded,
+    split: Split,
+    limit: float,
+    device: str,
 ) -> Run:
     """Runs a command until it has recorded its steps, ends by itself, or its time is over; nothing is left running.
 
@@ -90,7 +95,12 @@ def start_run(
     code = None
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            list(words), env=full, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            list(words),
+            env=full,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             code = process.wait(limit)
@@ -106,7 +116,10 @@ def start_run(
 
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
     """Ends a run's processes: those of its session, and those that left it, as torchrun's workers do."""
-    for number in (signal.SIGTERM, signal.SIGKILL):  # torchrun ends its workers when it is asked to, not when it is killed
+    for number in (
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ):  # torchrun ends its workers when it is asked to, not when it is killed
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):

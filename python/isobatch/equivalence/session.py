@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from isobatch.errors import InputError
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import Comparison, repeat_noise
+from isobatch.equivalence.compare import Comparison, repeat_noise, share_factor
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, Run, start_run
-from isobatch.equivalence.split import DEFAULT, Split, Splits, choose_splits, shrink
+from isobatch.equivalence.split import Split, Splits, choose_splits
+from isobatch.errors import InputError
 
 STEPS = 3
 LIMIT = 300.0
@@ -30,7 +30,7 @@ def same(
     limit: float = LIMIT,
     device: str = "cpu",
     as_is: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Same:
     """Asks whether a training is the same at other splits of its batch over ranks, accumulation and micro-batch.
 
@@ -57,8 +57,10 @@ def same(
     asked, others = _asked_splits([split] if isinstance(split, str) else list(split or []))
     read = read_command(words, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
-        session = Session(words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say)
-        return session.ask(asked or shrink(read.own or DEFAULT), others)
+        session = Session(
+            words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say
+        )
+        return session.ask(asked or read.default, others)
 
 
 def _asked_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
@@ -76,12 +78,21 @@ class Session:
     """The runs of one question."""
 
     def __init__(
-        self, words: list[str], command: Command, folder: Path, *, steps: int, limit: float, device: str, as_is: bool, say: Callable[[str], None]
+        self,
+        words: list[str],
+        command: Command,
+        folder: Path,
+        *,
+        steps: int,
+        limit: float,
+        device: str,
+        as_is: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.words, self.command, self.folder, self.say = words, command, folder, say
         self.steps, self.limit, self.device, self.as_is = steps, limit, device, as_is
         self.alike = False
-        self.rows: list[list[list[int]]] | None = None
+        self.rows: list[list[int]] | None = None
         self.loader: int | None = None
         self.began = time.monotonic()
 
@@ -91,7 +102,9 @@ class Session:
         if others is not None:
             splits = splits._replace(others=tuple(others))
         first = self._record(asked, "asked")
-        if first.rows(next(first.events())) is not None and any("random draws" in note for note in first.notes):
+        if first.rows(next(first.events())) is not None and any(
+            "random draws" in note for note in first.notes
+        ):
             self.alike = True
             first = self._record(asked, "asked")
         self._keep_rows(first)
@@ -102,7 +115,11 @@ class Session:
         if reference is None:
             raise self._no_step(whole)
         comparison = Comparison(reference, single.recording, noise)
-        recordings = [recording for recording in (first, whole.recording, single.recording) if recording not in (None, reference)]
+        recordings = [
+            recording
+            for recording in (first, whole.recording, single.recording)
+            if recording not in (None, reference)
+        ]
         unasked = {str(run.split): _reason(run) for run in (whole, single) if run.recording is None}
         for split in splits.others:
             run = self._run(split, "other")
@@ -110,7 +127,7 @@ class Session:
                 unasked[str(split)] = _reason(run)
             else:
                 recordings.append(run.recording)
-        results = [comparison.compare(one, rows=self.rows is not None) for one in recordings if one is not None]
+        results = share_factor([comparison.compare(one) for one in recordings if one is not None])
         return Same(
             same=all(result.same for result in results),
             command=self.words,
@@ -131,7 +148,9 @@ class Session:
             whole = pool.submit(self._run, splits.whole, "whole")
             single = pool.submit(self._run, splits.single, "single", each_pass=True, freeze=frozen)
             runs = whole.result(), single.result()
-        if runs[1].recording is None or not np.linalg.norm(next(iter(runs[1].recording.steps.values()))[0].changes):
+        if runs[1].recording is None or not np.linalg.norm(
+            next(iter(runs[1].recording.steps.values()))[0].changes
+        ):
             # A sample alone has no gradient, or is refused: two have one.
             pairs = Split(1, splits.single.accumulation // 2, splits.single.micro_batch * 2)
             if pairs.accumulation >= 1 and pairs.effective_batch == splits.whole.effective_batch:
@@ -168,14 +187,18 @@ class Session:
         """Keeps the rows of the dataset that the asked split drew, step by step, for every other split."""
         rows = [recording.rows((0, number)) for number in range(len(recording.steps.get(0, [])))]
         if all(step is not None for step in rows):
-            self.rows = [[row for rank in step for batch in rank for row in batch] for step in rows if step is not None]
+            self.rows = [
+                [row for rank in step for batch in rank for row in batch] for step in rows if step is not None
+            ]
             self.loader = recording.training_loader()
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         if self.rows is None:
             return None
-        shares = [[part.tolist() for part in np.array_split(np.array(step), split.ranks)] for step in self.rows]
-        ranks = [[row for step in shares for row in step[rank]] for rank in range(split.ranks)]
+        ranks: list[list[int]] = [[] for _ in range(split.ranks)]
+        for step in self.rows:
+            for rank, share in enumerate(np.array_split(np.array(step), split.ranks)):
+                ranks[rank] += share.tolist()
         return {"loader": self.loader, "ranks": ranks}
 
     def _changes(self, recording: Recording) -> list[str]:
@@ -189,7 +212,9 @@ class Session:
         return changes
 
     def _no_step(self, run: Run) -> InputError:
-        return InputError(f"the command at {run.split} {_reason(run)}:\n{run.output or '(it printed nothing)'}")
+        return InputError(
+            f"the command at {run.split} {_reason(run)}:\n{run.output or '(it printed nothing)'}"
+        )
 
 
 def _reason(run: Run) -> str:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.whole import read_whole
-from isobatch.equivalence.split import Split
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import complete, read_file
 
@@ -261,12 +261,12 @@ def write_settings(source: Source, program: Sequence[str], split: Split, folder:
         written = ", ".join(f"{name} {value}" for name, value in changes.items())
         raise InputError(f"cannot be split: {written} is not {split} for {reading.title}; use braces")
     changes |= _deepspeed_change(source.typed.get("deepspeed"), folder)
-    return _written(source, program, changes | _cpu_changes(source), removed, folder)
+    return _written(source, program, changes | cpu_changes(source), removed, folder)
 
 
 def write_for_cpu(source: Source, program: Sequence[str], folder: Path) -> list[str]:
     """Writes what a CPU needs into a program's words, and into a copy of its file in `folder`; its batch stays as it is typed."""
-    changes = _cpu_changes(source)
+    changes = cpu_changes(source)
     return _written(source, program, changes, (), folder) if changes else [*program]
 
 
@@ -304,8 +304,8 @@ def _split_changes(source: Source, split: Split) -> dict[str, Any]:
     return changes
 
 
-def _cpu_changes(source: Source) -> dict[str, Any]:
-    """Names what asks for a GPU, with the values for a CPU."""
+def cpu_changes(source: Source) -> dict[str, Any]:
+    """Names the settings that ask for a GPU, with their values for a CPU."""
     switches = [name for name in _SWITCHES if str(source.typed.get(name, False)).lower() not in _OFF]
     return dict.fromkeys(switches, False) | _ON_CPU.get(source.tool, {})
 

@@ -53,7 +53,12 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
     [1.0, 4.0]
     """
     norms = np.linalg.norm(changes, axis=1)
-    if not len(changes) or not norms.all() or not np.isfinite(changes).all() or not np.isfinite(gradient).all():
+    if (
+        not len(changes)
+        or not norms.all()
+        or not np.isfinite(changes).all()
+        or not np.isfinite(gradient).all()
+    ):
         return None
     scaled = (changes / norms[:, None]).T
     weights, _, rank, singular = np.linalg.lstsq(scaled, gradient, rcond=None)
@@ -73,7 +78,9 @@ def distance(gradient: Vector, reference: Vector) -> float:
     return error / norm if norm else (0.0 if error == 0 else float("inf"))
 
 
-def differing_groups(step: Step, gradient: Vector, reference: Vector, tolerance: float) -> list[GroupDifference]:
+def differing_groups(
+    step: Step, gradient: Vector, reference: Vector, tolerance: float
+) -> list[GroupDifference]:
     """Lists the groups of tensors that differ from the reference by more than a tolerance, the worst first."""
     total = float(np.linalg.norm(reference))
     differences = []
@@ -93,7 +100,9 @@ def tensor_groups(step: Step) -> dict[str, npt.NDArray[np.bool_]]:
     groups: dict[str, list[Any]] = {}
     edges = np.cumsum([0, *record.sizes])
     for name, first, last in zip(record.names, edges, edges[1:], strict=False):
-        groups.setdefault(".".join("*" if part.isdigit() else part for part in name.split(".")), []).append((first, last))
+        groups.setdefault(".".join("*" if part.isdigit() else part for part in name.split(".")), []).append(
+            (first, last)
+        )
     columns = {}
     for name, spans in groups.items():
         mask = np.zeros(edges[-1], dtype=bool)

@@ -200,6 +200,29 @@ def all_reduce(points: Rows) -> Any:
     ).properties(width=WIDTH, height=HEIGHT)
 
 
+def sample_weights(points: Rows) -> Any:
+    """Draws the weight of each sample, a row of bars for each split: rows with `split`, `sample` and `weight`."""
+    import altair as alt
+
+    bars = _chart(points).mark_bar(color=SERIES[0]).encode(
+        x=alt.X("sample:O").title("sample of the step").axis(labelAngle=0),
+        y=alt.Y("weight:Q").title("weight").axis(tickCount=4),
+    )  # fmt: skip
+    one = (
+        alt.Chart(alt.Data(values=[{"weight": 1}]))
+        .mark_rule(color=MUTED, strokeDash=[4, 3])
+        .encode(y="weight:Q")
+    )
+    splits = list(dict.fromkeys(point["split"] for point in points))
+    rows = [
+        (bars.transform_filter(alt.datum.split == split) + one).properties(
+            title=split, width=WIDTH, height=HEIGHT // 3
+        )
+        for split in splits
+    ]
+    return alt.vconcat(*rows).resolve_scale(y="shared")
+
+
 # ---- how they look, and their pictures ----
 
 

@@ -5,6 +5,7 @@ import os
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from isobatch.equivalence.result import Same
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.fleet.counts import Counts
@@ -17,6 +18,7 @@ from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page
+from isobatch.report.same_page import same_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, extent
 from isobatch.validate.report import Report
@@ -66,7 +68,9 @@ def page_of_file(
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
         return validation_page(Report.load(path), title=title)
-    raise must_be("that of a plan or of a validation", schema, field="schema", file=path)
+    if str(schema).startswith("isobatch.same/"):
+        return same_page(Same.load(path), title=title)
+    raise must_be("that of a plan, a validation or a comparison of splits", schema, field="schema", file=path)
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
@@ -79,11 +83,13 @@ def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
         return plan_page(value, **keywords)
     if isinstance(value, Report):
         return validation_page(value, **keywords)
+    if isinstance(value, Same):
+        return same_page(value, **keywords)
     if isinstance(value, Counts):
         return counts_page(value, **keywords)
     if isinstance(value, dict) or hasattr(value, "__arrow_c_stream__"):
         return fleet_page(value, **keywords)
-    raise must_be("a Plan, Counts, a Report or a table of plans", type(value), field="value")
+    raise must_be("a Plan, Counts, a Report, a Same or a table of plans", type(value), field="value")
 
 
 def content(page: HtmlPage, output: str) -> bytes:

@@ -300,9 +300,9 @@ class SettingsPage:
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
-        slots = slots(page.word("include") or "") if page.has("include") else None
-        if slots:
-            page.give("gpus", slots, "include")
+        own = included_gpus(page.word("include") or "") if page.has("include") else None
+        if own:
+            page.give("gpus", own, "include")
         elif page.has(key := page.first("nproc_per_node", "num_gpus")):
             each = page.whole(key)
             if nodes and each:
@@ -341,10 +341,10 @@ class SettingsPage:
         return True
 
 
-def slots(hosts: str) -> int | None:
+def included_gpus(hosts: str) -> int | None:
     """The GPUs of deepspeed's `--include`; None where a host is named without its own.
 
-    >>> slots("localhost:0,1"), slots("a:0,1@b:3"), slots("a@b:3")
+    >>> included_gpus("localhost:0,1"), included_gpus("a:0,1@b:3"), included_gpus("a@b:3")
     (2, 3, None)
     """
     own = [host.partition(":")[2] for host in hosts.split("@")]

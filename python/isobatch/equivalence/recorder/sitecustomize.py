@@ -4,14 +4,16 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from types import ModuleType
+from typing import Any
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost every start its import
 
 
 class _AfterTorch:
     """A finder that installs the recorder as soon as torch is imported."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -20,17 +22,17 @@ class _AfterTorch:
             return spec
         execute = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             execute(module)
-            from isobatch_recorder import install
+            from isobatch_recorder import install  # type: ignore[import-not-found]
 
             install()
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _import_own_sitecustomize():
+def _import_own_sitecustomize() -> None:
     """Imports the sitecustomize that this file hides, where the user has one."""
     elsewhere = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)

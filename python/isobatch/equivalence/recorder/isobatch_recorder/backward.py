@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optimizers
 
-from .record import Recorder
 from .randomness import Generators
+from .record import Recorder
 
 
 def install(recorder: Recorder) -> None:

@@ -12,16 +12,19 @@ from .sketch import whole
 
 def install(recorder: Recorder) -> None:
     """Patches torch's functions that clip gradients."""
-    utils, module = torch.nn.utils, torch.nn.utils.clip_grad
+    utils: Any = torch.nn.utils
+    module: Any = torch.nn.utils.clip_grad
     clip_grad_norm_ = module.clip_grad_norm_
 
     def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        norm = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
+        norm: torch.Tensor = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
         recorder.norms.append((float(whole(norm)), float(max_norm)))
         return norm
 
-    def note_scale(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    def note_scale(
+        parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> None:
         recorder.norms.append((float(whole(total_norm)), float(max_norm)))
 
     def note_value(*args: Any, **kwargs: Any) -> None:

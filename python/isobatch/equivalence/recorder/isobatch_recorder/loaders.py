@@ -15,10 +15,13 @@ def install(recorder: Recorder) -> None:
     Ranks of another number rightly draw other rows (a RandomSampler in one process, a DistributedSampler in several): the rows that
     the asked split drew are drawn in every other one.
     """
-    next_index = dataloader._BaseDataLoaderIter._next_index
+    iterators: Any = dataloader._BaseDataLoaderIter
+    next_index = iterators._next_index
     loaders: dict[int, dict[str, Any]] = {}
     given = recorder.settings["rows"]
-    remaining = {} if given is None else {given["loader"]: list(given["ranks"][recorder.rank % len(given["ranks"])])}
+    remaining = (
+        {} if given is None else {given["loader"]: list(given["ranks"][recorder.rank % len(given["ranks"])])}
+    )
 
     def draw(self: Any) -> Any:
         batch = next_index(self)
@@ -28,7 +31,11 @@ def install(recorder: Recorder) -> None:
         dataset = self._dataset
         if id(dataset) not in loaders:
             # The dataset is kept, so that no other one gets its id.
-            loaders[id(dataset)] = {"rows": len(dataset) if hasattr(dataset, "__len__") else None, "batches": [], "own": []}
+            loaders[id(dataset)] = {
+                "rows": len(dataset) if hasattr(dataset, "__len__") else None,
+                "batches": [],
+                "own": [],
+            }
             recorder.datasets.append(dataset)
             recorder.drawn.append(loaders[id(dataset)])
         loader = loaders[id(dataset)]
@@ -43,4 +50,4 @@ def install(recorder: Recorder) -> None:
         loader["batches"].append([int(index) for index in indices])
         return batch
 
-    dataloader._BaseDataLoaderIter._next_index = draw
+    iterators._next_index = draw

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .running import describe
-from .sketch import sketch, size_of, whole
+from .sketch import size_of, sketch, whole
 
 
 class Pass:
@@ -28,13 +28,15 @@ class Recorder:
     Args:
         settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch; `each_pass`, whether
             the gradient of each pass is kept; `alike`, whether random draws are alike for all rows; `freeze`, whether batch
-            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its scheduler are described; `rows` to draw, or null; `ranks` of the split.
+            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its
+            scheduler are described; `rows` to draw, or null; `ranks` of the split.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.folder = Path(settings["folder"])
-        self.rank = int(os.environ.get("RANK", "0"))
+        # Lightning starts its ranks with LOCAL_RANK alone.
+        self.rank = int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0")
         self.busy = False
         self.notes: dict[str, int] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -56,13 +58,17 @@ class Recorder:
     @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters of all optimizers, each once, in the order in which the optimizers have them."""
-        every = (p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"])
+        every = (
+            p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]
+        )
         return list({id(p): p for p in every}.values())
 
     def gradient(self) -> torch.Tensor:
         """Sketches the gradient of all parameters as it is now."""
         parts = [
-            torch.zeros(self._size(p), dtype=torch.float64) if grad is None else sketch(i, grad, self.settings["buckets"])
+            torch.zeros(self._size(p), dtype=torch.float64)
+            if grad is None
+            else sketch(i, grad, self.settings["buckets"])
             for i, p in enumerate(self.parameters)
             for grad in (p.grad if p.grad is not None else getattr(p, "main_grad", None),)
         ]
@@ -113,7 +119,9 @@ class Recorder:
             "rank": self.rank,
             "kind": type(optimizer).__name__,
             "world": _world(),
-            "groups": [{"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups],
+            "groups": [
+                {"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups
+            ],
             "names": [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)],
             "sizes": [self._size(p) for p in parameters],
             "entries": [whole(p).numel() for p in parameters],
@@ -154,7 +162,7 @@ def _world() -> int:
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
     """Returns the values of a parameter group that JSON has: the learning rate, betas, weight decay and so on."""
-    plain = {}
+    plain: dict[str, Any] = {}
     for name, value in group.items():
         if name == "params":
             continue
@@ -169,5 +177,17 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     """Returns the versions of the libraries of training that the script has imported."""
-    names = ("torch", "transformers", "accelerate", "trl", "lightning", "peft", "sentence_transformers", "deepspeed", "torchtune")
-    return {name: str(getattr(sys.modules[name], "__version__", "?")) for name in names if name in sys.modules}
+    names = (
+        "torch",
+        "transformers",
+        "accelerate",
+        "trl",
+        "lightning",
+        "peft",
+        "sentence_transformers",
+        "deepspeed",
+        "torchtune",
+    )
+    return {
+        name: str(getattr(sys.modules[name], "__version__", "?")) for name in names if name in sys.modules
+    }

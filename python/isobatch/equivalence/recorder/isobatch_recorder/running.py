@@ -48,7 +48,7 @@ def describe(optimizer: torch.optim.Optimizer, step: int, *, is_last: bool) -> d
                 None,
             )
         ),
-        "scheduler": _scheduler(objects, optimizer, step, total if is_last else 1),
+        "scheduler": _scheduler(objects, optimizer, step, total, is_last),
     }
 
 
@@ -72,7 +72,7 @@ def _positive(value: Any) -> int | None:
 
 
 def _scheduler(
-    objects: list[Any], optimizer: torch.optim.Optimizer, step: int, total: int | None
+    objects: list[Any], optimizer: torch.optim.Optimizer, step: int, total: int | None, is_last: bool
 ) -> dict[str, Any] | None:
     """Describes the scheduler of an optimizer; None where it has none."""
     schedulers = [
@@ -95,7 +95,7 @@ def _scheduler(
     }
     steps = int(getattr(scheduler, "last_epoch", 0))
     length = total or state.get("total_steps") or state.get("T_max") or step + FIRST_STEPS
-    times = steps // step if step else 1
+    times = steps // step if step and is_last else 0
     return {
         "kind": kind,
         "state": state,

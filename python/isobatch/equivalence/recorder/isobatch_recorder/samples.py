@@ -22,7 +22,9 @@ def install(recorder: Recorder) -> None:
         if trains and not recorder.busy and next(self.parameters(), None) is not None:
             recorder.forwards.append(read_pass(args, kwargs))
             for name, parameter in self.named_parameters():
-                recorder.names.setdefault(id(parameter), name.replace("module.", "").replace("_orig_mod.", ""))
+                recorder.names.setdefault(
+                    id(parameter), name.replace("module.", "").replace("_orig_mod.", "")
+                )
         depth += 1
         try:
             return call(self, *args, **kwargs)
@@ -49,7 +51,13 @@ def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
     labels = _labels(tensors)
     tokens = [] if labels is None else [int((labels[:, 1:] != -100).sum()), int((labels != -100).sum())]
     per_row = [(n, t) for n, t in tensors if t.shape[0] == rows and not n.endswith("attention_mask")]
-    return Pass([_hash(row, per_row, mask if mask is not None and len(mask) == rows else None) for row in range(rows)], tokens)
+    return Pass(
+        [
+            _hash(row, per_row, mask if mask is not None and len(mask) == rows else None)
+            for row in range(rows)
+        ],
+        tokens,
+    )
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:

@@ -17,7 +17,8 @@ _signs: dict[tuple[int, int], torch.Tensor] = {}
 
 def whole(tensor: Any) -> torch.Tensor:
     """Returns the whole of a tensor that may be sharded over ranks (all ranks call this)."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach()
 
 
 def sketch(number: int, tensor: Any, buckets: int) -> torch.Tensor:

@@ -12,7 +12,9 @@ from .record import Recorder
 
 def install(recorder: Recorder) -> None:
     """Patches process groups and autocast."""
-    shared = not torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > torch.cuda.device_count()
+    shared = (
+        not torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > torch.cuda.device_count()
+    )
     if shared:
         _use_gloo(recorder)
         if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:

@@ -1,0 +1,238 @@
+"""What a run has beside what its command says, and the recipe that is made of it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from isobatch import schedules
+from isobatch.equivalence.running import Running
+from isobatch.errors import InputError
+from isobatch.planning.plan import plan
+from isobatch.recipes.recipe import Recipe
+from isobatch.tools.read import read_file
+from isobatch.words import count, figure, real
+
+_OPTIMIZERS = {
+    "sgd": ("SGD",),
+    "adam": ("Adam",),
+    "adamw": ("AdamW", "AdamW8bit", "PagedAdamW8bit", "DeepSpeedCPUAdam", "FusedAdam"),
+    "rmsprop": ("RMSprop",),
+    "lamb": ("LAMB", "Lamb", "FusedLamb"),
+    "lion": ("Lion",),
+    "muon": ("Muon",),
+    "adafactor": ("Adafactor",),
+}
+"""By a recipe's name, the classes that are it."""
+_RATE = 1e-3
+"""Distance of two learning rates, as a part of the peak, that is no rounding of a length in steps."""
+_CLOSE = 1e-6
+"""Relative distance of two equal numbers, one of which may have been text."""
+_SAID = (
+    "gpus",
+    "micro_batch",
+    "accumulation",
+    "effective_batch",
+    "lr",
+    "optimizer",
+    "betas",
+    "eps",
+    "weight_decay",
+    "momentum",
+)
+_WORDS = {
+    "gpus": "ranks",
+    "lr": "learning rate",
+    "micro_batch": "micro-batch",
+    "effective_batch": "effective batch",
+}
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A setting that runs otherwise than the command says.
+
+    Attributes:
+        field: of a recipe, or "schedule".
+        said: by the command, with the name of the flag or of the setting in its file.
+        seen: in the run.
+    """
+
+    field: str
+    said: str
+    seen: str
+
+
+def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recipe:
+    """Makes the recipe of a run: what was seen, and of its length and schedule what its trainer's arguments or the command say.
+
+    Args:
+        running: the run.
+        given: fields that win over what was seen.
+
+    Raises:
+        InputError: the run does not show a field that a recipe needs; the message has the --set that gives it.
+    """
+    fields = _recipe_fields(running, given or {})
+    if not {"schedule", "warmup", "lr"} & (given or {}).keys() and _first_other_rate(
+        running, Recipe(**fields)
+    ):
+        if len({rate for _, rate in running.rates}) > 1 or running.total_steps is None:
+            raise InputError(
+                f"the learning rate does not follow {fields['schedule']}, warmup {fields.get('warmup') or 'none'}: "
+                "give --set schedule=NAME",
+                field="schedule",
+            )
+        fields |= {"schedule": "constant", "warmup": None}
+    return Recipe(**fields)
+
+
+def _observed(running: Running) -> dict[str, Any]:
+    """The fields of a recipe that were seen."""
+    group = running.groups[0]
+    name = next((ours for ours, classes in _OPTIMIZERS.items() if running.optimizer in classes), None)
+    decays = [float(one.get("weight_decay") or 0.0) for one in running.groups]
+    betas = group.get("betas")
+    return {
+        "gpus": running.ranks,
+        "micro_batch": running.micro_batch,
+        "accumulation": running.accumulation,
+        "effective_batch": running.effective_batch,
+        "lr": running.lr,
+        "optimizer": name,
+        "betas": tuple(betas) if betas else None,
+        "eps": group.get("eps") if isinstance(group.get("eps"), float) else None,
+        "weight_decay": max(decays),
+        "momentum": group.get("momentum"),
+        "clip_norm": running.clip_norm,
+        "dataset_size": running.dataset_size,
+    }
+
+
+def differences(running: Running) -> Iterator[Difference]:
+    """Yields what runs otherwise than the command says."""
+    observed, said = _observed(running), dict(running.said)
+    if running.launcher:
+        said["gpus"] = running.started
+    said.setdefault("micro_batch", said.get("batch_per_gpu"))
+    keys = {**running.keys, "gpus": running.launcher}
+    keys.setdefault("micro_batch", keys.get("batch_per_gpu", ""))
+    if running.typed_ranks != running.started:
+        said.pop("effective_batch", None)
+    for field in (*_SAID, "clip_norm"):
+        typed, seen = said.get(field), observed[field]
+        if field == "clip_norm" and running.said and typed is None and seen is not None:
+            yield Difference("clipping", "none", f"norm at most {real(seen)}")
+        elif typed is not None and not _alike(typed, seen):
+            yield Difference(
+                _WORDS.get(field, field),
+                f"{shown_value(typed)} ({keys.get(field) or 'default'})",
+                shown_value(seen),
+            )
+    schedule = _schedule_difference(running)
+    if schedule is not None:
+        yield schedule
+
+
+def _alike(said: Any, seen: Any) -> bool:
+    if isinstance(said, int | float) and isinstance(seen, int | float):
+        return abs(said - seen) <= _CLOSE * max(abs(said), abs(seen))
+    if isinstance(said, list | tuple) and isinstance(seen, list | tuple):
+        return len(said) == len(seen) and all(map(_alike, said, seen))
+    return bool(said == seen)
+
+
+def shown_value(value: Any) -> str:
+    """Writes a value of a recipe or of a parameter group."""
+    if value is None:
+        return "not seen"
+    if isinstance(value, list | tuple):
+        return " ".join(map(shown_value, value))
+    return real(value) if isinstance(value, float) else str(value)
+
+
+def _schedule_difference(running: Running) -> Difference | None:
+    """Compares the rates of the run with the schedule that its recipe has."""
+    times = (running.scheduler or {}).get("steps")
+    if times is not None and times > 1:
+        return Difference("scheduler", "one step with each of the optimizer", f"{times} steps")
+    try:
+        recipe = Recipe(**_recipe_fields(running, {}))
+    except InputError:
+        return None
+    other = _first_other_rate(running, recipe)
+    if other is None:
+        return None
+    step, planned, rate = other
+    said = (
+        f"{figure(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
+    )
+    return Difference("learning rate", said, figure(rate))
+
+
+def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:
+    """The first step with another learning rate than a recipe has there: (step, the recipe's, the run's); None without one."""
+    try:
+        rate_at = plan(recipe, running.ranks).lr_at
+    except InputError:
+        return None
+    rates = ((step, rate_at(step), rate) for step, rate in running.rates)
+    return next((other for other in rates if abs(other[1] - other[2]) > _RATE * running.lr), None)
+
+
+def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe: given, else seen, else of the trainer's arguments or the command.
+
+    Raises:
+        InputError: the batch, the optimizer or the schedule is in none of these.
+    """
+    base = dict(running.said)
+    if running.arguments is not None:
+        base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
+    base.pop("batch_per_gpu", None)
+    seen = {name: value for name, value in _observed(running).items() if value is not None}
+    fields = {
+        name: value for name, value in {**base, **seen, **given}.items() if name in Recipe.__struct_fields__
+    }
+    typed = running.typed_ranks
+    if (
+        typed is not None
+        and typed != running.started
+        and running.ranks == running.started
+        and running.effective_batch
+    ):
+        fields.setdefault("gpus", typed)
+        fields |= {"gpus": typed, "effective_batch": running.effective_batch // running.ranks * typed}
+    for name, what in (
+        ("effective_batch", "the samples of a step were not seen"),
+        ("optimizer", f"{running.optimizer} is none that a rule knows"),
+    ):
+        if name not in fields:
+            raise InputError(f"{what}: give --set {name}=VALUE", field=name)
+    if "schedule" not in fields:
+        fields["schedule"] = _seen_schedule(running)
+    if running.total_steps is not None:
+        fields.setdefault("duration", f"{running.total_steps}st")
+    return fields
+
+
+def _seen_schedule(running: Running) -> Any:
+    """The schedule of a scheduler of torch, where its values say it; constant without a scheduler.
+
+    Raises:
+        InputError: the scheduler cannot be read.
+    """
+    scheduler = running.scheduler
+    if scheduler is None:
+        return "constant"
+    make = getattr(schedules.torch, scheduler["kind"], None)
+    if make is not None and scheduler["steps"] == 1:
+        names = [name for name in inspect.signature(make).parameters if name in scheduler["state"]]
+        try:
+            return make(running.lr, **{name: scheduler["state"][name] for name in names})
+        except (InputError, TypeError):
+            pass
+    raise InputError(
+        f"the schedule of {scheduler['kind']} was not recognized in the run: give --set schedule=NAME",
+        field="schedule",
+    )

@@ -1,0 +1,187 @@
+"""What a command really runs, beside what it says: seen in commands that really start."""
+
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.equivalence.running import observe
+from isobatch.equivalence.running_recipe import differences, recipe_of
+from isobatch.equivalence.running_text import text_of
+from isobatch.errors import InputError
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+PLAIN = """
+import argparse, os, torch
+from torch.utils.data import DataLoader, TensorDataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int)
+parser.add_argument("--accum", type=int)
+arguments = parser.parse_args()
+data = TensorDataset(torch.randn(96, 5), torch.randn(96, 1))
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
+for step, (x, y) in enumerate(DataLoader(data, arguments.batch)):
+    ((model(x) - y) ** 2).mean().backward()
+    if (step + 1) % arguments.accum == 0:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+"""
+PREPARED = """
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+accelerator = Accelerator(gradient_accumulation_steps=3)
+data = TensorDataset(torch.randn(96, 5), torch.randn(96, 1))
+model = torch.nn.Linear(5, 1)
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 20))
+model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, DataLoader(data, 4), scheduler)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(((model(x) - y) ** 2).mean())
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+"""
+TRAINER = """
+import sys, torch, transformers
+arguments, own = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses(
+    return_remaining_strings=True
+)
+config = transformers.LlamaConfig(
+    vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+)
+model = transformers.LlamaForCausalLM(config)
+optimizers = (None, None)
+if own:
+    arguments.gradient_accumulation_steps = 3
+    arguments.max_grad_norm = 0.5
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    optimizers = (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
+data = [dict(input_ids=[row % 50] * 6, labels=[row % 50] * 6) for row in range(60)]
+transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers).train()
+"""
+FLAGS = (
+    "--output_dir {folder}/o --report_to none --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --learning_rate 1e-3 "
+    "--num_train_epochs 4 --warmup_steps 4 --weight_decay 0.1 --bf16 True"
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Each command's run."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for name, text in (("plain", PLAIN), ("prepared", PREPARED), ("trainer", TRAINER)):
+        (folder / f"{name}.py").write_text(text)
+    flags = FLAGS.format(folder=folder)
+    lines = {
+        "plain": f"python {folder}/plain.py --batch 4 --accum 3",
+        "prepared": f"accelerate launch --num_processes 2 {folder}/prepared.py",
+        "trainer": f"torchrun --nproc-per-node 1 {folder}/trainer.py {flags}",
+        "overriding": f"python {folder}/trainer.py {flags} --own",
+    }
+    with ThreadPoolExecutor(2) as pool:
+        return dict(
+            zip(lines, pool.map(lambda line: observe(shlex.split(line)), lines.values()), strict=True)
+        )
+
+
+def test_a_loop_of_ones_own_shows_its_batch_optimizer_and_schedule(runs):
+    run = runs["plain"]
+    assert (run.ranks, run.accumulation, run.micro_batch, run.effective_batch) == (1, 3, 4, 12)
+    assert (run.dataset_size, run.optimizer, run.clip_norm, run.parameters) == (96, "SGD", 1.5, 6)
+    assert run.rates[0] == (0, 0.05)
+    assert run.rates[-1][0] == 29
+    assert not [*differences(run)]
+    recipe = recipe_of(run)
+    assert (recipe.effective_batch, recipe.lr, recipe.optimizer, recipe.momentum) == (12, 0.05, "sgd", 0.9)
+    assert (recipe.weight_decay, recipe.clip_norm, recipe.dataset_size) == (1e-4, 1.5, 96)
+    at = ib.plan(ib.Recipe(**{**recipe_fields(recipe), "duration": "30st"}), 1).lr_at
+    assert [at(step) for step, _ in run.rates] == pytest.approx([rate for _, rate in run.rates])
+    assert "nothing to compare the run with" in text_of(run, ())
+
+
+def recipe_fields(recipe):
+    return {name: getattr(recipe, name) for name in recipe.__struct_fields__}
+
+
+def test_a_scheduler_that_moves_twice_a_step_is_named(runs):
+    run = runs["prepared"]
+    assert (run.ranks, run.accumulation, run.micro_batch, run.effective_batch) == (2, 3, 4, 24)
+    assert [rate for _, rate in run.rates[:3]] == pytest.approx([1e-3, 0.9e-3, 0.8e-3])
+    (scheduler,) = differences(run)
+    assert (scheduler.field, scheduler.seen) == ("scheduler", "2 steps")
+    with pytest.raises(
+        InputError, match="schedule of LambdaLR was not recognized in the run: give --set schedule=NAME"
+    ):
+        recipe_of(run)
+    assert recipe_of(run, {"schedule": "linear"}).effective_batch == 24
+
+
+def test_the_trainer_runs_as_its_flags_say(runs):
+    run = runs["trainer"]
+    assert not [*differences(run)]
+    assert run.total_steps == 32
+    assert run.rates[1] == (1, pytest.approx(1e-3 / 4))
+    assert {group["weight_decay"] for group in run.groups} == {0.1, 0.0}
+    recipe = recipe_of(run)
+    assert (recipe.duration, recipe.warmup, recipe.schedule, recipe.weight_decay) == (
+        "4ep",
+        "4st",
+        "linear",
+        0.1,
+    )
+    assert (recipe.convention, recipe.precision, recipe.clip_norm) == ("transformers", "bf16", 1.0)
+    text = text_of(run, ())
+    assert "A step has 8 samples: 1 rank × 2 passes × 4 samples" in text
+    assert "for the CPU: bf16 false" in text
+    assert text.endswith("As the command says.")
+
+
+def test_a_script_that_overrides_its_flags_is_caught(runs):
+    run = runs["overriding"]
+    fields = {difference.field: (difference.said, difference.seen) for difference in differences(run)}
+    assert fields["accumulation"] == ("2 (gradient_accumulation_steps)", "3")
+    assert fields["clip_norm"] == ("1 (max_grad_norm)", "0.5")
+    assert fields["weight_decay"] == ("0.1 (weight_decay)", "0.01")
+    assert fields["learning rate"] == ("0 at step 1 (linear, warmup 4st)", "0.002")
+    recipe = recipe_of(run)  # of what runs
+    assert (recipe.effective_batch, recipe.lr, recipe.schedule, recipe.warmup) == (12, 2e-3, "constant", None)
+
+
+def test_the_command_plans_from_the_run_and_saves_its_recipe(tmp_path, capsys):
+    script, saved = tmp_path / "plain.py", tmp_path / "recipe.toml"
+    script.write_text(PLAIN)
+    words = ["--", "python", str(script), "--batch", "4", "--accum", "3"]
+    assert main(["doctor", "--gpus", "6", "-o", str(saved), "--set", "duration=30st", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "A step has 12 samples: 1 rank × 3 passes × 4 samples" in shown
+    assert "6 GPUs: micro-batch 2 × accumulation 1 × 6 replicas = 12 samples per step." in shown
+    assert ib.Recipe.load(saved).duration == "30st"
+
+
+def test_a_command_that_takes_no_step_is_refused_with_its_last_lines(capsys):
+    assert main(["doctor", "--", "python", "-c", "print('as far as here'); raise SystemExit(3)"]) == 2
+    error = capsys.readouterr().err
+    assert "ended with exit code 3 before an optimizer of torch took a step:\nas far as here" in error
+
+
+def test_a_command_is_written_as_it_runs():
+    with pytest.raises(InputError, match=r"write a number in the place of \{accumulation\}"):
+        observe(["python", "t.py", "{micro_batch}", "{accumulation}"])
+    with pytest.raises(InputError, match="the command is missing"):
+        observe([])
+
+
+@pytest.mark.parametrize("words", [[], ["a.json", "b.json"]])
+def test_a_configuration_or_a_command_is_asked_for(words, capsys):
+    assert main(["doctor", *words]) == 2
+    assert "file is missing: name a configuration, or a training command after --" in capsys.readouterr().err

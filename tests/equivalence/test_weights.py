@@ -1,0 +1,71 @@
+"""Weights by least squares over linear sketches."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from isobatch.equivalence.runs import RECORDER  # noqa: E402
+from isobatch.equivalence.weights import distance, solve  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def sketches():
+    """The recorder's module of sketches, as a training imports it."""
+    sys.path.insert(0, str(RECORDER))
+    try:
+        from isobatch_recorder import sketch
+    finally:
+        sys.path.remove(str(RECORDER))
+    return sketch
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (7, 5), (300, 400), (70_000,), (3, 65_521)])
+def test_a_sketch_is_linear_and_bounded(sketches, shape):
+    generator = torch.Generator().manual_seed(0)
+    one, two = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    first, second, both = (sketches.sketch(5, tensor, 64) for tensor in (one, two, 3 * one - two))
+    assert len(first) == min(64, one.numel())
+    torch.testing.assert_close(both, 3 * first - second, rtol=1e-5, atol=1e-4)
+    assert not torch.equal(first, sketches.sketch(6, one, 64)) or one.numel() == 1
+
+
+def test_a_sketch_has_every_entry(sketches):
+    tensor = torch.zeros(200_000)
+    for place in (0, 65_520, 65_521, 131_042, 199_999):
+        tensor.zero_()
+        tensor[place] = 2.0
+        assert sketches.sketch(1, tensor, 64).abs().sum() == 2.0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=12), st.integers(0, 2**31))
+def test_the_weights_of_samples_come_back(weights, seed):
+    changes = np.random.default_rng(seed).normal(size=(len(weights), 200))
+    solution = solve(changes, np.array(weights) @ changes)
+    assert solution is not None
+    np.testing.assert_allclose(solution.weights, weights, atol=1e-9)
+    assert solution.residual < 1e-9 or not any(weights)
+
+
+def test_what_no_weights_explain_is_a_residual():
+    changes = np.eye(3, 10)
+    gradient = changes.sum(0)
+    gradient[9] = 3.0
+    solution = solve(changes, gradient)
+    assert solution is not None and solution.residual == pytest.approx(np.sqrt(9 / 12))
+
+
+def test_samples_that_do_not_stand_apart_have_no_weights():
+    assert solve(np.ones((2, 5)), np.ones(5)) is None
+    assert solve(np.zeros((2, 5)), np.ones(5)) is None
+    assert solve(np.full((1, 5), np.nan), np.ones(5)) is None
+
+
+def test_a_distance_to_nothing_is_infinite():
+    assert distance(np.ones(2), np.zeros(2)) == np.inf
+    assert distance(np.zeros(2), np.zeros(2)) == 0
