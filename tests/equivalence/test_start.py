@@ -4,10 +4,12 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 
 import pytest
 
 from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.runs import RECORDER
 from isobatch.equivalence.split import Split
 
 pytest.importorskip("torch")
@@ -48,3 +50,16 @@ def test_launchers_start_the_ranks_and_the_numbers_of_a_split(tmp_path):
         ["2", numbers, 1, "1"],
         ["1", numbers, 1, "1"],
     ]
+
+
+def test_torch_is_recorded_where_another_package_looked_for_it_first():
+    """transformers asks whether there is torch, with the same finder, before the script imports it."""
+    script = "import importlib.util as util; util.find_spec('torch'); import torch"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(RECORDER), "ISOBATCH_SAME": "{}"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert "KeyError: 'folder'" in done.stderr  # the recorder began, and lacks its settings

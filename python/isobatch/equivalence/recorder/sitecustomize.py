@@ -11,18 +11,25 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost every s
 
 
 class _AfterTorch:
-    """A finder that installs the recorder as soon as torch is imported."""
+    """A finder that installs the recorder as soon as torch is imported: transformers looks for torch before it imports it."""
+
+    def __init__(self) -> None:
+        self._looks = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != "torch" or self._looks:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._looks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looks = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            sys.meta_path.remove(self)
             execute(module)
             from isobatch_recorder import install  # type: ignore[import-not-found]
 
