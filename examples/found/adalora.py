@@ -5,13 +5,21 @@ import torch
 import transformers as tf
 
 ROW = {"input_ids": list(range(5, 25)), "labels": list(range(5, 25))}
-CONFIG = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 
 
 class Show(tf.TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
         gradient = next(weight.grad for name, weight in model.named_parameters() if "lora_A" in name)
-        print(f"accumulation {args.gradient_accumulation_steps}: gradient of lora_A {gradient.norm().item():.4f}")
+        print(
+            f"accumulation {args.gradient_accumulation_steps}: gradient of lora_A {gradient.norm().item():.4f}"
+        )
 
 
 for micro_batch, accumulation in ((8, 1), (4, 2), (2, 4)):

@@ -9,7 +9,13 @@ from tokenizers import Tokenizer, models
 from trl.experimental.gkd import GKDConfig, GKDTrainer
 
 TOKENS = list(range(5, 25))
-CONFIG = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1}, unk_token="<eos>"))
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -48,6 +54,8 @@ GKDTrainer(
     args,
     collate,
     Dataset.from_list([{"messages": []}] * 8),
-    processing_class=tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"),
+    processing_class=tf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+    ),
     callbacks=[Show()],
 ).train()
