@@ -101,3 +101,4 @@ def test_several_splits_leave_one_law():
     assert name_factors(factors(lambda split: split.micro_batch / 8)).name == "summed loss"
     assert name_factors(factors(lambda split: 1.0)) is None
     assert name_factors(factors(lambda split: split.ranks**0.5)) is None
+    assert name_factors({}) is None

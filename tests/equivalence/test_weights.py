@@ -69,3 +69,15 @@ def test_samples_that_do_not_stand_apart_have_no_weights():
 def test_a_distance_to_nothing_is_infinite():
     assert distance(np.ones(2), np.zeros(2)) == np.inf
     assert distance(np.zeros(2), np.zeros(2)) == 0
+
+
+def test_a_sample_without_a_gradient_weighs_as_the_others():
+    changes = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    assert solve(changes, 4 * changes.sum(0)).weights == pytest.approx([4.0] * 3)
+    assert solve(np.zeros((2, 3)), np.ones(3)) is None
+
+
+def test_samples_that_float32_cannot_tell_apart_have_no_weights():
+    changes = np.ones((2, 8))
+    changes[1, 0] += 1e-6
+    assert solve(changes, changes.sum(0)) is None

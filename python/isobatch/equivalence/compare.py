@@ -23,6 +23,9 @@ LATER = 500.0
 COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
+OTHER_SAMPLES = "other samples"
+"""The name of a cause that leaves a split unasked."""
+
 ROUTERS = ("gate", "router", "gating")
 """Names of a router of experts, as a part of a tensor's name."""
 
@@ -97,18 +100,27 @@ class Comparison:
         if step is None or reference is None:
             raise AssertionError("both runs have taken the steps that are compared")
         columns = step.first.columns
-        gradient, target = _own(step.gradients[0], columns), _own(reference.gradients[0], columns)
+        gradient, target = _own(step.gradients.mean(0), columns), _own(reference.gradients[0], columns)
         solution = self._solve(recording, event)
         difference = distance(gradient, target)
         tolerance = self.tolerance * (1 if event[1] == 0 else LATER)
         groups = differing_groups(step, gradient, target, GROUP * tolerance)
-        causes = [
-            *self._compare_ranks(recording, step),
-            *self._compare_samples(recording, event),
-            *self._compare_gradient(recording, event, step, difference > tolerance, groups, solution),
-            *self._compare_rates(step, reference),
-            *_compare_clipping(step, reference, self.tolerance, difference),
-        ]
+        if difference > tolerance and (solution is None or solution.residual > COUPLED):
+            # A multiple of the gradient needs no samples' gradients to be explained.
+            factor = float(gradient @ target) / float(target @ target or 1.0)
+            left = distance(gradient, factor * target)
+            if left <= tolerance:
+                solution = Solution(np.full(max(1, self.reference.samples(event)), factor), left)
+        causes = list(self._compare_ranks(recording, step))
+        apart = bool(causes)
+        if not any(cause.name == "ranks start apart" for cause in causes):
+            samples = list(self._compare_samples(recording, event))
+            # Other samples have another gradient.
+            differs = difference > tolerance
+            causes += samples or self._compare_gradient(recording, event, step, differs, groups, solution)
+        causes += self._compare_rates(step, reference)
+        if not apart:
+            causes += _compare_clipping(step, reference, self.tolerance, difference)
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
         return SplitResult(
             split=str(recording.split),
@@ -135,7 +147,7 @@ class Comparison:
         columns = step.first.columns
         changes = single.changes[:, columns]
         whole = solve(changes, reference.gradients[0][columns])
-        solution = solve(changes, step.gradients[0][columns])
+        solution = solve(changes, step.gradients.mean(0)[columns])
         if whole is None or solution is None or not np.abs(whole.weights).min():
             return None
         # Where single samples do not explain the reference, a weight beside it says nothing.
@@ -210,7 +222,25 @@ class Comparison:
             if (cause := name_weights(weighing)) is not None:
                 yield cause
                 return
+        if self._has_other_samples(recording, event):
+            yield Cause(
+                OTHER_SAMPLES,
+                "its ranks and passes take other samples than one pass over the batch, and no loader that could be given rows",
+                "draw the rows through a torch DataLoader, or by a seed that is the same for every split",
+            )
+            return
         yield self._name_coupling(recording, groups, solution)
+
+    def _has_other_samples(self, recording: Recording, event: Event) -> bool:
+        """Whether the samples of a step are others than the reference's: where no rows could be given, by their hashes."""
+        if recording.rows(event) is not None and self.reference.rows(event) is not None:
+            return False
+        hashes = [
+            sorted(sample for record in step.ranks for one in record.passes for sample in one.hashes)
+            for step in (recording.at(event), self.reference.at(event))
+            if step is not None
+        ]
+        return all(hashes) and hashes[0] != hashes[1]
 
     def _name_coupling(
         self, recording: Recording, groups: list[GroupDifference], solution: Solution | None

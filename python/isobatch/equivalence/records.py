@@ -22,8 +22,18 @@ class Pass(msgspec.Struct, frozen=True):
 
 
 class Loader(msgspec.Struct, frozen=True):
-    """A loader's draws: rows of its dataset by batch, as drawn (`own`) and as given in their place (`batches`)."""
+    """A loader's draws.
 
+    Attributes:
+        name: of its dataset, the same in every rank and split.
+        passes: backward passes before which it was the last to draw.
+        rows: of the dataset.
+        batches: rows by batch, those given in the place of the drawn ones.
+        own: rows by batch, as drawn.
+    """
+
+    name: str
+    passes: int
     rows: int | None
     batches: list[list[int]]
     own: list[list[int]]
@@ -116,11 +126,13 @@ class Recording(msgspec.Struct, frozen=True):
                 counts[note] = counts.get(note, 0) + count
         return counts
 
-    def training_loader(self) -> int | None:
-        """Returns the number of the loader that feeds the training: the one that drew the most rows."""
-        loaders = self.last.first.drawn
-        drawn = [sum(map(len, loader.batches)) for loader in loaders]
-        return drawn.index(max(drawn)) if drawn else None
+    def training_loader(self, rank: int = 0) -> Loader | None:
+        """Returns the loader that feeds a rank's training: the one that drew for the most passes, of several the most rows."""
+
+        def preference(loader: Loader) -> tuple[int, int]:
+            return loader.passes, sum(map(len, loader.batches))
+
+        return max(self.last.ranks[rank].drawn, key=preference, default=None)
 
     def rows(self, event: tuple[int, int], *, own: bool = False) -> list[list[list[int]]] | None:
         """Returns the rows of the dataset of a step, by rank and pass; None where the draws do not tell.
@@ -129,22 +141,38 @@ class Recording(msgspec.Struct, frozen=True):
             event: the optimizer and the number of the step.
             own: the rows that the script would have drawn, not those given in their place.
         """
-        number = self.training_loader()
         step = self.at(event)
-        if number is None or step is None:
+        if step is None:
             return None
         by_rank = []
         for rank, record in enumerate(step.ranks):
             before = sum(len(earlier.ranks[rank].passes) for earlier in self.steps[event[0]][: event[1]])
-            loaders = self.last.ranks[rank].drawn
-            if number >= len(loaders):
+            loader = self.training_loader(rank)
+            if loader is None:
                 return None
-            loader = loaders[number]
             batches = (loader.own if own else loader.batches)[before : before + len(record.passes)]
             if len(batches) < len(record.passes) or any(len(b) > self.split.micro_batch for b in batches):
                 return None
             by_rank.append(batches)
         return by_rank
+
+    def drawn_steps(self) -> list[list[int]] | None:
+        """Returns the rows of each step over all ranks; None where no loader drew any.
+
+        A script that passes a batch through the model more than once draws the batches of a step all the same.
+        """
+        optimizer = min(self.steps)
+        steps = [self.rows((optimizer, number)) for number in range(len(self.steps[optimizer]))]
+        if any(step is None for step in steps):
+            loaders = [self.training_loader(rank) for rank in range(len(self.last.ranks))]
+            batches = [[] if loader is None else loader.own for loader in loaders]
+            size = self.split.accumulation
+            whole = range(0, min(map(len, batches)) - size + 1, size)
+            steps = [[one[first : first + size] for one in batches] for first in whole]
+        rows = [
+            [row for rank in step for batch in rank for row in batch] for step in steps if step is not None
+        ]
+        return rows or None
 
     def samples(self, event: tuple[int, int]) -> int:
         """Counts the samples of a step over all ranks: rows of the dataset where they are known, else of the model's input."""

@@ -159,7 +159,7 @@ def _running(
     if first.world < ranks:
         more.append(f"{ranks} processes started, and each trains alone: they form no process group")
     loader = recording.training_loader()
-    loaders = last.drawn if loader is None else last.drawn[loader : loader + 1]
+    loaders = [] if loader is None else [loader]
     scheduler = seen.get("scheduler")
     peak = float(first.groups[0]["lr"])
     rates = [(0, peak), *((at, rate) for at, rate in (scheduler or {}).get("rates", ()) if at)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import Comparison, repeat_noise, share_factor
+from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison, SplitResult, repeat_noise, share_factor
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, Run, start_run
@@ -93,7 +93,7 @@ class Session:
         self.steps, self.limit, self.device, self.as_is = steps, limit, device, as_is
         self.alike = False
         self.rows: list[list[int]] | None = None
-        self.loader: int | None = None
+        self.loader: str | None = None
         self.began = time.monotonic()
 
     def ask(self, asked: Split, others: list[Split] | None) -> Same:
@@ -128,6 +128,10 @@ class Session:
             else:
                 recordings.append(run.recording)
         results = share_factor([comparison.compare(one) for one in recordings if one is not None])
+        results, others = _part_results(results)
+        unasked |= others
+        if others and all(result.same for result in results):
+            raise _other_samples(others, results)
         return Same(
             same=all(result.same for result in results),
             command=self.words,
@@ -185,12 +189,10 @@ class Session:
 
     def _keep_rows(self, recording: Recording) -> None:
         """Keeps the rows of the dataset that the asked split drew, step by step, for every other split."""
-        rows = [recording.rows((0, number)) for number in range(len(recording.steps.get(0, [])))]
-        if all(step is not None for step in rows):
-            self.rows = [
-                [row for rank in step for batch in rank for row in batch] for step in rows if step is not None
-            ]
-            self.loader = recording.training_loader()
+        steps = recording.drawn_steps()
+        loader = recording.training_loader()
+        if steps and loader is not None:
+            self.rows, self.loader = steps, loader.name
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         if self.rows is None:
@@ -215,6 +217,27 @@ class Session:
         return InputError(
             f"the command at {run.split} {_reason(run)}:\n{run.output or '(it printed nothing)'}"
         )
+
+
+def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, str]]:
+    """Parts the splits that took other samples, each with the reason, from those that can be judged."""
+    judged = [result for result in results if all(cause.name != OTHER_SAMPLES for cause in result.causes)]
+    others = {
+        result.split: cause.text
+        for result in results
+        for cause in result.causes
+        if cause.name == OTHER_SAMPLES
+    }
+    return judged, others
+
+
+def _other_samples(others: dict[str, str], judged: list[SplitResult]) -> InputError:
+    """Says which splits cannot be asked since they take other samples, and which are the same."""
+    same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
+    return InputError(
+        f"{', '.join(others)} cannot be compared: {next(iter(others.values()))}. Draw the rows through a torch DataLoader, or "
+        f"by a seed that does not depend on the rank{same}"
+    )
 
 
 def _reason(run: Run) -> str:

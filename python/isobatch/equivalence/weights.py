@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from isobatch.equivalence.records import Step, Vector
 
-CONDITION = 1e8
-"""Above it the samples' gradients do not stand apart, and no weight is known."""
+CONDITION = 1e5
+"""Above it the samples' gradients, rounded to float32, do not stand apart, and no weight is known."""
 FAINT = 1e-5
 """A group of tensors under this part of the gradient's norm is rounding: the gradient of a key's bias is 0 in truth."""
 
@@ -53,6 +53,14 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
     [1.0, 4.0]
     """
     norms = np.linalg.norm(changes, axis=1)
+    if len(changes) and norms.any() and not norms.all():
+        # A sample without a gradient, such as one without labels, is taken to weigh as the others do.
+        solution = solve(changes[norms > 0], gradient)
+        if solution is None:
+            return None
+        weights = np.full(len(changes), solution.weights.mean())
+        weights[norms > 0] = solution.weights
+        return Solution(weights, solution.residual)
     if (
         not len(changes)
         or not norms.all()

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from . import rows
 from .record import Recorder
 
 BLOCK = 1 << 16
 """Numbers drawn at a time: the first ones of a block are the same whatever the size that is asked for."""
 
+_OUTSIDE = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
+
 Fill = Callable[..., torch.Tensor]
 
 
 def install(recorder: Recorder) -> None:
-    """Patches the functions of torch that draw, where the run asks for it."""
-    if not recorder.settings["alike"]:
-        return
+    """Patches the functions of torch that draw, and the loading of rows."""
     draws = AlikeDraws(recorder)
+    rows.install(recorder, draws)
     normal: Any = torch.Tensor.normal_
     uniform: Any = torch.Tensor.uniform_
     for name in ("randn", "randn_like"):
@@ -29,15 +35,38 @@ def install(recorder: Recorder) -> None:
     for name in ("randint", "randint_like"):
         setattr(torch, name, draws.integers(getattr(torch, name), uniform))
     torch.bernoulli = draws.coins(torch.bernoulli, uniform)
+    torch.multinomial = draws.choices(torch.multinomial, uniform)
+    torch.Tensor.exponential_ = draws.floats(torch.Tensor.exponential_, torch.Tensor.exponential_)  # type: ignore[method-assign]
 
 
 class AlikeDraws:
-    """Repeats one row over all rows of a draw, and over all passes of a step, by the draw's number within its pass."""
+    """Repeats one row over all rows of a draw, and over all draws of a step by the same line of code.
+
+    What a loader's collator draws is always alike, in every step; elsewhere where the run asks for it.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._pass: tuple[int, int] | None = None
-        self._number = 0
+        self.applies = self._everywhere = bool(recorder.settings["alike"])
+        self._collates = False
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Leaves the draws of a row as they are."""
+        self.applies = False
+        try:
+            yield
+        finally:
+            self.applies = self._everywhere
+
+    @contextlib.contextmanager
+    def collating(self) -> Iterator[None]:
+        """Makes the draws of a collator alike."""
+        self.applies = self._collates = True
+        try:
+            yield
+        finally:
+            self.applies, self._collates = self._everywhere, False
 
     def floats(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
         """Wraps a function that draws floating-point numbers."""
@@ -75,7 +104,22 @@ class AlikeDraws:
 
         return call
 
+    def choices(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+        """Wraps a function that draws a place of each row by its probabilities, more than once only with replacement."""
+
+        def call(input: Any, num_samples: int, replacement: bool = False, **kwargs: Any) -> Any:
+            drawn = draw(input, num_samples, replacement, **kwargs)
+            if drawn.dim() != 2 or not (replacement or num_samples == 1) or not self._applies(drawn, kwargs):
+                return drawn
+            levels = input.double().cumsum(1)
+            row = self._row(drawn, fill).to(levels.dtype) * levels[:, -1:]
+            return torch.searchsorted(levels, row.contiguous()).clamp(max=input.shape[1] - 1)
+
+        return call
+
     def _applies(self, drawn: Any, kwargs: dict[str, Any]) -> bool:
+        if not self.applies:
+            return False
         within = (
             bool(self._recorder.optimizers) and not self._recorder.busy and kwargs.get("generator") is None
         )
@@ -85,11 +129,17 @@ class AlikeDraws:
         return applies
 
     def _row(self, like: torch.Tensor, fill: Fill) -> torch.Tensor:
-        steps = sum(self._recorder.steps.values())
-        current = steps, sum(map(len, self._recorder.passes.values()))
-        self._number = self._number + 1 if current == self._pass else 0
-        self._pass = current
+        # A loader may be a batch ahead of the step.
+        steps = 0 if self._collates else sum(self._recorder.steps.values())
         count = like[:1].numel()
         block = torch.empty(-(-max(count, 1) // BLOCK) * BLOCK, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(1000 + 97 * steps + self._number)
+        generator = torch.Generator().manual_seed(1000 * steps + _line())
         return fill(block, generator=generator)[:count].reshape(like[:1].shape).to(like.device)
+
+
+def _line() -> int:
+    """Numbers the line that draws: the innermost one outside of torch, since a pass may be called by DDP or not."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
+        frame = frame.f_back
+    return zlib.crc32(f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.utils.data.dataloader as dataloader
 
 from .record import Recorder
@@ -17,36 +18,55 @@ def install(recorder: Recorder) -> None:
     """
     iterators: Any = dataloader._BaseDataLoaderIter
     next_index = iterators._next_index
-    loaders: dict[int, dict[str, Any]] = {}
+    loaders: dict[tuple[Any, ...], dict[str, Any]] = {}
     given = recorder.settings["rows"]
-    remaining = (
-        {} if given is None else {given["loader"]: list(given["ranks"][recorder.rank % len(given["ranks"])])}
-    )
+    remaining: list[int] | None = None
+
+    def loader_of(dataset: Any, sampler: Any) -> dict[str, Any]:
+        """Returns the draws from a dataset: those for an evaluation are kept apart from those for the training.
+
+        A script may make its loader anew in each epoch: loaders with samplers of one class are one.
+        """
+        trains = torch.is_grad_enabled()
+        size = getattr(sampler, "batch_size", None)
+        while (
+            inner := getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+        ) is not None:
+            sampler = inner
+        key = id(dataset), trains, size, type(sampler)
+        if key not in loaders:
+            rows = len(dataset) if hasattr(dataset, "__len__") else None
+            kind = f"{type(dataset).__name__} of {rows} rows with{'' if trains else 'out'} gradients"
+            alike = sum(loader["name"].startswith(kind) for loader in recorder.drawn)
+            loader: dict[str, Any] = {
+                "name": f"{kind}, {alike}",
+                "rows": rows,
+                "passes": 0,
+                "batches": [],
+                "own": [],
+            }
+            loaders[key] = loader
+            recorder.datasets.append(dataset)  # it is kept, so that no other one gets its id
+            recorder.drawn.append(loader)
+        return loaders[key]
 
     def draw(self: Any) -> Any:
+        nonlocal remaining
         batch = next_index(self)
         indices = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         if not all(hasattr(index, "__index__") for index in indices):
             return batch
-        dataset = self._dataset
-        if id(dataset) not in loaders:
-            # The dataset is kept, so that no other one gets its id.
-            loaders[id(dataset)] = {
-                "rows": len(dataset) if hasattr(dataset, "__len__") else None,
-                "batches": [],
-                "own": [],
-            }
-            recorder.datasets.append(dataset)
-            recorder.drawn.append(loaders[id(dataset)])
-        loader = loaders[id(dataset)]
-        number = recorder.drawn.index(loader)
+        loader = loader_of(self._dataset, self._index_sampler)
+        recorder.drawn_from = loader
         loader["own"].append([int(index) for index in indices])
-        rows = remaining.get(number, [])
-        if len(rows) >= len(indices):
-            indices, remaining[number] = rows[: len(indices)], rows[len(indices) :]
-            batch = indices if isinstance(batch, (list, tuple)) else indices[0]
-        elif number in remaining:
-            recorder.note("a loader drew more rows than were given")
+        if given is not None and given["loader"] == loader["name"]:
+            if remaining is None:
+                remaining = list(given["ranks"][recorder.rank % len(given["ranks"])])
+            if len(remaining) >= len(indices):
+                indices, remaining = remaining[: len(indices)], remaining[len(indices) :]
+                batch = indices if isinstance(batch, (list, tuple)) else indices[0]
+            else:
+                recorder.note("a loader drew more rows than were given")
         loader["batches"].append([int(index) for index in indices])
         return batch
 

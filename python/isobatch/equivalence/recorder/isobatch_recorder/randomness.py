@@ -34,7 +34,7 @@ def seed(number: int) -> None:
 
 
 class Generators:
-    """Notes draws between two passes of a step: noise, masks, sampling; dropout is out already."""
+    """Notes draws between two passes: noise, masks, sampling; dropout is out already, and so is what a loader draws for a row."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -42,13 +42,14 @@ class Generators:
         self._steps = -1
 
     def compare(self) -> None:
-        """Compares the generators with what they were after the pass before, within a step."""
+        """Compares the generators with what they were after the pass before."""
         states = _states()
         steps = sum(self._recorder.steps.values())
-        if self._states is not None and steps == self._steps:
+        if self._states is not None:
+            when = "within a step" if steps == self._steps else "between steps"
             for name, before, now in zip(("torch", "Python", "NumPy"), self._states, states):
                 if before != now:
-                    self._recorder.note(f"random draws of {name} within a step")
+                    self._recorder.note(f"random draws of {name} {when}")
         self._states, self._steps = states, steps
 
 

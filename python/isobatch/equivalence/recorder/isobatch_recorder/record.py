@@ -35,13 +35,12 @@ class Recorder:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.folder = Path(settings["folder"])
-        # Lightning starts its ranks with LOCAL_RANK alone.
-        self.rank = int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0")
         self.busy = False
         self.notes: dict[str, int] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
         self.drawn: list[dict[str, Any]] = []
+        self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
         self.in_backward = False
         self.began = time.monotonic()
@@ -54,6 +53,15 @@ class Recorder:
     def note(self, what: str) -> None:
         """Counts something that the report mentions."""
         self.notes[what] = self.notes.get(what, 0) + 1
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process: a script that spawns its ranks gives it to the process group alone."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank()
+        # Lightning starts its ranks with LOCAL_RANK alone.
+        return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0")
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -77,6 +85,9 @@ class Recorder:
     def end_pass(self, change: torch.Tensor | None) -> None:
         """Keeps the samples of a backward pass; a second loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
+        if self.drawn_from is not None:
+            self.drawn_from["passes"] += 1
+            self.drawn_from = None
         hashes = [row for forward in forwards for row in forward.hashes]
         tokens = [sum(counts) for counts in zip(*(f.tokens for f in forwards if f.tokens))]
         for number in range(len(self.optimizers)):

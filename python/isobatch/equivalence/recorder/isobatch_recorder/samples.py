@@ -18,7 +18,13 @@ def install(recorder: Recorder) -> None:
 
     def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
-        trains = depth == 0 and self.training and torch.is_grad_enabled() and not recorder.in_backward
+        # Lightning puts the wrapper of a model into evaluation, and only the model back into training.
+        trains = (
+            depth == 0
+            and any(one.training for one in (self, *self.children()))
+            and torch.is_grad_enabled()
+            and not recorder.in_backward
+        )
         if trains and not recorder.busy and next(self.parameters(), None) is not None:
             recorder.forwards.append(read_pass(args, kwargs))
             for name, parameter in self.named_parameters():

@@ -1,0 +1,74 @@
+"""Splits beside the reference, on recordings that are made up: nothing is started."""
+
+import numpy as np
+import pytest
+
+from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison
+from isobatch.equivalence.records import Pass, RankStep, Recording, Step
+from isobatch.equivalence.session import _other_samples, _part_results
+from isobatch.equivalence.split import Split
+
+SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
+"""The gradient of each sample."""
+
+
+def rank_step(split: Split, rank: int, passes: list[Pass], norms=()) -> RankStep:
+    return RankStep(
+        optimizer=0, step=0, rank=rank, kind="SGD", world=split.ranks, groups=[{"lr": 0.1}], names=["weight"], sizes=[32],
+        entries=[32], own=[True], half=False, passes=passes, norms=list(norms), drawn=[], notes={}, seconds=1.0,
+        device="cpu", versions={},
+    )  # fmt: skip
+
+
+def recording(
+    text: str, *, factor=1.0, averaged=True, samples=range(8), norms=((1.0, 9.0),), each_pass=False
+) -> Recording:
+    """A run of a split; each rank has its part of the samples, hashed by their numbers."""
+    split = Split.parse(text)
+    shares = np.array_split(np.array(samples), split.ranks)
+    gradients = factor * np.stack([SAMPLES[share].mean(0) for share in shares])
+    if averaged:
+        gradients[:] = gradients.mean(0)
+    ranks = []
+    for rank, share in enumerate(shares):
+        parts = np.array_split(share, split.accumulation)
+        ranks.append(rank_step(split, rank, [Pass([str(one) for one in part], []) for part in parts], norms))
+    changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
+    return Recording(split, 1.0, {0: [Step(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    return Comparison(recording("1x1x8"), recording("1x8x1", each_pass=True), 0.0)
+
+
+def names(result) -> list[str]:
+    return [cause.name for cause in result.causes]
+
+
+def test_a_split_of_the_same_samples_is_the_same(comparison):
+    assert comparison.compare(recording("2x2x2")).same
+
+
+def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):
+    result = comparison.compare(recording("2x2x2", averaged=False, norms=((1.7, 9.0),)))
+    assert names(result) == ["gradients not averaged"]
+    assert result.weights == pytest.approx([1.0] * 8)
+
+
+def test_a_split_that_draws_other_samples_is_not_judged(comparison):
+    other = comparison.compare(recording("2x2x2", samples=range(2, 10)))
+    assert names(other) == [OTHER_SAMPLES] and not other.same
+    judged, unasked = _part_results([other, comparison.compare(recording("1x4x2"))])
+    assert [result.split for result in judged] == ["1x4x2"] and list(unasked) == ["2x2x2"]
+    assert "2x2x2 cannot be compared" in str(_other_samples(unasked, judged))
+    assert "1x4x2: the same training" in str(_other_samples(unasked, judged))
+
+
+def test_another_batch_has_no_other_cause(comparison):
+    assert names(comparison.compare(recording("1x4x2", samples=range(6)))) == ["another batch"]
+
+
+def test_a_multiple_of_the_gradient_is_named_without_the_gradients_of_samples():
+    result = Comparison(recording("1x1x8"), None, 0.0).compare(recording("1x4x2", factor=4.0))
+    assert names(result) == ["× accumulation"]

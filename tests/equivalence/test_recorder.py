@@ -1,0 +1,146 @@
+"""What the recorder sees of scripts of other kinds than a loop with a loader: each test starts one or two small ones."""
+
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from isobatch.equivalence.records import Recording
+from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.split import Split
+
+HEAD = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+size = int(sys.argv[1])
+"""
+
+
+def record(tmp_path, script: str, split: Split, **settings) -> Recording:
+    path = tmp_path / "script.py"
+    path.write_text(HEAD + dedent(script))
+    recorded = Recorded(str(tmp_path / f"record-{split}"), 1, split.ranks, **settings)
+    run = start_run([sys.executable, str(path), str(split.micro_batch)], {}, recorded, split, 120, "cpu")
+    assert run.recording is not None, run.output
+    return run.recording
+
+
+def gradient(recording: Recording) -> np.ndarray:
+    return recording.at((0, 0)).gradients[0]
+
+
+def test_an_evaluation_over_the_training_rows_draws_none_of_the_rows_that_are_given(tmp_path):
+    script = """
+    with torch.no_grad():
+        [model(x) for x, _ in DataLoader(data, size)]
+    [model(x).detach() for x, _ in DataLoader(data, 5)]
+    for x, y in DataLoader(data, size):
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    """
+    plain = record(tmp_path, script, Split(1, 1, 2))
+    assert plain.drawn_steps() == [[0, 1]]
+    rows = {"loader": plain.training_loader().name, "ranks": [[7, 4]]}
+    assert record(tmp_path, script, Split(1, 1, 2), rows=rows).rows((0, 0)) == [[[7, 4]]]
+
+
+def test_the_passes_of_a_model_whose_wrapper_is_not_in_training_are_seen(tmp_path):
+    script = """
+    wrapped = nn.Sequential(model).eval()
+    model.train()
+    for x, y in DataLoader(data, size):
+        nn.functional.mse_loss(wrapped(x), y).backward()
+        optimizer.step()
+    """
+    step = record(tmp_path, script, Split(1, 1, 2)).last
+    assert [len(one.hashes) for one in step.first.passes] == [2]
+
+
+def test_batches_that_are_passed_twice_are_drawn_once(tmp_path):
+    script = """
+    for x, y in DataLoader(data, size):
+        for _ in range(2):
+            nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    """
+    recording = record(tmp_path, script, Split(1, 1, 2))
+    assert recording.rows((0, 0)) is None
+    assert recording.drawn_steps() == [[0, 1]]
+
+
+def test_what_a_loader_draws_at_random_is_the_same_for_a_row_in_every_batch(tmp_path):
+    script = """
+    class Noisy(Dataset):
+        __len__ = lambda self: 12
+        __getitem__ = lambda self, row: data[row][0] + torch.randn(3)
+    def collate(rows):
+        x = torch.stack(rows)
+        return x * torch.bernoulli(torch.full((len(x), 3), 0.5)).add(1)
+    held, draws = [], []
+    for x in DataLoader(Noisy(), size, collate_fn=collate):
+        held.append(x)
+        if len(held) * size == 4:
+            for x in held:
+                (model(x).square().sum() / 4).backward()
+            optimizer.step()
+    """
+    whole, split = (record(tmp_path, script, Split(1, 4 // size, size)) for size in (4, 2))
+    assert gradient(split) == pytest.approx(gradient(whole), rel=1e-5)
+
+
+def test_one_line_draws_alike_for_every_pass_of_a_step(tmp_path):
+    script = """
+    held = []
+    for x, y in DataLoader(data, size):
+        choice = torch.distributions.Categorical(logits=torch.cat([x, -x], 1)).sample()
+        held.append((x, choice + torch.randn(len(x))))
+        if len(held) * size == 4:
+            for x, target in held:
+                ((model(x)[:, 0] - target).square().sum() / 4).backward()
+            optimizer.step()
+    """
+    whole, split = (record(tmp_path, script, Split(1, 4 // size, size), alike=True) for size in (4, 2))
+    assert gradient(split) == pytest.approx(gradient(whole), rel=1e-5)
+
+
+SPAWNED = """
+import torch.multiprocessing as mp
+
+def train(rank, port):
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    wrapped = wrap(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    x = torch.arange(6.0).reshape(2, 3) + rank
+    wrapped(x).mean().backward()
+    optimizer.step()
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(train, (port,), nprocs=2)
+"""
+
+
+def test_ranks_that_a_script_spawns_are_told_apart_and_fsdp1_is_whole(tmp_path):
+    wrap = """
+def wrap(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+"""
+    step = record(tmp_path, wrap + SPAWNED, Split(2, 1, 2)).last
+    assert [one.rank for one in step.ranks] == [0, 1] and step.first.world == 2
+    assert step.gradients[0] == pytest.approx(step.gradients[1])
+    assert step.gradients[0].any()
+    assert "sharding by FSDP1 off" in step.first.notes
