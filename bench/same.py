@@ -3,12 +3,13 @@
     python bench/same.py envs                        installs the releases of bench/same/cases.md under build/same
     python bench/same.py run [CASE...]               asks about both sides of each case, writes bench/results/same.md
 
-A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch; `run` keeps each answer
-beside them, and asks again only what it has no answer for or what is named on its command line.
+A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run` keeps each answer
+in a file beside them, and asks again only where there is none or the case is named; delete `answers` to ask about all.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -98,7 +99,17 @@ def install_releases(releases: list[str], folder: Path) -> list[str]:
             continue
         print("installing", release, flush=True)
         unfinished = target.with_suffix(".part")
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(unfinished), release]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--target",
+            str(unfinished),
+            release,
+        ]
         if subprocess.run(command).returncode:
             failed.append(release)
         else:
@@ -117,7 +128,17 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
     script, *given = case.script.split()
     options = [word for word in side.split() if word.startswith("--")]
     values = [word for word in side.split() if not word.startswith("--") and "==" not in word]
-    command = [sys.executable, "-m", "isobatch", "same", "--split", case.split, "--json", "--limit", str(limit), "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "same",
+        "--split",
+        case.split,
+        "--split",
+        whole_batch(case.split),
+    ]
+    command += ["--json", "--limit", str(limit), "--"]
     command += ["python", str(HERE / "same" / script), *given, *options, *values, *BATCH]
     start = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
@@ -127,8 +148,13 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
         return Answer(None, f"exit {done.returncode}: {words[-300:]}", [], 0.0, seconds)
     answer = json.loads(done.stdout)
     split = next(part for part in answer["splits"] if part["split"] == case.split)
-    causes = "; ".join(cause if isinstance(cause, str) else json.dumps(cause) for cause in split["causes"])
-    return Answer(answer["same"], causes, split["weights"] or [], split["residual"], seconds)
+    causes = "; ".join(f"{cause['name']}: {cause['text']}" for cause in split["causes"])
+    return Answer(split["same"], causes, split["weights"] or [], split["residual"] or 0.0, seconds)
+
+
+def whole_batch(split: str) -> str:
+    """Returns the split that takes the batch of `split` in one pass: no third split is compared."""
+    return f"1x1x{math.prod(int(number) for number in split.split('x'))}"
 
 
 def write_weights(answer: Answer) -> str:
@@ -155,7 +181,11 @@ def write_results(cases: list[Case], answers: dict[tuple[str, str], Answer]) -> 
         seconds = f"{buggy.seconds:.0f} + {mended.seconds:.0f}"
         cells = [case.name, case.thread, releases, case.split, write_verdict(buggy), buggy.causes]
         cells += [case.cause + ("" if right else " (not named)"), write_weights(buggy)]
-        cells += [write_verdict(mended) + ("" if mended.same else f": {mended.causes}"), write_weights(mended), seconds]
+        cells += [
+            write_verdict(mended) + ("" if mended.same else f": {mended.causes}"),
+            write_weights(mended),
+            seconds,
+        ]
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     columns = "case|thread|with the bug → mended|split|verdict|cause named|cause expected|weights|mended|weights|seconds"
     cores = os.cpu_count()
@@ -180,29 +210,36 @@ def write_results(cases: list[Case], answers: dict[tuple[str, str], Answer]) -> 
 
 def run_cases(cases: list[Case], named: list[str], beside: dict[str, str], folder: Path, limit: int) -> None:
     """Asks about both sides of each case that is named or has no answer yet, and writes the results after each."""
-    store = folder / "answers.json"
-    kept = json.loads(store.read_text()) if store.exists() else {}
+    store = folder / "answers"
+    store.mkdir(exist_ok=True)
     for case in cases:
         if named and case.name not in named:
             continue
         for label, side in (("buggy", case.buggy), ("mended", case.mended)):
-            if not named and f"{case.name} {label}" in kept:
+            path = store / f"{case.name} {label}.json"
+            if path.exists() and not named:
                 continue
             answer = ask_side(case, side, gather_releases(side, beside), folder, limit)
-            print(f"{case.name:26} {label:7} {write_verdict(answer):16} {write_weights(answer):18} {answer.causes}", flush=True)
-            kept[f"{case.name} {label}"] = vars(answer)
-            store.write_text(json.dumps(kept))
-    answers = {tuple(key.split(" ")): Answer(**values) for key, values in kept.items()}
+            print(
+                f"{case.name:24} {label:6} {write_verdict(answer):15} {write_weights(answer):16} {answer.causes}",
+                flush=True,
+            )
+            path.write_text(json.dumps(vars(answer)))
+    answers = {tuple(path.stem.split()): Answer(**json.loads(path.read_text())) for path in store.iterdir()}
     whole = [case for case in cases if {(case.name, "buggy"), (case.name, "mended")} <= answers.keys()]
     answers = {key: answer for key, answer in answers.items() if key[0] in {case.name for case in whole}}
     RESULTS.write_text(write_results(whole, answers))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task", choices=("envs", "run"))
     parser.add_argument("case", nargs="*")
-    parser.add_argument("--folder", type=Path, default=HERE.parent / "build" / "same", help="where the releases are")
+    parser.add_argument(
+        "--folder", type=Path, default=HERE.parent / "build" / "same", help="where the releases are"
+    )
     parser.add_argument("--limit", type=int, default=240, help="seconds for each side")
     options = parser.parse_args()
     folder = options.folder.resolve()

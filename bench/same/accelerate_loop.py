@@ -16,8 +16,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--per_device_train_batch_size", type=int)
     parser.add_argument("--gradient_accumulation_steps", type=int)
     parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--size-schedule", choices=("steps", "steps-of-all-ranks"), default="steps-of-all-ranks")
-    parser.add_argument("--shuffle", action="store_true", help="in random order, each rank with a seed of its own")
+    parser.add_argument(
+        "--size-schedule", choices=("steps", "steps-of-all-ranks"), default="steps-of-all-ranks"
+    )
+    parser.add_argument(
+        "--shuffle", action="store_true", help="in random order, each rank with a seed of its own"
+    )
     parser.add_argument("--weigh-last-window", action="store_true", help="the workaround of an open issue")
     return parser.parse_args()
 
@@ -50,7 +54,9 @@ def main() -> None:
     loader = make_loader(options)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     ranks = accelerator.num_processes if options.size_schedule == "steps-of-all-ranks" else 1
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / (STEPS * ranks)))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(0.0, 1 - step / (STEPS * ranks))
+    )
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     passes = len(loader)
     for number, tokens in enumerate(loader):

@@ -1,6 +1,7 @@
 """Lightning's Trainer on a small regression."""
 
 import argparse
+import os
 
 import lightning
 import torch
@@ -42,9 +43,11 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(options.rows, 20, generator=generator)
     targets = torch.randn(options.rows, 1, generator=generator)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=1,
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
         accumulate_grad_batches=options.gradient_accumulation_steps,
         max_epochs=2,
         logger=False,
@@ -52,7 +55,9 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Regression(options), DataLoader(TensorDataset(inputs, targets), options.per_device_train_batch_size))
+    trainer.fit(
+        Regression(options), DataLoader(TensorDataset(inputs, targets), options.per_device_train_batch_size)
+    )
 
 
 main()

@@ -55,7 +55,9 @@ class Checkpointer:
     def load_checkpoint(self, **settings: object) -> dict:
         generator = torch.Generator().manual_seed(5)
         weights = {
-            name: torch.randn(weight.shape, generator=generator) * 0.1 if weight.dim() > 1 else torch.ones_like(weight)
+            name: torch.randn(weight.shape, generator=generator) * 0.1
+            if weight.dim() > 1
+            else torch.ones_like(weight)
             for name, weight in tiny_llama().state_dict().items()
         }
         return {"model": weights}

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 WORDS = [f"w{number}" for number in range(97)]
-PAIRS = {"dpo": "DPO", "cpo": "CPO", "orpo": "ORPO", "reward": "Reward"}
-SINGLES = {"sft": "SFT", "kto": "KTO", "bco": "BCO"}
+PAIRS = {"dpo": "DPO", "cpo": "CPO", "orpo": "ORPO"}
+SINGLES = {"sft": "SFT", "kto": "KTO"}
+PREFERENCE_ONLY = {"cpo": {"cpo_alpha": 0.0}, "kto": {"loss_type": "apo_zero_unpaired"}}
 
 
 def parse_options() -> argparse.Namespace:
@@ -23,6 +24,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("trainer", choices=[*PAIRS, *SINGLES])
     parser.add_argument("--per_device_train_batch_size", type=int)
     parser.add_argument("--gradient_accumulation_steps", type=int)
+    parser.add_argument(
+        "--preference-only", action="store_true", help="no term that couples the rows of a pass"
+    )
+    parser.add_argument(
+        "--equal-lengths", action="store_true", help="so that a mean over tokens is one over rows"
+    )
     return parser.parse_args()
 
 
@@ -35,7 +42,7 @@ def build_tokenizer() -> transformers.PreTrainedTokenizerFast:
     )
 
 
-def build_model(trainer: str) -> torch.nn.Module:
+def build_model() -> torch.nn.Module:
     configuration = transformers.LlamaConfig(
         vocab_size=100,
         hidden_size=32,
@@ -46,19 +53,16 @@ def build_model(trainer: str) -> torch.nn.Module:
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
-        num_labels=1,
     )
     torch.manual_seed(0)
-    if trainer == "reward":
-        return transformers.LlamaForSequenceClassification(configuration)
     return transformers.LlamaForCausalLM(configuration)
 
 
-def make_rows(trainer: str) -> Dataset:
+def make_rows(trainer: str, equal: bool) -> Dataset:
     generator = torch.Generator().manual_seed(1)
 
     def draw_text(least: int, most: int) -> str:
-        length = int(torch.randint(least, most, (1,), generator=generator))
+        length = most if equal else int(torch.randint(least, most, (1,), generator=generator))
         return " ".join(WORDS[int(word)] for word in torch.randint(0, 97, (length,), generator=generator))
 
     rows = []
@@ -68,7 +72,7 @@ def make_rows(trainer: str) -> Dataset:
             row.update(chosen=" " + draw_text(2, 30), rejected=" " + draw_text(2, 30))
         else:
             row.update(completion=" " + draw_text(2, 30))
-        if trainer in ("kto", "bco"):
+        if trainer == "kto":
             row["label"] = number % 2 == 0
         rows.append(row)
     return Dataset.from_list(rows)
@@ -82,7 +86,7 @@ def find_classes(name: str) -> tuple[type, type]:
 def main() -> None:
     options = parse_options()
     config_class, trainer_class = find_classes((PAIRS | SINGLES)[options.trainer])
-    model = build_model(options.trainer)
+    model = build_model()
     arguments = config_class(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=options.per_device_train_batch_size,
@@ -95,12 +99,14 @@ def main() -> None:
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
+        **(PREFERENCE_ONLY[options.trainer] if options.preference_only else {}),
     )
     known = inspect.signature(trainer_class.__init__).parameters
     pieces = {"processing_class" if "processing_class" in known else "tokenizer": build_tokenizer()}
     if "ref_model" in known:
         pieces["ref_model"] = copy.deepcopy(model)
-    trainer_class(model, args=arguments, train_dataset=make_rows(options.trainer), **pieces).train()
+    rows = make_rows(options.trainer, options.equal_lengths)
+    trainer_class(model, args=arguments, train_dataset=rows, **pieces).train()
 
 
 main()
