@@ -123,7 +123,7 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
     inherited = os.environ.get("PYTHONPATH")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths + ([inherited] if inherited else [])),
-        "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}" + os.environ["PATH"],
     }
     script, *given = case.script.split()
     options = [word for word in side.split() if word.startswith("--")]
@@ -245,7 +245,7 @@ def main() -> int:
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     cases = [Case(*cells) for cells in read_table("case")]
-    beside = {release: others for release, others in read_table("release")}
+    beside = dict(read_table("release"))
     if options.task == "envs":
         sides = [side for case in cases for side in (case.buggy, case.mended)]
         releases = sorted({release for side in sides for release in gather_releases(side, beside)})

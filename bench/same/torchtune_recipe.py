@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import runpy
 import sys
 import tempfile
-from importlib import import_module
+from pathlib import Path
 
 import torch
+import torchtune
 from omegaconf import OmegaConf
 from torchtune import training
 from torchtune.models.llama3 import llama3
@@ -51,6 +53,9 @@ class Rows(torch.utils.data.Dataset):
 
 class Checkpointer:
     """Weights from a seed, and no file."""
+
+    def __init__(self, **settings: object):
+        pass
 
     def load_checkpoint(self, **settings: object) -> dict:
         generator = torch.Generator().manual_seed(5)
@@ -115,12 +120,12 @@ def main() -> None:
     for name, alone in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 29477}.items():
         os.environ.setdefault(name, str(alone))
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    recipe = import_module(f"recipes.{options.recipe}")
-    # the recipe reads its file from the command line
-    path = os.path.join(tempfile.mkdtemp(), "recipe.yaml")
+    # the recipe is a script beside the package, and reads its file from the command line
+    path = Path(tempfile.mkdtemp(), "recipe.yaml")
     OmegaConf.save(write_configuration(options), path)
-    sys.argv = [options.recipe, "--config", path]
-    recipe.recipe_main()
+    sys.argv = [options.recipe, "--config", str(path)]
+    recipes = Path(torchtune.__file__).parent.parent / "recipes"
+    runpy.run_path(str(recipes / f"{options.recipe}.py"), run_name=options.recipe)["recipe_main"]()
 
 
 if __name__ == "__main__":
