@@ -1,10 +1,10 @@
-"""Published bugs of training at another split, asked of `isobatch same`: is the bug reported, and is its mend let through?
+"""Asks `isobatch same` about published bugs: is each reported, and is its mended release let through?
 
-    python bench/same.py envs                        installs the releases of bench/same/cases.md under build/same
-    python bench/same.py run [CASE...]               asks about both sides of each case, writes bench/results/same.md
+    python bench/same.py envs             installs the releases of bench/same/cases.md under build/same
+    python bench/same.py run [CASE...]    asks about both sides of each case, writes bench/results/same.md
 
-A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run` keeps each answer
-in a file beside them, and asks again only where there is none or the case is named; delete `answers` to ask about all.
+A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run`
+keeps each answer in a file beside them; it asks again where a case is named.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def read_table(heading: str) -> list[list[str]]:
 
 
 def gather_releases(side: str, beside: dict[str, str]) -> list[str]:
-    """Returns the releases of a side and all that they need beside them; a package's first mention decides."""
+    """Returns the releases of a side and what they need beside them; a package's first mention decides."""
     releases: dict[str, str] = {}
     waiting = [word for word in side.split() if "==" in word]
     while waiting:
@@ -98,19 +98,9 @@ def install_releases(releases: list[str], folder: Path) -> list[str]:
         if target.exists():
             continue
         print("installing", release, flush=True)
-        unfinished = target.with_suffix(".part")
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--target",
-            str(unfinished),
-            release,
-        ]
-        if subprocess.run(command).returncode:
+        unfinished = target.with_name(f"{target.name}.part")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps"]
+        if subprocess.run([*command, "--target", str(unfinished), release]).returncode:
             failed.append(release)
         else:
             unfinished.rename(target)
@@ -126,20 +116,10 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}" + os.environ["PATH"],
     }
     script, *given = case.script.split()
-    options = [word for word in side.split() if word.startswith("--")]
-    values = [word for word in side.split() if not word.startswith("--") and "==" not in word]
-    command = [
-        sys.executable,
-        "-m",
-        "isobatch",
-        "same",
-        "--split",
-        case.split,
-        "--split",
-        whole_batch(case.split),
-    ]
-    command += ["--json", "--limit", str(limit), "--"]
-    command += ["python", str(HERE / "same" / script), *given, *options, *values, *BATCH]
+    options = [word for word in side.split() if "==" not in word]
+    asked = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
+    command = [sys.executable, "-m", "isobatch", "same", *asked.split()]
+    command += ["python", str(HERE / "same" / script), *given, *options, *BATCH]
     start = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
     seconds = time.monotonic() - start
@@ -187,15 +167,16 @@ def write_results(cases: list[Case], answers: dict[tuple[str, str], Answer]) -> 
             seconds,
         ]
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-    columns = "case|thread|with the bug → mended|split|verdict|cause named|cause expected|weights|mended|weights|seconds"
-    cores = os.cpu_count()
+    columns = "case|thread|with the bug → mended|split|verdict|cause named|cause expected|weights"
+    columns += "|mended|weights|seconds"
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
     unasked = sum(answer.same is None for answer in answers.values())
     return "\n".join(
         [
             "# `isobatch same` on published bugs",
             "",
-            f"`python bench/same.py run` on {cores} cores, Python {platform.python_version()}, torch {version('torch')}. Each "
-            "case is a script of `bench/same/` with a release that has the bug, and with one that mends it.",
+            f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
+            "that has the bug, and with one that mends it.",
             "",
             f"**{found} of {len(cases)} bugs found, {named} named, {alarms} false alarms on the mended side, "
             f"{unasked} sides that could not be asked.**",
@@ -209,7 +190,7 @@ def write_results(cases: list[Case], answers: dict[tuple[str, str], Answer]) -> 
 
 
 def run_cases(cases: list[Case], named: list[str], beside: dict[str, str], folder: Path, limit: int) -> None:
-    """Asks about both sides of each case that is named or has no answer yet, and writes the results after each."""
+    """Asks about the cases that are named, or else have no answer yet, and writes the results."""
     store = folder / "answers"
     store.mkdir(exist_ok=True)
     for case in cases:
@@ -221,7 +202,8 @@ def run_cases(cases: list[Case], named: list[str], beside: dict[str, str], folde
                 continue
             answer = ask_side(case, side, gather_releases(side, beside), folder, limit)
             print(
-                f"{case.name:24} {label:6} {write_verdict(answer):15} {write_weights(answer):16} {answer.causes}",
+                f"{case.name:24} {label:6} {write_verdict(answer):15} {write_weights(answer):16}",
+                answer.causes,
                 flush=True,
             )
             path.write_text(json.dumps(vars(answer)))

@@ -1,4 +1,4 @@
-"""torchtune's recipes on a tiny Llama: torchtune_recipe.py full_finetune_single_device|full_finetune_distributed."""
+"""torchtune's recipes on a tiny Llama: torchtune_recipe.py RECIPE, such as full_finetune_distributed."""
 
 import argparse
 import os
@@ -82,8 +82,9 @@ def keep_off_cuda() -> None:
 
 def write_configuration(options: argparse.Namespace) -> OmegaConf:
     off = (
-        "resume_from_checkpoint save_adapter_weights_only optimizer_in_bwd compile shuffle log_peak_memory_stats "
-        "enable_activation_checkpointing enable_activation_offloading memory_efficient_fsdp_wrap fsdp_cpu_offload"
+        "resume_from_checkpoint save_adapter_weights_only optimizer_in_bwd compile shuffle "
+        "enable_activation_checkpointing enable_activation_offloading memory_efficient_fsdp_wrap "
+        "fsdp_cpu_offload log_peak_memory_stats"
     )
     return OmegaConf.create(
         {
