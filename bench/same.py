@@ -148,7 +148,7 @@ def write_verdict(answer: Answer) -> str:
     return {True: "the same", False: "not the same", None: "cannot be asked"}[answer.same]
 
 
-def write_results(cases: list[Case], answers: dict[tuple[str, str], Answer]) -> str:
+def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> str:
     found = named = alarms = 0
     lines = []
     for case in cases:
