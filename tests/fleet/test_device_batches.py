@@ -30,7 +30,7 @@ def alone(batches, **fields):
 
 
 @pytest.mark.parametrize("fields", [{}, {"gpus": 2}, {"accumulation": 1}, {"gpus": 4, "accumulation": 2}])
-@pytest.mark.parametrize("batches", DEVICE_BATCHES, ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize("batches", DEVICE_BATCHES, ids=lambda value: str(value).partition(" at 0x")[0][:24])
 def test_batches_of_devices_are_checked_in_a_fleet_as_in_a_recipe(batches, fields):
     cells = np.empty(3, object)
     cells[:] = [None, None, None]
