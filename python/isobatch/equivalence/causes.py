@@ -103,6 +103,18 @@ def name_factors(factors: Mapping[Split, float]) -> Cause | None:
     return None
 
 
+def nearest_law(split: Split, factor: float) -> "Law | None":
+    """Returns the law that a factor of some tensors follows at a split; None where none is near.
+
+    >>> nearest_law(Split(2, 1, 4), 2.0001).name
+    '× ranks'
+    """
+    sizes = ((law, law.size(split)) for law in LAWS)
+    return next(
+        (law for law, size in sizes if size != 1 and isclose(factor, size, rel_tol=PROPORTIONAL)), None
+    )
+
+
 def factor_text(factor: float) -> str:
     """Says how large the gradient is."""
     return f"the gradient is {factor:.4g} × that of one pass over the batch"
@@ -191,15 +203,8 @@ def _proportional(
 def _also(factor: float, split: Split) -> str:
     if isclose(factor, 1, rel_tol=PROPORTIONAL):
         return ""
-    name = next(
-        (
-            law.name
-            for law in LAWS
-            if law.size(split) != 1 and isclose(factor, law.size(split), rel_tol=PROPORTIONAL)
-        ),
-        "",
-    )
-    return f", and {factor:.3g} × all of it" + (f" ({name})" if name else "")
+    law = nearest_law(split, factor)
+    return f", and {factor:.3g} × all of it" + (f" ({law.name})" if law else "")
 
 
 def _shifted(

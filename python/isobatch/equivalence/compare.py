@@ -7,7 +7,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from isobatch.equivalence.causes import ALIKE, LAWS, Cause, Weighing, factor_text, name_factors, name_weights
+from isobatch.equivalence.causes import (
+    ALIKE,
+    LAWS,
+    Cause,
+    Weighing,
+    factor_text,
+    name_factors,
+    name_weights,
+    nearest_law,
+)
 from isobatch.equivalence.records import Recording, Step, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
@@ -255,6 +264,14 @@ class Comparison:
                 f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the batch{left}",
                 "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the accumulation and "
                 "the ranks as the rest of the loss",
+            )
+        law = None if worst is None else nearest_law(recording.split, worst.factor)
+        if worst is not None and law is not None:
+            return Cause(
+                "a term of the loss",
+                f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch ({law.name}), and others are "
+                f"not: a term of the loss is not divided as the rest{left}",
+                law.mend,
             )
         if notes.get("batch norm"):
             return Cause(
