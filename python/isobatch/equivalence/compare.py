@@ -234,7 +234,7 @@ class Comparison:
         if self._has_other_samples(recording, event):
             yield Cause(
                 OTHER_SAMPLES,
-                "its ranks and passes take other samples than one pass over the batch, and no loader that could be given rows",
+                "it takes other samples than one pass over the batch, and not through a torch DataLoader, whose rows can be set",
                 "draw the rows through a torch DataLoader, or by a seed that is the same for every split",
             )
             return

@@ -128,10 +128,10 @@ class Session:
             else:
                 recordings.append(run.recording)
         results = share_factor([comparison.compare(one) for one in recordings if one is not None])
-        results, others = _part_results(results)
-        unasked |= others
-        if others and all(result.same for result in results):
-            raise _other_samples(others, results)
+        results, unjudged = _part_results(results)
+        unasked |= unjudged
+        if unjudged and all(result.same for result in results):
+            raise _other_samples(unjudged, results)
         return Same(
             same=all(result.same for result in results),
             command=self.words,
