@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isobatch.equivalence.causes import Pass, Weighing, name_factors, name_weights
+from isobatch.equivalence.causes import PassSamples, Weighing, name_factors, name_weights
 from isobatch.equivalence.split import Split
 
 TOKENS = {1: (10, 12), 2: (30, 32), 3: (5, 7), 4: (15, 17)}
@@ -13,7 +13,8 @@ TOKENS = {1: (10, 12), 2: (30, 32), 3: (5, 7), 4: (15, 17)}
 def weighing(split: Split, weights, passes=None, tokens=lambda rank, number: (10, 11)) -> Weighing:
     counts = passes or [split.accumulation] * split.ranks
     listed = [
-        [Pass([], list(tokens(rank, number))) for number in range(count)] for rank, count in enumerate(counts)
+        [PassSamples([], list(tokens(rank, number))) for number in range(count)]
+        for rank, count in enumerate(counts)
     ]
     owners = [
         (rank, number)

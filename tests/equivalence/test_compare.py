@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison
-from isobatch.equivalence.records import Pass, RankStep, Recording, Step
+from isobatch.equivalence.records import PassSamples, RankStep, RecordedStep, Recording
 from isobatch.equivalence.session import _other_samples, _part_results
 from isobatch.equivalence.split import Split
 
@@ -12,7 +12,7 @@ SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
 """The gradient of each sample."""
 
 
-def rank_step(split: Split, rank: int, passes: list[Pass], norms=()) -> RankStep:
+def rank_step(split: Split, rank: int, passes: list[PassSamples], norms=()) -> RankStep:
     return RankStep(
         optimizer=0, step=0, rank=rank, kind="SGD", world=split.ranks, groups=[{"lr": 0.1}], names=["weight"], sizes=[32],
         entries=[32], own=[True], half=False, passes=passes, norms=list(norms), drawn=[], notes={}, seconds=1.0,
@@ -32,9 +32,11 @@ def recording(
     ranks = []
     for rank, share in enumerate(shares):
         parts = np.array_split(share, split.accumulation)
-        ranks.append(rank_step(split, rank, [Pass([str(one) for one in part], []) for part in parts], norms))
+        ranks.append(
+            rank_step(split, rank, [PassSamples([str(one) for one in part], []) for part in parts], norms)
+        )
     changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
-    return Recording(split, 1.0, {0: [Step(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
+    return Recording(split, 1.0, {0: [RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from isobatch.equivalence.records import Pass, Vector
+from isobatch.equivalence.records import PassSamples, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import spread
 
@@ -16,7 +16,7 @@ ALIKE = 2e-3
 PROPORTIONAL = 1e-2
 
 
-class Cause(msgspec.Struct, frozen=True):
+class SplitCause(msgspec.Struct, frozen=True):
     """A cause of a difference.
 
     Attributes:
@@ -43,13 +43,13 @@ class Weighing(msgspec.Struct, frozen=True):
     split: Split
     weights: Vector
     owners: list[tuple[int, int] | None]
-    passes: list[list[Pass]]
+    passes: list[list[PassSamples]]
 
 
-def name_weights(weighing: Weighing) -> Cause | None:
+def name_weights(weighing: Weighing) -> SplitCause | None:
     """Names the cause of weights that are not all 1; None where they are.
 
-    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), [(0, i // 2) for i in range(8)], [[Pass([], [])] * 4])
+    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), [(0, i // 2) for i in range(8)], [[PassSamples([], [])] * 4])
     >>> name_weights(four).text
     'the gradient is 4 × that of one pass over the batch: × accumulation'
     """
@@ -60,7 +60,7 @@ def name_weights(weighing: Weighing) -> Cause | None:
         return _name_factor(float(weights.mean()), weighing)
     lost = int((np.abs(weights) < ALIKE).sum())
     if lost:
-        return Cause(
+        return SplitCause(
             "lost samples",
             f"{lost} of {len(weights)} samples have weight 0: they are read and do not reach the gradient",
             "look for a zero_grad() between the passes of a step, or a step that is taken before the last pass",
@@ -68,23 +68,23 @@ def name_weights(weighing: Weighing) -> Cause | None:
     return _name_means(weighing) or _name_counts(weights)
 
 
-def _name_factor(factor: float, weighing: Weighing) -> Cause:
+def _name_factor(factor: float, weighing: Weighing) -> SplitCause:
     split = weighing.split
     passes = max(map(len, weighing.passes), default=split.accumulation)
     if passes < split.accumulation and isclose(factor, passes / split.accumulation, rel_tol=ALIKE):
-        return Cause(
+        return SplitCause(
             "short window",
             f"{factor_text(factor)}: a step of {passes} passes is divided by the accumulation of {split.accumulation}",
             "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
         )
-    return name_factors({split: factor}) or Cause(
+    return name_factors({split: factor}) or SplitCause(
         "one factor",
         f"{factor_text(factor)}, the same for every sample",
         "look at what the loss is divided by",
     )
 
 
-def name_factors(factors: Mapping[Split, float]) -> Cause | None:
+def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
     """Names the one law of the ranks and the accumulation that all splits' factors follow; None where there is none.
 
     Several laws may explain one split; several splits leave one.
@@ -98,12 +98,12 @@ def name_factors(factors: Mapping[Split, float]) -> Cause | None:
             return (
                 None
                 if law.size(split) == 1
-                else Cause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
+                else SplitCause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
             )
     return None
 
 
-def nearest_law(split: Split, factor: float) -> "Law | None":
+def nearest_law(split: Split, factor: float) -> "FactorLaw | None":
     """Returns the law that a factor of some tensors follows at a split; None where none is near.
 
     >>> nearest_law(Split(2, 1, 4), 2.0001).name
@@ -120,7 +120,7 @@ def factor_text(factor: float) -> str:
     return f"the gradient is {factor:.4g} × that of one pass over the batch"
 
 
-class Law(NamedTuple):
+class FactorLaw(NamedTuple):
     """How a gradient grows with the ranks and the accumulation: a power of each."""
 
     name: str
@@ -140,19 +140,21 @@ _GLOBAL = "DDP averages over ranks: multiply a loss that is divided by the count
 _TWICE = "the loss is divided by the accumulation twice: by the trainer and by the script"
 _MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
 LAWS = (
-    Law("× accumulation", 0, 1, "× accumulation", _ONCE),
-    Law("1/accumulation", 0, -1, "1/accumulation", _TWICE),
-    Law("× ranks", 1, 0, "× ranks", _AVERAGED),
-    Law("1/ranks", -1, 0, "1/ranks", _GLOBAL),
-    Law("× ranks × accumulation", 1, 1, "× ranks × accumulation", f"{_ONCE}; {_AVERAGED}"),
-    Law("summed loss", -1, -1, "the micro-batch over the batch, since the loss is a sum over a pass", _MEAN),
-    Law("accumulation/ranks", -1, 1, "accumulation/ranks", f"{_ONCE}; {_GLOBAL}"),
-    Law("ranks/accumulation", 1, -1, "ranks/accumulation", f"{_AVERAGED}; {_TWICE}"),
+    FactorLaw("× accumulation", 0, 1, "× accumulation", _ONCE),
+    FactorLaw("1/accumulation", 0, -1, "1/accumulation", _TWICE),
+    FactorLaw("× ranks", 1, 0, "× ranks", _AVERAGED),
+    FactorLaw("1/ranks", -1, 0, "1/ranks", _GLOBAL),
+    FactorLaw("× ranks × accumulation", 1, 1, "× ranks × accumulation", f"{_ONCE}; {_AVERAGED}"),
+    FactorLaw(
+        "summed loss", -1, -1, "the micro-batch over the batch, since the loss is a sum over a pass", _MEAN
+    ),
+    FactorLaw("accumulation/ranks", -1, 1, "accumulation/ranks", f"{_ONCE}; {_GLOBAL}"),
+    FactorLaw("ranks/accumulation", 1, -1, "ranks/accumulation", f"{_AVERAGED}; {_TWICE}"),
 )
 """Laws of one factor for all samples, the likeliest first."""
 
 
-def _name_means(weighing: Weighing) -> Cause | None:
+def _name_means(weighing: Weighing) -> SplitCause | None:
     """Names a mean of the ranks' or the passes' means: samples of a part weigh alike, by the tokens of the part."""
     if any(owner is None for owner in weighing.owners):
         return None
@@ -179,7 +181,7 @@ def _proportional(
     tokens: dict[tuple[int, ...], tuple[int, ...]],
     split: Split,
     mend: str,
-) -> Cause:
+) -> SplitCause:
     """Describes parts in which samples weigh alike; where the weights are as 1/tokens, that is the cause."""
     unit = "rank" if len(next(iter(parts))) == 1 else "pass"
     means = {part: float(np.mean(weights)) for part, weights in parts.items()}
@@ -194,10 +196,10 @@ def _proportional(
             factor = float(np.mean(products)) * len(parts) / sum(counts.values())
             also = _also(factor, split)
             text = f"samples weigh as 1/{counted} of their {unit}: a {kind}, not the mean over the step's tokens{also}"
-            return Cause(kind, text, mend)
+            return SplitCause(kind, text, mend)
     lowest, highest = min(means.values()), max(means.values())
     text = f"samples of a {unit} weigh alike, from {lowest:.3g} in one to {highest:.3g} in another: each {unit} has a mean of its own"
-    return Cause(kind, text, mend)
+    return SplitCause(kind, text, mend)
 
 
 def _also(factor: float, split: Split) -> str:
@@ -209,7 +211,7 @@ def _also(factor: float, split: Split) -> str:
 
 def _shifted(
     parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]
-) -> Cause | None:
+) -> SplitCause | None:
     """Names a loss that is a mean over shifted labels, weighed by the count of labels before the shift."""
     if any(len(tokens[part]) < 2 or not tokens[part][0] for part in parts):
         return None
@@ -218,25 +220,25 @@ def _shifted(
     ]
     if spread(ratios) >= ALIKE or spread([count[1] / count[0] for count in tokens.values()]) < ALIKE:
         return None
-    return Cause(
+    return SplitCause(
         "tokens counted before the shift",
         "each pass is weighed by its labels before the shift, while its loss is a mean over those after it",
         "count labels[:, 1:] != -100, which the loss is a mean of",
     )
 
 
-def _name_counts(weights: Vector) -> Cause:
+def _name_counts(weights: Vector) -> SplitCause:
     """Names samples that weigh a whole number of times, or something that is none of the known causes."""
     repeated = weights[np.abs(weights - np.round(weights)) < ALIKE]
     if len(repeated) == len(weights):
         text = f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh {np.round(weights).max():.0f} times"
-        return Cause(
+        return SplitCause(
             "repeated samples",
             text,
             "look for a backward pass that is done twice, or a gradient that is kept",
         )
     text = f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also within a pass"
-    return Cause(
+    return SplitCause(
         "unequal weights",
         text,
         "look for weights of samples that depend on the pass, such as lengths or class counts",
@@ -258,7 +260,7 @@ def _alike_within(parts: dict[tuple[int, ...], list[float]]) -> bool:
     return all(spread(weights) < 1.5 * ALIKE for weights in parts.values())
 
 
-def _summed(passes: list[Pass]) -> tuple[int, ...]:
+def _summed(passes: list[PassSamples]) -> tuple[int, ...]:
     return (
         tuple(map(sum, zip(*(one.tokens for one in passes), strict=True)))
         if all(one.tokens for one in passes)

@@ -11,7 +11,7 @@ from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, wri
 from isobatch.equivalence.settings import (
     STARTS_ITSELF,
     TOOLS,
-    Source,
+    ToolSettings,
     cpu_changes,
     given_settings,
     read_source,
@@ -48,7 +48,7 @@ class Command(msgspec.Struct, frozen=True):
     launch: CommandLine
     tool: str | None
     own: Split | None
-    source: Source | None = None
+    source: ToolSettings | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -122,14 +122,14 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     return [braces.fill(word, split) for word in words], {**environment, **CPU}
 
 
-def cpu_notes(source: Source) -> tuple[str, ...]:
+def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
     """Says what a tool's settings ask of a GPU, and have otherwise on a CPU."""
     changes = [f"{name} {str(value).lower()}" for name, value in cpu_changes(source).items()]
     return (f"for the CPU: {few(changes)}",) if changes else ()
 
 
 def start_as_typed(
-    launch: CommandLine, source: Source | None, ranks: int, folder: Path
+    launch: CommandLine, source: ToolSettings | None, ranks: int, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the words and the additional environment that start a command as it is, on this many ranks of this machine's CPU.
 

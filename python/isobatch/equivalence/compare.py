@@ -10,14 +10,14 @@ import numpy.typing as npt
 from isobatch.equivalence.causes import (
     ALIKE,
     LAWS,
-    Cause,
+    SplitCause,
     Weighing,
     factor_text,
     name_factors,
     name_weights,
     nearest_law,
 )
-from isobatch.equivalence.records import Recording, Step, Vector
+from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
 
@@ -72,7 +72,7 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     weights_after: float
     seconds: float
-    causes: list[Cause]
+    causes: list[SplitCause]
 
 
 class Comparison:
@@ -162,10 +162,10 @@ class Comparison:
         # Where single samples do not explain the reference, a weight beside it says nothing.
         return Solution(solution.weights / whole.weights, max(solution.residual, whole.residual))
 
-    def _compare_ranks(self, recording: Recording, step: Step) -> Iterator[Cause]:
+    def _compare_ranks(self, recording: Recording, step: RecordedStep) -> Iterator[SplitCause]:
         split = recording.split
         if step.first.world != split.ranks:
-            yield Cause(
+            yield SplitCause(
                 "ranks train alone",
                 f"{split.ranks} processes run, and the process group has {step.first.world}",
                 "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
@@ -173,20 +173,20 @@ class Comparison:
             return
         apart = _ranks_apart(step.weights)
         if apart > self.tolerance:
-            yield Cause(
+            yield SplitCause(
                 "ranks start apart",
                 f"the ranks' weights differ by {apart:.1e} before the step",
                 "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
             )
         apart = _ranks_apart(step.gradients)
         if apart > self.tolerance:
-            yield Cause(
+            yield SplitCause(
                 "gradients not averaged",
                 f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
                 "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
             )
 
-    def _compare_samples(self, recording: Recording, event: Event) -> Iterator[Cause]:
+    def _compare_samples(self, recording: Recording, event: Event) -> Iterator[SplitCause]:
         wanted, taken = self.reference.samples(event), recording.samples(event)
         step = recording.at(event)
         own = recording.rows(event, own=True)
@@ -194,21 +194,21 @@ class Comparison:
             draws = Counter(row for rank in own for batch in rank for row in batch)
             extra = sum(draws.values()) - len(draws)
             if extra and len(draws) < wanted and _ranks_share(own):
-                yield Cause(
+                yield SplitCause(
                     "ranks draw the same samples",
                     f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same rows",
                     "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
                 )
                 return
         elif step is not None and recording.split.ranks > 1 and _ranks_see_the_same(step):
-            yield Cause(
+            yield SplitCause(
                 "ranks draw the same samples",
                 "every rank passes the same samples through the model",
                 "give each rank its share of the data",
             )
             return
         if taken != wanted and wanted and taken:
-            yield Cause(
+            yield SplitCause(
                 "another batch",
                 f"a step takes {taken} samples, where one pass over the batch takes {wanted}",
                 "the script does not follow the split: look where accumulation and micro-batch are set",
@@ -218,11 +218,11 @@ class Comparison:
         self,
         recording: Recording,
         event: Event,
-        step: Step,
+        step: RecordedStep,
         differs: bool,
         groups: list[GroupDifference],
         solution: Solution | None,
-    ) -> Iterator[Cause]:
+    ) -> Iterator[SplitCause]:
         if not differs and not groups:
             return
         if solution is not None and solution.residual <= COUPLED:
@@ -232,7 +232,7 @@ class Comparison:
                 yield cause
                 return
         if self._has_other_samples(recording, event):
-            yield Cause(
+            yield SplitCause(
                 OTHER_SAMPLES,
                 "it takes other samples than one pass over the batch, and not through a torch DataLoader, whose rows can be set",
                 "draw the rows through a torch DataLoader, or by a seed that is the same for every split",
@@ -253,13 +253,13 @@ class Comparison:
 
     def _name_coupling(
         self, recording: Recording, groups: list[GroupDifference], solution: Solution | None
-    ) -> Cause:
+    ) -> SplitCause:
         notes = recording.notes
         worst = groups[0] if groups else None
         where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
         left = "" if solution is None else f" (residual {solution.residual:.1e})"
         if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
-            return Cause(
+            return SplitCause(
                 "balance loss of experts",
                 f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the batch{left}",
                 "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the accumulation and "
@@ -267,26 +267,26 @@ class Comparison:
             )
         law = None if worst is None else nearest_law(recording.split, worst.factor)
         if worst is not None and law is not None:
-            return Cause(
+            return SplitCause(
                 "a term of the loss",
                 f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch ({law.name}), and others are "
                 f"not: a term of the loss is not divided as the rest{left}",
                 law.mend,
             )
         if notes.get("batch norm"):
-            return Cause(
+            return SplitCause(
                 "batch norm",
                 f"batch norm sees another batch in each pass: samples of a pass act on one another{left}",
                 "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without batch statistics",
             )
         random = [note for note in notes if note.startswith("random draws of")]
         if random:
-            return Cause(
+            return SplitCause(
                 "randomness",
                 f"{random[0]} fall on other samples at another split{left}",
                 "seed each sample's own draw, or ask again without it",
             )
-        return Cause(
+        return SplitCause(
             "coupled samples",
             f"no weights of samples explain the gradient: samples of a pass act on one another, or a term of the loss has "
             f"another weight{left}{where}",
@@ -294,11 +294,11 @@ class Comparison:
             "every term of the loss alike",
         )
 
-    def _compare_rates(self, step: Step, reference: Step) -> Iterator[Cause]:
+    def _compare_rates(self, step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCause]:
         ours, theirs = step.first.lrs, reference.first.lrs
         if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
             return
-        yield Cause(
+        yield SplitCause(
             "learning rate",
             f"the learning rate of step {step.first.step} is {_few(ours)}, at one pass over the batch {_few(theirs)}",
             "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
@@ -362,10 +362,12 @@ def repeat_noise(first: Recording, second: Recording) -> float:
     return distance(two.gradients[0], one.gradients[0])
 
 
-def _compare_clipping(step: Step, reference: Step, tolerance: float, difference: float) -> Iterator[Cause]:
+def _compare_clipping(
+    step: RecordedStep, reference: RecordedStep, tolerance: float, difference: float
+) -> Iterator[SplitCause]:
     ours, theirs = step.first.norms, reference.first.norms
     if len(ours) != len(theirs):
-        yield Cause(
+        yield SplitCause(
             "clipping of each pass",
             f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
             "clip once, after the last pass of the step",
@@ -377,7 +379,7 @@ def _compare_clipping(step: Step, reference: Step, tolerance: float, difference:
             if abs(a - b) > 10 * tolerance * max(b, 1e-30)
         ]
         if far:
-            yield Cause(
+            yield SplitCause(
                 "clipping sees another norm",
                 f"clipping sees the norm {far[0][0]:.4g}, at one pass over the batch {far[0][1]:.4g}",
                 "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
@@ -398,7 +400,7 @@ def _ranks_share(rows: list[list[list[int]]]) -> bool:
     return any(len(one & two) > len(one) / 2 for number, one in enumerate(drawn) for two in drawn[:number])
 
 
-def _ranks_see_the_same(step: Step) -> bool:
+def _ranks_see_the_same(step: RecordedStep) -> bool:
     hashes = [sorted(sample for one in record.passes for sample in one.hashes) for record in step.ranks]
     return bool(hashes[0]) and all(one == hashes[0] for one in hashes[1:])
 

@@ -14,14 +14,14 @@ from isobatch.equivalence.split import Split
 Vector = npt.NDArray[np.float64]
 
 
-class Pass(msgspec.Struct, frozen=True):
+class PassSamples(msgspec.Struct, frozen=True):
     """A forward and backward pass: a hash of each sample, and its tokens, counted after and before the shift of the labels."""
 
     hashes: list[str]
     tokens: list[int]
 
 
-class Loader(msgspec.Struct, frozen=True):
+class LoaderDraws(msgspec.Struct, frozen=True):
     """A loader's draws.
 
     Attributes:
@@ -53,9 +53,9 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     entries: list[int]
     own: list[bool]
     half: bool
-    passes: list[Pass]
+    passes: list[PassSamples]
     norms: list[tuple[float, float]]
-    drawn: list[Loader]
+    drawn: list[LoaderDraws]
     notes: dict[str, int]
     seconds: float
     device: str
@@ -73,7 +73,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
         return np.repeat(np.array(self.own, dtype=bool), self.sizes)
 
 
-class Step(msgspec.Struct, frozen=True):
+class RecordedStep(msgspec.Struct, frozen=True):
     """A step of an optimizer, as all ranks recorded it.
 
     Attributes:
@@ -99,21 +99,21 @@ class Recording(msgspec.Struct, frozen=True):
 
     split: Split
     seconds: float
-    steps: dict[int, list[Step]]
+    steps: dict[int, list[RecordedStep]]
 
     def events(self) -> Iterator[tuple[int, int]]:
         """Yields the optimizer and the number of each recorded step."""
         for optimizer, steps in sorted(self.steps.items()):
             yield from ((optimizer, number) for number in range(len(steps)))
 
-    def at(self, event: tuple[int, int]) -> Step | None:
+    def at(self, event: tuple[int, int]) -> RecordedStep | None:
         """Returns a step, or None where this run has not taken it."""
         optimizer, number = event
         steps = self.steps.get(optimizer, [])
         return steps[number] if number < len(steps) else None
 
     @property
-    def last(self) -> Step:
+    def last(self) -> RecordedStep:
         """Returns the step that was recorded last."""
         return max((steps[-1] for steps in self.steps.values()), key=lambda step: step.first.seconds)
 
@@ -126,10 +126,10 @@ class Recording(msgspec.Struct, frozen=True):
                 counts[note] = counts.get(note, 0) + count
         return counts
 
-    def training_loader(self, rank: int = 0) -> Loader | None:
+    def training_loader(self, rank: int = 0) -> LoaderDraws | None:
         """Returns the loader that feeds a rank's training: the one that drew for the most passes, of several the most rows."""
 
-        def preference(loader: Loader) -> tuple[int, int]:
+        def preference(loader: LoaderDraws) -> tuple[int, int]:
             return loader.passes, sum(map(len, loader.batches))
 
         return max(self.last.ranks[rank].drawn, key=preference, default=None)
@@ -189,7 +189,7 @@ def read_recording(folder: Path, split: Split, seconds: float) -> Recording | No
     for path in folder.glob("step-*.json"):
         record = decoder.decode(path.read_bytes())
         records.setdefault((record.optimizer, record.step), {})[record.rank] = record
-    steps: dict[int, list[Step]] = {}
+    steps: dict[int, list[RecordedStep]] = {}
     for (optimizer, number), ranks in sorted(records.items()):
         whole = len(ranks) == max(split.ranks, *(record.world for record in ranks.values()))
         if whole and number == len(steps.setdefault(optimizer, [])):
@@ -198,10 +198,10 @@ def read_recording(folder: Path, split: Split, seconds: float) -> Recording | No
     return Recording(split, seconds, steps) if steps else None
 
 
-def _read_step(folder: Path, ranks: list[RankStep]) -> Step:
+def _read_step(folder: Path, ranks: list[RankStep]) -> RecordedStep:
     arrays = []
     for record in ranks:
         name = f"step-{record.optimizer}-{record.step}-{record.rank}.f64"
         arrays.append(np.fromfile(folder / name).reshape(-1, sum(record.sizes)))
     gradients, weights = (np.stack([rows[number] for rows in arrays]) for number in (0, 1))
-    return Step(ranks, gradients, weights, arrays[0][2:])
+    return RecordedStep(ranks, gradients, weights, arrays[0][2:])

@@ -11,8 +11,8 @@ from isobatch.equivalence import braces
 from isobatch.equivalence.command import cpu_notes, start_as_typed
 from isobatch.equivalence.launchers import CommandLine, read_launch
 from isobatch.equivalence.records import RankStep, Recording
-from isobatch.equivalence.runs import Recorded, Run, start_run
-from isobatch.equivalence.settings import Source, read_source
+from isobatch.equivalence.runs import Recorded, SplitRun, start_run
+from isobatch.equivalence.settings import ToolSettings, read_source
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 
@@ -119,7 +119,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
     return _running(run, run.recording, launch, source, ranks, notes)
 
 
-def _source(launch: CommandLine, tool: str | None) -> tuple[Source | None, list[str]]:
+def _source(launch: CommandLine, tool: str | None) -> tuple[ToolSettings | None, list[str]]:
     """Reads what the command says; a note where that cannot be read."""
     notes = [*launch.notes]
     try:
@@ -133,10 +133,10 @@ def _source(launch: CommandLine, tool: str | None) -> tuple[Source | None, list[
 
 
 def _running(
-    run: Run,
+    run: SplitRun,
     recording: Recording,
     launch: CommandLine,
-    source: Source | None,
+    source: ToolSettings | None,
     ranks: int,
     notes: Sequence[str],
 ) -> Running:

@@ -52,7 +52,7 @@ class Recorded(msgspec.Struct, frozen=True):
     rows: dict[str, Any] | None = None
 
 
-class Run(msgspec.Struct, frozen=True):
+class SplitRun(msgspec.Struct, frozen=True):
     """A finished run.
 
     Attributes:
@@ -75,7 +75,7 @@ def start_run(
     split: Split,
     limit: float,
     device: str,
-) -> Run:
+) -> SplitRun:
     """Runs a command until it has recorded its steps, ends by itself, or its time is over; nothing is left running.
 
     Args:
@@ -113,7 +113,7 @@ def start_run(
             _end_processes(process, folder)
     seconds = time.monotonic() - began
     lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
-    return Run(split, read_recording(folder, split, seconds), code, seconds, lines)
+    return SplitRun(split, read_recording(folder, split, seconds), code, seconds, lines)
 
 
 def _last_lines(output: str) -> str:

@@ -13,7 +13,7 @@ from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison, SplitResult, repeat_noise, share_factor
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.runs import Recorded, Run, start_run
+from isobatch.equivalence.runs import Recorded, SplitRun, start_run
 from isobatch.equivalence.split import Split, Splits, choose_splits
 from isobatch.errors import InputError
 
@@ -146,7 +146,7 @@ class Session:
             seconds=round(time.monotonic() - self.began, 1),
         )
 
-    def _reference(self, splits: Splits, frozen: bool) -> tuple[Run, Run]:
+    def _reference(self, splits: Splits, frozen: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread."""
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(self._run, splits.whole, "whole")
@@ -169,7 +169,7 @@ class Session:
             raise self._no_step(run)
         return run.recording
 
-    def _run(self, split: Split, name: str, *, each_pass: bool = False, freeze: bool = False) -> Run:
+    def _run(self, split: Split, name: str, *, each_pass: bool = False, freeze: bool = False) -> SplitRun:
         folder = self.folder / f"{name}-{split}"
         folder.mkdir(parents=True, exist_ok=True)
         words, environment = start_line(self.command, split, folder)
@@ -213,7 +213,7 @@ class Session:
             changes.append(f"{recording.split} in the place of {own}")
         return changes
 
-    def _no_step(self, run: Run) -> InputError:
+    def _no_step(self, run: SplitRun) -> InputError:
         return InputError(
             f"the command at {run.split} {_reason(run)}:\n{run.output or '(it printed nothing)'}"
         )
@@ -240,7 +240,7 @@ def _other_samples(others: dict[str, str], judged: list[SplitResult]) -> InputEr
     )
 
 
-def _reason(run: Run) -> str:
+def _reason(run: SplitRun) -> str:
     if run.code is None:
         return f"took no optimizer step within {run.seconds:.0f} s"
     return f"ended with exit code {run.code} before an optimizer of torch took a step"

@@ -72,7 +72,7 @@ def given_settings(words: Sequence[str]) -> list[Given]:
     return settings
 
 
-class Source(msgspec.Struct, frozen=True):
+class ToolSettings(msgspec.Struct, frozen=True):
     """The settings of a command whose tool is known.
 
     Attributes:
@@ -107,7 +107,7 @@ class Source(msgspec.Struct, frozen=True):
         return ranks if isinstance(ranks, int) else None
 
 
-def read_source(program: Sequence[str], tool: str | None) -> Source | None:
+def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None:
     """Reads the settings in a program's words and in the file that they name; None where no tool is recognized.
 
     Args:
@@ -154,7 +154,7 @@ def read_source(program: Sequence[str], tool: str | None) -> Source | None:
             f"cannot be split: {key} puts a model on {parallel} GPUs; set it to 1 for the comparison"
         )
     keys = {**reading.absent, **reading.keys}
-    return Source(reading.tool, files[0] if files else None, typed, dict(reading.fields), keys)
+    return ToolSettings(reading.tool, files[0] if files else None, typed, dict(reading.fields), keys)
 
 
 def _of_words(program: Sequence[str]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _split_of(fields: Mapping[str, Any], ranks: int) -> Split:
 _BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
 
 
-def write_settings(source: Source, program: Sequence[str], split: Split, folder: Path) -> list[str]:
+def write_settings(source: ToolSettings, program: Sequence[str], split: Split, folder: Path) -> list[str]:
     """Writes a split into a program's words, and into a copy of its file in `folder`.
 
     What is written is read again by the tool's own reader: a setting that means another split is refused, not started.
@@ -264,14 +264,18 @@ def write_settings(source: Source, program: Sequence[str], split: Split, folder:
     return _written(source, program, changes | cpu_changes(source), removed, folder)
 
 
-def write_for_cpu(source: Source, program: Sequence[str], folder: Path) -> list[str]:
+def write_for_cpu(source: ToolSettings, program: Sequence[str], folder: Path) -> list[str]:
     """Writes what a CPU needs into a program's words, and into a copy of its file in `folder`; its batch stays as it is typed."""
     changes = cpu_changes(source)
     return _written(source, program, changes, (), folder) if changes else [*program]
 
 
 def _written(
-    source: Source, program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str], folder: Path
+    source: ToolSettings,
+    program: Sequence[str],
+    changes: Mapping[str, Any],
+    removed: Sequence[str],
+    folder: Path,
 ) -> list[str]:
     words = _write_words(program, changes)
     named = _of_words(program)
@@ -285,7 +289,7 @@ def _written(
     return [_renamed(word, source.file, copy) for word in words]
 
 
-def _split_changes(source: Source, split: Split) -> dict[str, Any]:
+def _split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
     """Names what a split changes, in the tool's own names."""
     keys, fields = source.keys, source.fields
     micro_key = keys.get("batch_per_gpu") or keys.get("micro_batch")
@@ -304,7 +308,7 @@ def _split_changes(source: Source, split: Split) -> dict[str, Any]:
     return changes
 
 
-def cpu_changes(source: Source) -> dict[str, Any]:
+def cpu_changes(source: ToolSettings) -> dict[str, Any]:
     """Names the settings that ask for a GPU, with their values for a CPU."""
     switches = [name for name in _SWITCHES if str(source.typed.get(name, False)).lower() not in _OFF]
     return dict.fromkeys(switches, False) | _ON_CPU.get(source.tool, {})

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from isobatch.equivalence.records import Step, Vector
+from isobatch.equivalence.records import RecordedStep, Vector
 
 CONDITION = 1e5
 """Above it the samples' gradients, rounded to float32, do not stand apart, and no weight is known."""
@@ -87,7 +87,7 @@ def distance(gradient: Vector, reference: Vector) -> float:
 
 
 def differing_groups(
-    step: Step, gradient: Vector, reference: Vector, tolerance: float
+    step: RecordedStep, gradient: Vector, reference: Vector, tolerance: float
 ) -> list[GroupDifference]:
     """Lists the groups of tensors that differ from the reference by more than a tolerance, the worst first."""
     total = float(np.linalg.norm(reference))
@@ -102,7 +102,7 @@ def differing_groups(
     return sorted(differences, key=lambda group: -group.difference)
 
 
-def tensor_groups(step: Step) -> dict[str, npt.NDArray[np.bool_]]:
+def tensor_groups(step: RecordedStep) -> dict[str, npt.NDArray[np.bool_]]:
     """Marks the buckets of each group of tensors: those whose names differ only in the number of the layer."""
     record = step.first
     groups: dict[str, list[Any]] = {}
