@@ -24,6 +24,7 @@ def test_every_option_that_is_written_down_exists(command):
     for file in PAGES + SOURCES:
         for name, rest in TYPED.findall(file.read_text(encoding="utf-8").replace("\\\n", " ")):
             if name == command:
+                rest = rest.partition(" -- ")[0]  # the rest is another command's
                 options = re.findall(
                     r"(?<![\w-])--?[a-zA-Z][\w-]*", re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "", rest)
                 )

@@ -61,6 +61,8 @@ LAWS: dict[str, tuple[str, ...]] = {
     "explain": ("calls", "tests/fleet"),
     "integrations": ("tests/integrations",),
     "laws": ("laws", "calls"),
+    "Same": ("tests/equivalence",),
+    "same": ("tests/equivalence",),
     "memory_of": ("tests/validate",),
     "plan": ("oracle", "alone", "calls"),
     "plan_files": ("tests/fleet/test_plan_folder.py",),

@@ -31,6 +31,7 @@ def test_every_public_function_is_called_with_anything():
         "plan_files",
         "plot",
         "memory_of",
+        "same",
         "probe",
         "rules",
     }

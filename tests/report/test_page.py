@@ -208,7 +208,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         (["plan.json", "-o", "a.pdf"], "cannot tell the format: use .html, .svg or .png"),
         (["no.json", "-o", "a.html"], "no.json"),
         (["jobs.csv", "-o", "a.html"], "has no column 'status': it is no fleet's plans"),
-        (["odd.json", "-o", "a.html"], "schema must be that of a plan or of a validation"),
+        (["odd.json", "-o", "a.html"], "schema must be that of a plan, a validation or a comparison of splits"),
         (["jobs.csv", "--clusters", "c.csv", "-o", "a.html"], "--clusters needs --to"),
         (["jobs.csv", "--deadline-hours", "-1", "-o", "a.html"], "--deadline-hours must be above 0"),
         (["never.json", "-o", "a.png"], "there is nothing to draw"),
@@ -245,7 +245,7 @@ def test_the_heading_is_the_answer():
 def test_in_python(tmp_path):
     write(ib.plan(RECIPE, 16), tmp_path / "plan.html", title="My plan")
     assert Parsed((tmp_path / "plan.html").read_text(encoding="utf-8")).texts["title"] == ["My plan"]
-    with pytest.raises(ib.InputError, match="must be a Plan, Counts, a Report or a table of plans"):
+    with pytest.raises(ib.InputError, match="must be a Plan, Counts, a Report, a Same or a table of plans"):
         write(7, tmp_path / "a.html")
 
 
