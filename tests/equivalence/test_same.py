@@ -66,7 +66,7 @@ def test_a_loss_that_is_not_divided_by_the_accumulation_is_named():
         ("alone", {"ranks train alone"}),
         ("batch norm", {"batch norm"}),
         ("zero each pass", {"lost samples"}),
-        ("clip each pass", {"clipping of each pass"}),
+        ("clip each pass", {"gradients clipped on every pass"}),
         ("schedule each pass", {"learning rate"}),
         ("window", {"short window"}),
     ],

@@ -137,7 +137,7 @@ class FactorLaw(NamedTuple):
 _ONCE = "divide each pass's mean loss by the accumulation before backward()"
 _AVERAGED = "average the ranks' gradients once: DDP does; a sum over ranks, or a loss times the ranks, counts them again"
 _GLOBAL = "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of ranks"
-_TWICE = "the loss is divided by the accumulation twice: by the trainer and by the script"
+_TWICE = "the loss is divided by the accumulation twice, for example by the trainer and by the script"
 _MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
 LAWS = (
     FactorLaw("× accumulation", 0, 1, "× accumulation", _ONCE),

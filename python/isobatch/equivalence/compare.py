@@ -122,7 +122,7 @@ class Comparison:
                 solution = Solution(np.full(max(1, self.reference.samples(event)), factor), left)
         causes = list(self._compare_ranks(recording, step))
         apart = bool(causes)
-        if not any(cause.name == "ranks start apart" for cause in causes):
+        if not any(cause.name == "ranks start with different weights" for cause in causes):
             samples = list(self._compare_samples(recording, event))
             # Other samples have another gradient.
             differs = difference > tolerance
@@ -174,7 +174,7 @@ class Comparison:
         apart = _ranks_apart(step.weights)
         if apart > self.tolerance:
             yield SplitCause(
-                "ranks start apart",
+                "ranks start with different weights",
                 f"the ranks' weights differ by {apart:.1e} before the step",
                 "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
             )
@@ -210,7 +210,7 @@ class Comparison:
         if taken != wanted and wanted and taken:
             yield SplitCause(
                 "another batch",
-                f"a step takes {taken} samples, where one pass over the batch takes {wanted}",
+                f"optimizer.step() came after {taken} samples, expected {wanted}",
                 "the script does not follow the split: look where accumulation and micro-batch are set",
             )
 
@@ -288,7 +288,7 @@ class Comparison:
             )
         return SplitCause(
             "coupled samples",
-            f"no weights of samples explain the gradient: samples of a pass act on one another, or a term of the loss has "
+            f"the loss of a pass is not a mean over its samples: they influence one another, or a term of the loss has "
             f"another weight{left}{where}",
             "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, and divide "
             "every term of the loss alike",
@@ -368,7 +368,7 @@ def _compare_clipping(
     ours, theirs = step.first.norms, reference.first.norms
     if len(ours) != len(theirs):
         yield SplitCause(
-            "clipping of each pass",
+            "gradients clipped on every pass",
             f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
             "clip once, after the last pass of the step",
         )

@@ -95,7 +95,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
                 + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
             )
         for name, reason in self.unasked.items():
-            yield f"  {name.replace('x', ' × ')}  not asked: {reason}"
+            yield f"  {name.replace('x', ' × ')}  not compared: {reason}"
         yield from self._causes()
         if self.changes:
             yield ""
@@ -117,10 +117,10 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             weights = _weights_text(split.weights)
         else:
             weights = (
-                "not known" if split.residual is None else f"no weights fit: residual {split.residual:.1e}"
+                "not known" if split.residual is None else f"no weights fit: {split.residual:.0%} is left"
             )
         rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
-        return split.split.replace("x", " × "), weights, f"off by {split.difference:.1e}", rates
+        return split.split.replace("x", " × "), weights, f"differs by {split.difference:.1e}", rates
 
     def _causes(self) -> Iterator[str]:
         """Yields each cause once, with the splits that have it."""

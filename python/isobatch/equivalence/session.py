@@ -205,7 +205,7 @@ class Session:
 
     def _changes(self, recording: Recording) -> list[str]:
         notes = recording.notes
-        changes = [note for note in notes if note.endswith((" off", " not applied", "NCCL", "all samples"))]
+        changes = [note for note in notes if note.endswith((" off", " not applied", "NCCL", "every sample"))]
         if any(step.first.norms for steps in recording.steps.values() for step in steps):
             changes.append("clipping measured and not applied")
         own = self.command.own

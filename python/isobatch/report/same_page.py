@@ -70,13 +70,13 @@ def _figures(answer: Same) -> Section:
     columns = {
         "split": "text",
         "verdict": "status",
-        "gradient off by": "number",
+        "gradient differs by": "number",
         "residual": "number",
         "learning rate by step": "text",
         "norm that clipping sees": "text",
-        "weights after, off by": "number",
+        "weights after differ by": "number",
     }
-    notes = [f"{_times(name)} was not asked: {reason}." for name, reason in answer.unasked.items()]
+    notes = [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
     notes.append(
         f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} were compared."
     )
@@ -89,7 +89,7 @@ def _figures(answer: Same) -> Section:
     ]
     tables = [HtmlTable("Each split beside one pass over the batch", columns, rows, notes)]
     if groups:
-        kinds = {"split": "text", "tensors": "text", "off by": "number", "factor": "number"}
+        kinds = {"split": "text", "tensors": "text", "differ by": "number", "factor": "number"}
         tables.append(HtmlTable("Tensors that differ most", kinds, groups))
     versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(answer.versions.items()))
     return Section("Figures", tables=[*tables, versions])

@@ -125,7 +125,7 @@ class AlikeDraws:
         )
         applies = within and isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
         if applies:
-            self._recorder.note("random draws made alike for all samples")
+            self._recorder.note("the same random numbers for every sample")
         return applies
 
     def _row(self, like: torch.Tensor, fill: Fill) -> torch.Tensor:
