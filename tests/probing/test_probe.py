@@ -15,7 +15,6 @@ from isobatch.cli import main
 
 torch = pytest.importorskip("torch", reason="probes need torch")
 
-from isobatch.probing import same  # noqa: E402
 from isobatch.probing.lab import Lab  # noqa: E402
 from isobatch.probing.options import Budget, ProbeOptions  # noqa: E402
 from isobatch.probing.training import device_of  # noqa: E402
@@ -188,96 +187,36 @@ def test_sigterm_ends_the_command_as_ctrl_c_does(grown, tmp_path, monkeypatch, c
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_keep_is_the_same_training_at_every_split():
-    found = ib.probe(
-        ib.plan(recipe(effective_batch=64, micro_batch=16, gpus=4), 8), tiny.regression, measure="same"
-    )
-    assert found.same.same and found.exit_code == 0
-    names = [split.split for split in found.same.splits]
-    assert names == [
-        "the tuned recipe's own",
-        "the plan's own",
-        "2 × 32",
-        "4 × 16",
-        "8 × 8",
-        "2 × 8 × 4",
-        "ragged over 3",
-        "uneven over 3",
-        "elastic, moved half-way",
-    ]
-    assert all(0 < split.difference < 1e-12 for split in found.same.splits), found.same
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
-def test_keep_is_the_same_with_other_optimizers(optimizer):
-    plan = ib.plan(recipe(effective_batch=16, optimizer=optimizer), 2)
-    found = ib.probe(plan, tiny.optimized[optimizer], measure="same")
-    # Muon orthogonalizes in bfloat16, Lion takes signs: both may amplify a last bit.
-    assert all(split.difference < (1e-9 if optimizer == "adamw" else 0.05) for split in found.same.splits)
-
-
-def test_the_built_in_workload_is_for_splits_alone(grown):
-    found = ib.probe(ib.plan(recipe(effective_batch=16), 2), measure="same")
-    assert found.same.same and "the built-in workload (not your model) with sgd" in found.show()
-    with pytest.raises(
-        ib.InputError, match="workload is missing: give your own training as package.module:factory"
-    ):
+def test_a_workload_is_needed(grown, tmp_path, capsys):
+    todo = "workload is missing: give your own training as package.module:factory"
+    with pytest.raises(ib.InputError, match=todo):
         ib.probe(grown)
-    with pytest.raises(ib.InputError, match="the built-in workload has no lamb"):
-        ib.probe(ib.plan(recipe(optimizer="lamb"), 4), measure="same")
+    grown.save(tmp_path / "plan.json")
+    assert main(["probe", str(tmp_path / "plan.json")]) == 2
+    assert f"--{todo}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("workload", [tiny.normed, tiny.undeclared_sum])
-def test_what_depends_on_the_split_is_not_the_same(workload):
-    found = ib.probe(ib.plan(recipe(effective_batch=64, micro_batch=16), 4), workload, measure="same")
-    assert not found.same.same and found.exit_code == 1
-    assert "NOT THE SAME" in found.show() and "batch norm" in found.show()
-
-
-def test_another_schedule_is_not_the_same_training(monkeypatch):
-    """The plan is trained by its own learning rates, and the reference by the tuned recipe's: a plan that warms up longer is found."""
-    tuned = recipe(effective_batch=64, micro_batch=16, gpus=4, duration="200st", warmup="20st")
-    kept, longer = ib.plan(tuned, 8), ib.plan(recipe(**{**_of(tuned), "warmup": "100st"}), 4)
-    assert ib.probe(kept, tiny.regression, measure="same").same.same
-    monkeypatch.setattr(same, "plan_recipe", lambda *_: longer)
-    found = ib.probe(kept, tiny.regression, measure="same").same
-    assert not found.same and found.splits[0].same and not found.splits[1].same
+@pytest.mark.parametrize("workload", [tiny.regression, tiny.summed, tiny.weighted])
+def test_the_gradient_of_a_step_is_that_of_its_batch_in_one_piece(workload):
+    """Over micro-batches of 4, 4 and 2 samples, whatever the loss: a mean, a sum, or a mean by weights."""
+    lab = Lab(ib.plan(recipe(), 1), ProbeOptions(), device_of("cpu"), Budget(3600), workload)
+    shares = lab.split(10)
+    assert shares == [range(4), range(4, 8), range(8, 10)]
+    gradients = []
+    for pieces in (shares, [range(10)]):
+        training = lab.training(4, 0)
+        training.gradient(pieces)
+        gradients.append([weight.grad for weight in training.trained])
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_composed_schedule_is_in_the_report():
     halves = [ib.schedules.cosine(0.1, 10), ib.schedules.cosine(0.05, 10)]
     tuned = recipe(schedule=ib.schedules.join(halves, [10]), duration="20st")
-    found = ib.probe(ib.plan(tuned, 2), tiny.bowl, measure="same")
+    found = ib.probe(ib.plan(tuned, 2), tiny.bowl, **SMALL)
     schedule = json.dumps(json.loads(found.to_json())["recipe"]["schedule"])
     assert Schedule.from_json(schedule) == tuned.schedule
     assert pickle.loads(pickle.dumps(found)) == found  # as ranks hand it over
-
-
-def _of(one):
-    return {name: getattr(one, name) for name in ("effective_batch", "micro_batch", "gpus", "duration")}
-
-
-def test_splits_that_the_budget_left_out_are_named(clock):
-    plan = ib.plan(recipe(effective_batch=64, micro_batch=16, gpus=4), 8)
-    options = {"measure": "same", "device": "cpu"}
-    ib.probe(plan, tiny.ticking(tiny.regression, clock), budget="1h", **options)
-    half, clock.now = clock.now // 2, 0.0
-    found = ib.probe(plan, tiny.ticking(tiny.regression, clock), budget=half, **options)
-    assert clock.now <= half and found.stopped == "budget"
-    assert found.same.splits and found.same.missing[-1] == "elastic, moved half-way"
-    # Those that were trained are the same, and yet nothing is promised.
-    assert not found.same.same and found.exit_code == 1
-    assert "not trained" in found.show() and "the others are not known" in found.show()
-    clock.now = 0.0
-    with pytest.raises(ib.InputError, match="35 s were spent before the first split"):
-        ib.probe(plan, tiny.ticking(tiny.regression, clock), budget=35, **options)
-
-
-def test_where_the_batch_grows_it_is_another_training(grown):
-    with pytest.raises(
-        ib.InputError, match="--same needs a plan that keeps the batch, got one of 16 samples"
-    ):
-        ib.probe(grown, tiny.regression, measure="same")
 
 
 @pytest.mark.parametrize(

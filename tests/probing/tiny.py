@@ -99,17 +99,21 @@ def regression():
     return Workload(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), _sgd, _noisy, _squares)
 
 
-def normed():
-    return Workload(
-        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)), _sgd, _noisy, _squares
-    )
-
-
-def undeclared_sum():
+def summed():
     def total(model, batch):
-        return nn.functional.mse_loss(model(batch[0]).flatten(), batch[1], reduction="sum") / 64
+        return nn.functional.mse_loss(model(batch[0]).flatten(), batch[1], reduction="sum")
 
-    return Workload(nn.Linear(6, 1), _sgd, _noisy, total)
+    return dataclasses.replace(regression(), loss=total, reduction="sum")
+
+
+def weighted():
+    """A sample counts as often as its first input is large."""
+
+    def mean(model, batch):
+        weights = batch[0][:, 0].abs()
+        return (weights * (model(batch[0]).flatten() - batch[1]) ** 2).sum() / weights.sum()
+
+    return dataclasses.replace(regression(), loss=mean, weight=lambda batch: batch[0][:, 0].abs().sum())
 
 
 def other_weights():
@@ -166,34 +170,3 @@ def no_weight():
 
 def never_moves():
     return Workload(Bowl(), _sgd, _signs, lambda model, x: 0 * model(x).sum() + 1.5)
-
-
-class Lion(torch.optim.Optimizer):
-    """Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2): the sign of an interpolated momentum."""
-
-    def __init__(self, params, lr, betas=(0.9, 0.99)):
-        super().__init__(params, {"lr": lr, "betas": betas})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                p.sub_(group["lr"] * torch.sign(beta1 * momentum + (1 - beta1) * p.grad))
-                momentum.mul_(beta2).add_(p.grad, alpha=1 - beta2)
-
-
-def _trained_by(optimizer):
-    def workload():
-        model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 1, bias=False))
-        return Workload(model, lambda params: optimizer(params, lr=0.1), _noisy, _squares)
-
-    return workload
-
-
-optimized = {
-    "adamw": _trained_by(torch.optim.AdamW),
-    "lion": _trained_by(Lion),
-    "muon": _trained_by(torch.optim.Muon),
-}

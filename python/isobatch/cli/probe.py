@@ -1,4 +1,4 @@
-"""`isobatch probe`: short trainings that measure a scaling rule."""
+"""`isobatch probe`: short trainings that measure the learning rate at another batch."""
 
 import argparse
 import signal
@@ -13,15 +13,14 @@ from isobatch.cli.terminal import say, write_json
 DESCRIPTION = (
     "Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which to "
     "take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by then. Exit codes: "
-    "0 the plan's lies in it (or every split trains the same), 1 it does not, 2 nothing can be said, 130 interrupted."
+    "0 the plan's lies in it, 1 it does not, 2 nothing can be said, 130 interrupted."
 )
-EXAMPLES = ("isobatch probe plan.json --budget 10m", "isobatch probe plan.json --same")
+EXAMPLES = ("isobatch probe plan.json --workload my_training:factory --budget 10m",)
 
 
 OPTIONS = {
     "plan": ("a plan's JSON file (`isobatch plan -o`)", {"metavar": "PLAN", "type": options.path}),
-    "--same": "whether a plan that keeps the batch trains the same as the tuned recipe, at every split",
-    "--workload NAME": "package.module:factory of your training; only --same can do without",
+    "--workload NAME": "package.module:factory of your training",
     "--budget TIME": ("from the command to the answer, such as 90s, 10m or 2h (default 10m)", "10m"),
     "--seeds N": ("seeds for the last learning rates (default 3)", 3),
     "--batches B,…": ("further effective batches to measure", {"type": options.numbers, "default": []}),
@@ -35,20 +34,16 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Probes."""
-    from isobatch.errors import InputError
     from isobatch.files.whole import check_place, write_whole
     from isobatch.probing.probe import probe
 
-    measure: Any = "same" if args.same else "lr"
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
-    if args.recipe is not None and measure != "lr":
-        raise InputError("an exponent comes from learning rates: leave out --same", field="recipe")
     with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
         names = ("budget", "seeds", "batches", "samples", "device")
-        asked = {name: getattr(args, name) for name in names}
-        found = probe(args.plan, args.workload, measure=measure, say=say, **asked)
+        values: dict[str, Any] = {name: getattr(args, name) for name in names}
+        found = probe(args.plan, args.workload, say=say, **values)
     if args.output is not None:
         write_whole(args.output, found.to_json().encode() + b"\n")
     if args.json:

@@ -1,1 +1,1 @@
-"""The experiment behind the scaling rules: short trainings for the learning rate and the sameness of splits. `ib.probe` and `isobatch probe`; what needs torch is imported when it is first used."""
+"""The experiment behind the scaling rules: short trainings for the learning rate. `ib.probe` and `isobatch probe`; what needs torch is imported when it is first used."""

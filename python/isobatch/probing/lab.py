@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from isobatch.diagnosis.tensors import tensors_in
-from isobatch.errors import InputError, missing
+from isobatch.errors import InputError
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import Make, Replicas, ShortTraining, diverges, lr_course, shares, unusable
+from isobatch.probing.training import Make, ShortTraining, diverges, lr_course, unusable
 from isobatch.recipes.recipe import Recipe
-from isobatch.validate.workload import Workload, call_factory, factory_of, perceptron, user_code
+from isobatch.validate.workload import Workload, call_factory, user_code
 from isobatch.words import counted, duration
 
 MAX_BLOCK_SAMPLES = 64
@@ -30,9 +30,6 @@ MAX_STEPS, MIN_STEPS = 300, 40
 """Of a trial at the largest batch, where the budget decides."""
 TIMED_STEPS = 4
 TRIED_SAMPLES = 4
-BUILT_IN = ("sgd", "adam", "adamw", "rmsprop")
-"""Optimizers with which the built-in workload can be trained."""
-BUILT_IN_PARAMETERS = 10_000
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
 
@@ -52,25 +49,15 @@ def own_randomness() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def maker(name: str | None, factory: Callable[[], Any] | None) -> Make:
-    """Returns a maker of the workload for a seed and a plan.
-
-    Raises:
-        InputError: there is no such factory.
-    """
-    found = factory if factory is not None else factory_of(name) if name else None
+def maker(factory: Callable[[], Any]) -> Make:
+    """Returns a maker of the workload for a seed and a plan."""
 
     def make(seed: int, plan: Plan) -> Workload:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
-        if found is None:
-            if plan.recipe.optimizer not in BUILT_IN:
-                todo = "give your own training as package.module:factory"
-                raise unusable(f"the built-in workload has no {plan.recipe.optimizer}: {todo}")
-            return perceptron(plan, BUILT_IN_PARAMETERS)
         with user_code("the workload's factory"):
-            workload = call_factory(found)
+            workload = call_factory(factory)
         optimizer = workload.optimizer
         return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 
@@ -101,10 +88,10 @@ class Lab:
         options: how to probe.
         device: where.
         budget: has begun.
-        factory: makes the workload; None: as the options name it.
+        factory: makes the workload.
 
     Raises:
-        InputError: no workload is given where one is needed, it cannot be made or reseeded, or its loss is not finite from the start.
+        InputError: the workload cannot be made or reseeded, or its loss is not finite from the start.
         Expired: the budget was spent before its first loss was known.
     """
 
@@ -114,7 +101,7 @@ class Lab:
         options: ProbeOptions,
         device: torch.device,
         budget: Budget,
-        factory: Callable[[], Any] | None = None,
+        factory: Callable[[], Any],
     ) -> None:
         self.plan, self.options, self.device, self.budget = plan, options, device, budget
         self.planned_batch, self.tuned_batch = plan.require().effective_batch, tuned_batch(plan)
@@ -122,8 +109,7 @@ class Lab:
         self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
         self.plan_of = cache(self._plan_of)
         self.needed_seconds: float | None = None
-        self._check_question(factory)
-        self.make = maker(options.workload, factory)
+        self.make = maker(factory)
         self.micro = plan.require().micro_batch
         self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
         self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
@@ -134,20 +120,6 @@ class Lab:
             first = self.split(min(self.tuned_batch, self.micro))
             loss = self.training(self.tuned_batch, 0).gradient(first)
             self._check_finite(np.array([loss]), ", in training mode")
-
-    def _check_question(self, factory: Callable[[], Any] | None) -> None:
-        """Refuses `--same` where the batch grows, and the built-in workload where it cannot answer."""
-        same, tuned, planned = self.options.measure == "same", self.tuned_batch, self.planned_batch
-        if same and planned != tuned:
-            raise InputError(
-                f"--same needs a plan that keeps the batch, got one of {planned:,} samples where {tuned:,} were tuned: that is another "
-                "training. Probe its learning rate instead, without --same"
-            )
-        if factory is None and self.options.workload is None and not same:
-            why = (
-                "the built-in one can only tell whether a plan that keeps the batch trains the same (--same)"
-            )
-            raise missing("workload", f"give your own training as package.module:factory; {why}")
 
     def _check_finite(self, losses: Any, how: str) -> None:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
@@ -180,25 +152,20 @@ class Lab:
             raise InputError(f"batch {batch:,} cannot be planned: {found.explain()}", field="batches")
         return found
 
-    def training(
-        self, batch: int, seed: int, *, plan: Plan | None = None, checkpoint: Any = None, double: bool = False
-    ) -> ShortTraining:
-        """Makes a training, by the plan of its batch or another, from the start or a checkpoint."""
+    def training(self, batch: int, seed: int) -> ShortTraining:
+        """Makes a training by the plan of its batch."""
         return ShortTraining(
-            plan if plan is not None else self.plan_of(batch),
+            self.plan_of(batch),
             self.make,
             self.device,
             seed=seed,
             block=self.block,
-            checkpoint=checkpoint,
-            double=double,
             check_budget=self.budget.check,
         )
 
-    def split(self, batch: int) -> Replicas:
-        """Splits a batch into micro-batches."""
-        whole, rest = divmod(batch, self.micro)
-        return shares([[self.micro] * whole + [rest] * (rest > 0)])
+    def split(self, batch: int) -> list[range]:
+        """Splits a batch into micro-batches: the samples of each, counted within the step."""
+        return [range(start, min(start + self.micro, batch)) for start in range(0, batch, self.micro)]
 
     def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
         """Makes one trial.
@@ -272,11 +239,11 @@ class Lab:
         begun = clock()
         taken: list[float] = []
         with own_randomness():
-            training, replicas = self.training(batch, 0), self.split(timed)
+            training, shares = self.training(batch, 0), self.split(timed)
             made = clock()
             for _ in range(TIMED_STEPS + 1):
                 stepping = clock()
-                training.step(replicas, 0.0)
+                training.step(shares, 0.0)
                 taken.append(clock() - stepping)
             stepped = clock()
             training.evaluate(self.part)

@@ -10,7 +10,6 @@ import msgspec
 
 from isobatch.errors import must_be, raise_all
 
-Measure: TypeAlias = Literal["lr", "same"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 Publish: TypeAlias = Callable[[Callable[[], Any]], None]
 """Takes a function that makes the finding: intervals take time, and only the last finding may be needed."""
@@ -22,9 +21,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How to probe.
 
     Args:
-        measure: "lr" (the learning rate) or "same" (that the plan trains the same).
-        workload: "package.module:factory" of an `isobatch.validate.Workload`; None: the built-in one, which only "same" can use.
-        budget_seconds: what the whole probe may take, from the call to the answer.
         seeds: how often the last learning rates are trained, each time from another seed.
         batches: effective batches to measure beside the tuned and the planned one.
         samples: of a whole trial; None: as many as the budget allows.
@@ -34,9 +30,6 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         InputError: values are out of range; all of them are listed.
     """
 
-    measure: Measure = "lr"
-    workload: str | None = None
-    budget_seconds: float = 600.0
     seeds: int = 3
     batches: tuple[int, ...] = ()
     samples: int | None = None
@@ -44,13 +37,8 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         faults = []
-        for name, kind in (("measure", Measure), ("device", Device)):
-            values = get_args(kind)
-            if getattr(self, name) not in values:
-                legal = f"{', '.join(values[:-1])} or {values[-1]}"
-                faults.append(must_be(legal, getattr(self, name), field=name))
         for name, legal, ok in (
-            ("budget_seconds", "a number above 0", 0 < self.budget_seconds < float("inf")),
+            ("device", "auto, cpu or cuda", self.device in get_args(Device)),
             ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
             ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
             ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),

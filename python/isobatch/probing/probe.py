@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from isobatch.errors import InputError, unknown
+from isobatch.errors import InputError, missing, unknown
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
-from isobatch.probing.options import Budget, Expired, Measure, ProbeOptions, budget_text, seconds_of
+from isobatch.probing.options import Budget, Expired, ProbeOptions, budget_text, seconds_of
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, duration
 
 if TYPE_CHECKING:  # torch is imported within the budget
     from isobatch.probing.estimate import LrFinding
-    from isobatch.probing.same import SameFinding
 
 NEEDED = 1.25
 """Times the budget that was spent: less is not advised."""
-FIRST = {
-    "lr": "the first round of trials was complete",
-    "same": "the first split was trained",
-}
-"""What must be done for something to be known."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds one finding: `lr` or `same`.
+    """Holds the finding, `lr`, and how it was measured.
 
     `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or "interrupted";
     `needed_seconds` is then a budget that would likely do, where it is known.
@@ -47,21 +42,15 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     budget_seconds: float
     recipe: Recipe
-    measure: Measure
+    lr: LrFinding
     stopped: str | None = None
     needed_seconds: float | None = None
-    lr: LrFinding | None = None
-    same: SameFinding | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """The command's: 0, or 1 for a negative result: the plan's learning rate lies outside the interval, or a split trains another training; 2 where
-        the trials name no learning rate (`lr.doubt`)."""
-        if self.lr is not None and self.lr.doubt is not None:
-            return 2
-        wrong = (self.lr is not None and not self.lr.within) or (self.same is not None and not self.same.same)
-        return int(wrong)
+        """The command's: 0, or 1 where the plan's learning rate lies outside the interval; 2 where the trials name none (`lr.doubt`)."""
+        return 2 if self.lr.doubt is not None else int(not self.lr.within)
 
     def to_recipe(self) -> Recipe:
         """Returns the recipe with the measured exponent as its `power`, for plans by rule "power"; from trials as long as the run itself also
@@ -70,7 +59,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
         """
-        if self.lr is None or self.lr.exponent is None:
+        if self.lr.exponent is None:
             why = "no exponent was measured: that needs trials at two batches or more"
             raise InputError(why, field="batches")
         if self.lr.doubt is not None:
@@ -86,7 +75,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
             InputError: as `to_recipe`, or the file cannot be written.
         """
         self.to_recipe().save(path)
-        if Path(path).suffix == ".json" or self.lr is None or self.lr.exponent_interval is None:
+        if Path(path).suffix == ".json" or self.lr.exponent_interval is None:
             return
         low, high = self.lr.exponent_interval
         batches = ", ".join(f"{one.batch:,}" for one in self.lr.batches)
@@ -100,22 +89,18 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         """Writes the whole as JSON text."""
         fields = msgspec.to_builtins(self, enc_hook=lambda schedule: msgspec.json.decode(schedule.to_json()))
         fields["recipe"] = {name: value for name, value in fields["recipe"].items() if value is not None}
-        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-3", **fields})).decode()
+        return msgspec.json.format(msgspec.json.encode({"schema": "isobatch-probe-4", **fields})).decode()
 
     def show(self) -> str:
         """Writes the finding in words: first the answer and the next step, then the trials behind it."""
-        trials = f", {counted(len(self.lr.trials), 'trial')}" if self.lr is not None else ""
-        workload = "the built-in workload (not your model)" if self.workload == "built-in" else self.workload
         lines = [
-            f"isobatch probe: {workload} with {self.optimizer}, on {self.device}{trials}, "
+            f"isobatch probe: {self.workload} with {self.optimizer}, on {self.device}, {counted(len(self.lr.trials), 'trial')}, "
             f"{duration(self.seconds)} of a budget of {duration(self.budget_seconds)}.",
             *self._early(),
+            *self.lr.lines(self.planned_batch, self.tuned_batch, self.rule),
+            *(f"Note: {note}" for note in self.notes),
         ]
-        if self.lr is not None:
-            lines += self.lr.lines(self.planned_batch, self.tuned_batch, self.rule)
-        if self.same is not None:
-            lines += self.same.lines()
-        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join(lines)
 
     def _early(self) -> list[str]:
         """Says how the probe ended early, and names a sufficient budget."""
@@ -125,13 +110,10 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         more = "a larger --budget goes further."
         if self.needed_seconds is not None:
             more = f"a budget of {budget_text(self.needed_seconds)} would likely do."
-        found = self.lr
-        if found is None:
-            return [f"{ended} before all was trained; {more}"]
-        part = round(found.whole_samples / found.samples)
+        part = round(self.lr.whole_samples / self.lr.samples)
         lengths = {1: "whole trials", 2: "trials of a half of the samples"}
         on = lengths.get(part, "trials of a quarter of the samples")
-        seeds = f"{found.seeds} of {counted(found.asked_seeds, 'seed')}"
+        seeds = f"{self.lr.seeds} of {counted(self.lr.asked_seeds, 'seed')}"
         return [f"{ended} before all trials were made; {more} What follows is from {on}, {seeds}."]
 
 
@@ -139,20 +121,17 @@ def probe(
     plan: Plan | str | os.PathLike[str],
     workload: str | Callable[[], Any] | None = None,
     *,
-    measure: Measure = "lr",
     budget: str | float = "10m",
     say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Probe:
-    """Trains for a short time, to measure the assumptions of a scaling rule.
+    """Trains for a short time, to measure the learning rate that a scaling rule only says.
+
+    It is measured at the tuned and the planned batch at equal samples, with its interval and the exponent between them.
 
     Args:
         plan: a plan, or the path of one.
-        workload: "package.module:factory" of an `isobatch.validate.Workload`, or the factory; None: the built-in one, which can only
-            tell whether a plan that keeps the batch trains the same.
-        measure: "lr": the best learning rate at the tuned and the planned batch at equal samples, with its interval, and
-            the exponent between them; "same": that the split of a plan that keeps the batch, and others, train the same
-            weights as the tuned recipe.
+        workload: "package.module:factory" of an `isobatch.validate.Workload`, or the factory.
         budget: what it may take, from this call to its return, with importing torch: "90s", "10m", "2h", or
             seconds. A trial that would exceed it is given up, and the trials before it say what they can.
         say: called with a line of progress.
@@ -166,30 +145,40 @@ def probe(
         InputError: the plan is infeasible, an argument is out of range, the workload is missing or cannot be reseeded, its loss is
             not finite from the start or never moves, or nothing was known when the budget ended.
 
+    >>> import torch
     >>> import isobatch as ib
-    >>> recipe = ib.Recipe(effective_batch=16, lr=0.1, optimizer="sgd")
-    >>> ib.probe(ib.plan(recipe, 2), measure="same", budget="5m").same.same
-    True
+    >>> from isobatch.validate import Workload
+    >>> def factory():
+    ...     return Workload(
+    ...         torch.nn.Linear(6, 1),
+    ...         lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    ...         lambda n, generator, device: torch.randn(n, 6, generator=generator).to(device),
+    ...         lambda model, x: torch.nn.functional.mse_loss(model(x), x[:, :1]),
+    ...     )
+    >>> recipe = ib.Recipe(effective_batch=16, lr=0.1, optimizer="sgd", gpus=1, micro_batch=16)
+    >>> plan = ib.plan(recipe, 2, policy="grow")
+    >>> [one.batch for one in ib.probe(plan, factory, samples=512, seeds=1).lr.batches]
+    [16, 32]
     """
     clock = Budget(seconds_of(budget))
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
-    known = sorted(set(ProbeOptions.__struct_fields__) - {"measure", "workload", "budget_seconds"})
-    if strange := next((one for one in options if one not in known), None):
-        raise unknown("argument", strange, known, field=strange)
+    if strange := next((name for name in options if name not in ProbeOptions.__struct_fields__), None):
+        raise unknown("argument", strange, sorted(ProbeOptions.__struct_fields__), field=strange)
     if "batches" in options:
         options["batches"] = tuple(options["batches"])
-    name, factory = (workload, None) if not callable(workload) else (None, workload)
-    asked = ProbeOptions(measure=measure, workload=name, budget_seconds=clock.seconds, **options)
+    checked = ProbeOptions(**options)
+    if workload is None:
+        raise missing("workload", "give your own training as package.module:factory")
     plan.require()
-    return _experiment(plan, asked, clock, factory, say or (lambda _: None))
+    return _experiment(plan, workload, checked, clock, say or (lambda _: None))
 
 
 def _experiment(
     plan: Plan,
+    workload: str | Callable[[], Any],
     options: ProbeOptions,
     budget: Budget,
-    factory: Callable[[], Any] | None,
     say: Callable[[str], None],
 ) -> Probe:
     """Measures by the options; the budget has begun."""
@@ -197,13 +186,14 @@ def _experiment(
 
     from isobatch.probing.lab import Lab, tuned_batch
     from isobatch.probing.learning_rate import measure_lr
-    from isobatch.probing.same import measure_same
     from isobatch.probing.training import device_of
+    from isobatch.validate.workload import factory_of
 
     device = device_of(options.device)
-    made_by = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', '?')}"
-    probe = Probe(
-        workload=options.workload or "built-in" if factory is None else made_by,
+    name = f"{getattr(workload, '__module__', '?')}:{getattr(workload, '__qualname__', '?')}"
+    probe = partial(
+        Probe,
+        workload=workload if isinstance(workload, str) else name,
         optimizer=plan.recipe.optimizer,
         policy=str(plan.policy),
         rule=plan.rule or "none",
@@ -211,44 +201,39 @@ def _experiment(
         planned_batch=plan.require().effective_batch,
         device=device.type,
         torch=str(torch.__version__),
-        seconds=budget.spent(),
         budget_seconds=budget.seconds,
         recipe=plan.recipe,
-        measure=options.measure,
-        notes=tuple(_notes(plan, options, tuned_batch(plan))),
+        notes=tuple(_notes(plan, tuned_batch(plan))),
     )
-    found: Callable[[], Probe] | None = None
+    finding: Callable[[], LrFinding] | None = None
     lab, stopped, needed = None, None, None
 
-    def known(finding: Callable[[], Any]) -> None:
-        nonlocal found
-        found = lambda: msgspec.structs.replace(probe, **{options.measure: finding()})  # noqa: E731
+    def publish(latest: Callable[[], LrFinding]) -> None:
+        nonlocal finding
+        finding = latest
 
-    measures: dict[str, Callable[..., None]]
-    measures = {"lr": measure_lr, "same": measure_same}
     try:
+        factory = factory_of(workload) if isinstance(workload, str) else workload
         lab = Lab(plan, options, device, budget, factory)
-        measures[options.measure](lab, say, known)
+        measure_lr(lab, say, publish)
     except Expired:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
     if stopped == "budget" and lab is not None:
         needed = max(lab.needed_seconds or 0.0, NEEDED * budget.seconds)
-    if found is None:
-        raise _nothing_known(options, stopped, budget.spent(), needed)
-    return msgspec.structs.replace(found(), stopped=stopped, needed_seconds=needed, seconds=budget.spent())
+    if finding is None:
+        raise _nothing_known(budget, stopped, needed)
+    return probe(lr=finding(), stopped=stopped, needed_seconds=needed, seconds=budget.spent())
 
 
-def _nothing_known(
-    options: ProbeOptions, stopped: str | None, seconds: float, needed: float | None = None
-) -> InputError:
+def _nothing_known(budget: Budget, stopped: str | None, needed: float | None) -> InputError:
     """Refuses a probe without any finding; names a sufficient budget."""
     why = {
-        "budget": f"{duration(options.budget_seconds)} were spent before",
-        "interrupted": f"interrupted after {duration(seconds)}, before",
+        "budget": f"{duration(budget.seconds)} were spent before",
+        "interrupted": f"interrupted after {duration(budget.spent())}, before",
     }.get(str(stopped), f"{stopped} before")
-    text = f"{why} {FIRST[options.measure]}, so that nothing can be said."
+    text = f"{why} the first round of trials was complete, so that nothing can be said."
     if needed is not None:
         text += f" A budget of {budget_text(needed)} would likely do."
     elif stopped == "budget":
@@ -256,10 +241,10 @@ def _nothing_known(
     return InputError(text, field="budget" if stopped == "budget" else None)
 
 
-def _notes(plan: Plan, options: ProbeOptions, tuned: int) -> list[str]:
+def _notes(plan: Plan, tuned: int) -> list[str]:
     """Lists departures from the plan."""
     notes = []
-    if plan.recipe.precision == "fp16" and options.measure != "same":
+    if plan.recipe.precision == "fp16":
         notes.append("the recipe's fp16 was trained as bf16, which needs no loss scaling.")
     if plan.recipe.ramp is not None:
         notes.append("the ramp of the batch was left out: trials have the full batch.")

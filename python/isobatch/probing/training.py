@@ -1,16 +1,14 @@
-"""One short training: a workload from a seed, on samples and in a split, in this process."""
+"""One short training: a workload from a seed, on samples and in micro-batches, in this process."""
 
-import copy
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.tensors import AUTOCAST, mapped, part
+from isobatch.diagnosis.tensors import AUTOCAST, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.validate.workload import Workload, fault_of_loss, user_code
@@ -36,20 +34,6 @@ def device_of(name: str) -> torch.device:
     if name == "cuda" and not found:
         raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
     return torch.device("cuda" if found else "cpu")
-
-
-Replicas: TypeAlias = list[list[range]]
-"""The samples of each micro-batch, counted within the step, by replica."""
-
-
-def shares(sizes: list[list[int]]) -> Replicas:
-    """Deals the samples of a step out to the micro-batches of each replica, in turn.
-
-    >>> shares([[2, 2], [3]])
-    [[range(0, 2), range(2, 4)], [range(4, 7)]]
-    """
-    ends = iter(accumulate(size for replica in sizes for size in replica))
-    return [[range(end - size, end) for size, end in zip(replica, ends, strict=False)] for replica in sizes]
 
 
 def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
@@ -80,7 +64,7 @@ class Stream:
     def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
         self._block = block
 
-        @lru_cache(1)  # a rank's micro-batches follow each other: the last block is often asked for again
+        @lru_cache(1)  # micro-batches follow each other: the last block is often asked for again
         def drawn(index: int) -> Any:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
             with user_code("the workload's batch"):
@@ -128,8 +112,6 @@ class ShortTraining:
         device: where.
         seed: of weights and samples.
         block: samples that are drawn at once.
-        checkpoint: another training's `state`, to go on from.
-        double: in double precision, without dropout.
         check_budget: raises Expired where the budget is spent; called before each micro-batch.
 
     Raises:
@@ -144,39 +126,28 @@ class ShortTraining:
         *,
         seed: int,
         block: int,
-        checkpoint: dict[str, Any] | None = None,
-        double: bool = False,
         check_budget: Callable[[], None],
     ) -> None:
-        self.plan, self.device, self._double, self._check_budget = plan, device, double, check_budget
+        self.plan, self.device, self._check_budget = plan, device, check_budget
         self.workload = make(seed, plan)
         self.model = self.workload.model.to(device)
-        if double:
-            self.model.double()
-            for module in self.model.modules():
-                if isinstance(module, nn.Dropout):
-                    module.p = 0.0
-        if checkpoint is not None:
-            self.model.load_state_dict(checkpoint["model"])
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
             raise unusable("the model has no parameter with requires_grad: there is nothing to train")
         with user_code("the workload's optimizer"):
             self.optimizer = self.workload.optimizer(self.trained)
-        self._amp = None if double else AUTOCAST[plan.recipe.precision]
+        self._amp = AUTOCAST[plan.recipe.precision]
         self._amp = torch.bfloat16 if self._amp == torch.float16 else self._amp
         first = float(self.optimizer.param_groups[0]["lr"])
         # Groups keep their ratios: a head that learns ten times as fast still does.
         self._ratios = [float(g["lr"]) / first if first else 1.0 for g in self.optimizer.param_groups]
-        if checkpoint is not None:
-            self.optimizer.load_state_dict(copy.deepcopy(checkpoint["optimizer"]))
         self.train_stream = Stream(self.workload, seed, block, device)
         self._evaluation = Stream(self.workload, EVALUATION_SEED, block, device)
         torch.manual_seed(seed * 65_537)
         self.consumed = 0
 
-    def step(self, replicas: Replicas, lr: float) -> float:
-        """Takes one optimizer step on the next samples, one replica after the other.
+    def step(self, shares: list[range], lr: float) -> float:
+        """Takes one optimizer step on the next samples, in micro-batches: the samples of each, counted within the step.
 
         Returns:
             The mean loss over the step; NaN or infinite where it is.
@@ -186,25 +157,24 @@ class ShortTraining:
         """
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = lr * ratio
-        mean = self.gradient(replicas)
+        mean = self.gradient(shares)
         if np.isfinite(mean):
             if self.plan.recipe.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.trained, self.plan.recipe.clip_norm)
             self.optimizer.step()
         return mean
 
-    def gradient(self, replicas: Replicas) -> float:
+    def gradient(self, shares: list[range]) -> float:
         """Computes the gradient of the mean over the next samples; returns the mean loss.
 
         Raises:
             Expired: the budget is spent.
         """
-        pieces = [share for replica in replicas for share in replica]
-        batch = sum(map(len, pieces))
+        batch = sum(map(len, shares))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         summed = 0.0
-        for share, unit in zip(pieces, self._units(pieces, batch), strict=True):
+        for share, unit in zip(shares, self._units(shares, batch), strict=True):
             self._check_budget()
             loss = self._loss(self._part(share)) * unit
             with user_code("the gradient of the workload's loss"):
@@ -215,24 +185,15 @@ class ShortTraining:
 
     def _part(self, share: range) -> Any:
         start = self.consumed + share.start
-        return self._formatted(self.train_stream.samples(start, start + len(share)))
+        return self.train_stream.samples(start, start + len(share))
 
-    def _formatted(self, batch: Any) -> Any:
-        if not self._double:
-            return batch
-
-        def wide(one: Any) -> Any:
-            return one.double() if isinstance(one, Tensor) and one.is_floating_point() else one
-
-        return mapped(batch, wide)
-
-    def _units(self, pieces: list[range], batch: int) -> list[float]:
+    def _units(self, shares: list[range], batch: int) -> list[float]:
         """Returns the factor of each micro-batch's loss: the sum is then the mean over the step."""
         weigh, summed = self.workload.weight, self.workload.reduction == "sum"
-        own, total = [float(len(share)) for share in pieces], float(batch)
+        own, total = [float(len(share)) for share in shares], float(batch)
         if weigh is not None:
             with user_code("the workload's weight"):
-                own = [float(weigh(self._part(share))) for share in pieces]
+                own = [float(weigh(self._part(share))) for share in shares]
             total = sum(own)
             if not total > 0:
                 raise unusable(f"the weights of a step sum to {total:g}, not above 0")
@@ -264,7 +225,7 @@ class ShortTraining:
 
     def _evaluated(self, index: int, size: int) -> float:
         """Returns the mean loss on one part."""
-        batch = self._formatted(self._evaluation.samples(index * size, (index + 1) * size))
+        batch = self._evaluation.samples(index * size, (index + 1) * size)
         loss = float(self._loss(batch))
         if self.workload.reduction == "mean":
             return loss
@@ -273,12 +234,8 @@ class ShortTraining:
         with user_code("the workload's weight"):
             return loss / float(self.workload.weight(batch))
 
-    def state(self) -> dict[str, Any]:
-        """Copies the weights and the optimizer's state, as a checkpoint has them."""
-        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
 
-
-def diverges(training: ShortTraining, replicas: Replicas, steps: int, lr_at: Callable[[int], float]) -> bool:
+def diverges(training: ShortTraining, shares: list[range], steps: int, lr_at: Callable[[int], float]) -> bool:
     """Trains for some steps, and tells whether the loss grew far above its first or was not finite: then they end early.
 
     Raises:
@@ -286,7 +243,7 @@ def diverges(training: ShortTraining, replicas: Replicas, steps: int, lr_at: Cal
     """
     limit, high = 0.0, 0
     for step in range(steps):
-        loss = training.step(replicas, lr_at(step))
+        loss = training.step(shares, lr_at(step))
         if not np.isfinite(loss):
             return True
         limit = limit if step else loss + GROWTH * max(abs(loss), 0.25)

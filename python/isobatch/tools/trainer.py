@@ -264,7 +264,7 @@ def _undivided_loss(case: Case) -> Iterator[Issue]:
     yield Issue(
         f"transformers 5 multiplies the gradient of {models} by {factor}",
         "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the processes and does not divide",
-        "huggingface/transformers#47688; measured on 5.23.0: bench/results/trainer_gradient.md",
+        "huggingface/transformers#47688; measured on 5.24: docs/same.md",
         "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones of Llama, GPT-2)",
         Weight.CHANGES if certain else Weight.NOTE,
     )
