@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import tempfile
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +133,7 @@ def hugging_face():
     if kind == "hf compute_loss_func":
         extra["compute_loss_func"] = loss_func
     made = TrainingArguments(
-        "/tmp/scripts80/out",
+        tempfile.mkdtemp(),
         per_device_train_batch_size=args.batch,
         gradient_accumulation_steps=args.accum,
         **options,

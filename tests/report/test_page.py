@@ -208,7 +208,10 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         (["plan.json", "-o", "a.pdf"], "cannot tell the format: use .html, .svg or .png"),
         (["no.json", "-o", "a.html"], "no.json"),
         (["jobs.csv", "-o", "a.html"], "has no column 'status': it is no fleet's plans"),
-        (["odd.json", "-o", "a.html"], "schema must be that of a plan, a validation or a comparison of splits"),
+        (
+            ["odd.json", "-o", "a.html"],
+            "schema must be that of a plan, a validation or a comparison of splits",
+        ),
         (["jobs.csv", "--clusters", "c.csv", "-o", "a.html"], "--clusters needs --to"),
         (["jobs.csv", "--deadline-hours", "-1", "-o", "a.html"], "--deadline-hours must be above 0"),
         (["never.json", "-o", "a.png"], "there is nothing to draw"),
