@@ -180,8 +180,8 @@ def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) ->
     total = ", ".join(f"{count} {name.lower()}" for name, count in counts.items())
     head = "| file | kind | fault | expected | answer | weights at the worst split | s | wrong |\n|---|---|---|---|---|---|---|---|"
     return (
-        f"# Scripts that `isobatch same` is asked about\n\n`python bench/same_scripts.py`: {healthy} healthy scripts and "
-        f"{len(verdicts) - healthy} with one fault at {' and '.join(SPLITS)}, {seconds:.0f} s: {total}.\n\n{head}\n"
+        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and {len(verdicts) - healthy} with one "
+        f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} s.\n\n{head}\n"
         + "\n".join(rows)
         + "\n"
     )

@@ -1,6 +1,5 @@
 """Compares a run of one split with the reference: samples, weights, gradients, learning rates, clipping and weights after."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -17,6 +16,7 @@ from isobatch.equivalence.causes import (
     name_weights,
     nearest_law,
 )
+from isobatch.equivalence.checks import check_clipping, check_ranks, check_rates, check_samples
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
@@ -120,16 +120,16 @@ class Comparison:
             left = distance(gradient, factor * target)
             if left <= tolerance:
                 solution = Solution(np.full(max(1, self.reference.samples(event)), factor), left)
-        causes = list(self._compare_ranks(recording, step))
+        causes = list(check_ranks(recording.split, step, self.tolerance))
         apart = bool(causes)
         if not any(cause.name == "ranks start with different weights" for cause in causes):
-            samples = list(self._compare_samples(recording, event))
+            samples = list(check_samples(recording, event, self.reference.samples(event)))
             # Other samples have another gradient.
             differs = difference > tolerance
             causes += samples or self._compare_gradient(recording, event, step, differs, groups, solution)
-        causes += self._compare_rates(step, reference)
+        causes += check_rates(step, reference)
         if not apart:
-            causes += _compare_clipping(step, reference, self.tolerance, difference)
+            causes += check_clipping(step, reference, self.tolerance, difference)
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
         return SplitResult(
             split=str(recording.split),
@@ -161,58 +161,6 @@ class Comparison:
             return None
         # Where single samples do not explain the reference, a weight beside it says nothing.
         return Solution(solution.weights / whole.weights, max(solution.residual, whole.residual))
-
-    def _compare_ranks(self, recording: Recording, step: RecordedStep) -> Iterator[SplitCause]:
-        split = recording.split
-        if step.first.world != split.ranks:
-            yield SplitCause(
-                "ranks train alone",
-                f"{split.ranks} processes run, and the process group has {step.first.world}",
-                "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
-            )
-            return
-        apart = _ranks_apart(step.weights)
-        if apart > self.tolerance:
-            yield SplitCause(
-                "ranks start with different weights",
-                f"the ranks' weights differ by {apart:.1e} before the step",
-                "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
-            )
-        apart = _ranks_apart(step.gradients)
-        if apart > self.tolerance:
-            yield SplitCause(
-                "gradients not averaged",
-                f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
-                "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
-            )
-
-    def _compare_samples(self, recording: Recording, event: Event) -> Iterator[SplitCause]:
-        wanted, taken = self.reference.samples(event), recording.samples(event)
-        step = recording.at(event)
-        own = recording.rows(event, own=True)
-        if own is not None:
-            draws = Counter(row for rank in own for batch in rank for row in batch)
-            extra = sum(draws.values()) - len(draws)
-            if extra and len(draws) < wanted and _ranks_share(own):
-                yield SplitCause(
-                    "ranks draw the same samples",
-                    f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same rows",
-                    "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
-                )
-                return
-        elif step is not None and recording.split.ranks > 1 and _ranks_see_the_same(step):
-            yield SplitCause(
-                "ranks draw the same samples",
-                "every rank passes the same samples through the model",
-                "give each rank its share of the data",
-            )
-            return
-        if taken != wanted and wanted and taken:
-            yield SplitCause(
-                "another batch",
-                f"optimizer.step() came after {taken} samples, expected {wanted}",
-                "the script does not follow the split: look where accumulation and micro-batch are set",
-            )
 
     def _compare_gradient(
         self,
@@ -294,17 +242,6 @@ class Comparison:
             "every term of the loss alike",
         )
 
-    def _compare_rates(self, step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCause]:
-        ours, theirs = step.first.lrs, reference.first.lrs
-        if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
-            return
-        yield SplitCause(
-            "learning rate",
-            f"the learning rate of step {step.first.step} is {_few(ours)}, at one pass over the batch {_few(theirs)}",
-            "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
-            "a prepared scheduler of Accelerate steps once a process",
-        )
-
     def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:
         """Finds the rank and the pass of each sample of the one-by-one run, by the row of the dataset or by its hash."""
         step = recording.at(event)
@@ -362,47 +299,9 @@ def repeat_noise(first: Recording, second: Recording) -> float:
     return distance(two.gradients[0], one.gradients[0])
 
 
-def _compare_clipping(
-    step: RecordedStep, reference: RecordedStep, tolerance: float, difference: float
-) -> Iterator[SplitCause]:
-    ours, theirs = step.first.norms, reference.first.norms
-    if len(ours) != len(theirs):
-        yield SplitCause(
-            "gradients clipped on every pass",
-            f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
-            "clip once, after the last pass of the step",
-        )
-    elif ours and difference <= tolerance:
-        far = [
-            (a, b)
-            for (a, _), (b, _) in zip(ours, theirs, strict=True)
-            if abs(a - b) > 10 * tolerance * max(b, 1e-30)
-        ]
-        if far:
-            yield SplitCause(
-                "clipping sees another norm",
-                f"clipping sees the norm {far[0][0]:.4g}, at one pass over the batch {far[0][1]:.4g}",
-                "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
-            )
-
-
 def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
     """Returns a sketch with the buckets of other optimizers' tensors at 0."""
     return np.where(columns, sketch, 0.0)
-
-
-def _ranks_apart(sketches: Vector) -> float:
-    return max((distance(one, sketches[0]) for one in sketches[1:]), default=0.0)
-
-
-def _ranks_share(rows: list[list[list[int]]]) -> bool:
-    drawn = [{row for batch in rank for row in batch} for rank in rows]
-    return any(len(one & two) > len(one) / 2 for number, one in enumerate(drawn) for two in drawn[:number])
-
-
-def _ranks_see_the_same(step: RecordedStep) -> bool:
-    hashes = [sorted(sample for one in record.passes for sample in one.hashes) for record in step.ranks]
-    return bool(hashes[0]) and all(one == hashes[0] for one in hashes[1:])
 
 
 def _parameters_apart(recording: Recording, reference: Recording, event: Event) -> float:
@@ -410,7 +309,3 @@ def _parameters_apart(recording: Recording, reference: Recording, event: Event) 
     if ours is None or theirs is None or ours.weights.shape[1] != theirs.weights.shape[1]:
         return float("inf")
     return distance(ours.weights[0], theirs.weights[0])
-
-
-def _few(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates[:4])) or "none"

@@ -1,0 +1,122 @@
+"""What a step shows beside its gradient: its ranks, its samples, its learning rates, what clipping sees."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from isobatch.equivalence.causes import SplitCause
+from isobatch.equivalence.records import RecordedStep, Recording, Vector
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.weights import distance
+
+
+def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
+    """Yields what the ranks of a step do not share: a process group, weights, gradients."""
+    if step.first.world != split.ranks:
+        yield SplitCause(
+            "ranks train alone",
+            f"{split.ranks} processes run, and the process group has {step.first.world}",
+            "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
+        )
+        return
+    apart = _ranks_apart(step.weights)
+    if apart > tolerance:
+        yield SplitCause(
+            "ranks start with different weights",
+            f"the ranks' weights differ by {apart:.1e} before the step",
+            "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
+        )
+    apart = _ranks_apart(step.gradients)
+    if apart > tolerance:
+        yield SplitCause(
+            "gradients not averaged",
+            f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
+            "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
+        )
+
+
+def check_samples(recording: Recording, event: tuple[int, int], wanted: int) -> Iterator[SplitCause]:
+    """Yields what is wrong with the samples of a step that takes `wanted` ones in one pass over the batch."""
+    taken = recording.samples(event)
+    step = recording.at(event)
+    own = recording.rows(event, own=True)
+    if own is not None:
+        draws = Counter(row for rank in own for batch in rank for row in batch)
+        extra = sum(draws.values()) - len(draws)
+        if extra and len(draws) < wanted and _ranks_share(own):
+            yield SplitCause(
+                "ranks draw the same samples",
+                f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same rows",
+                "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
+            )
+            return
+    elif step is not None and recording.split.ranks > 1 and _ranks_see_the_same(step):
+        yield SplitCause(
+            "ranks draw the same samples",
+            "every rank passes the same samples through the model",
+            "give each rank its share of the data",
+        )
+        return
+    if taken != wanted and wanted and taken:
+        yield SplitCause(
+            "another batch",
+            f"optimizer.step() came after {taken} samples, expected {wanted}",
+            "the script does not follow the split: look where accumulation and micro-batch are set",
+        )
+
+
+def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCause]:
+    """Yields a learning rate that is not the reference's."""
+    ours, theirs = step.first.lrs, reference.first.lrs
+    if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
+        return
+    yield SplitCause(
+        "learning rate",
+        f"the learning rate of step {step.first.step} is {_few(ours)}, at one pass over the batch {_few(theirs)}",
+        "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
+        "a prepared scheduler of Accelerate steps once a process",
+    )
+
+
+def check_clipping(
+    step: RecordedStep, reference: RecordedStep, tolerance: float, difference: float
+) -> Iterator[SplitCause]:
+    """Yields clipping that is done another number of times, or sees another norm of the same gradient."""
+    ours, theirs = step.first.norms, reference.first.norms
+    if len(ours) != len(theirs):
+        yield SplitCause(
+            "gradients clipped on every pass",
+            f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
+            "clip once, after the last pass of the step",
+        )
+    elif ours and difference <= tolerance:
+        far = [
+            (a, b)
+            for (a, _), (b, _) in zip(ours, theirs, strict=True)
+            if abs(a - b) > 10 * tolerance * max(b, 1e-30)
+        ]
+        if far:
+            yield SplitCause(
+                "clipping sees another norm",
+                f"clipping sees the norm {far[0][0]:.4g}, at one pass over the batch {far[0][1]:.4g}",
+                "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
+            )
+
+
+def _ranks_apart(sketches: Vector) -> float:
+    return max((distance(one, sketches[0]) for one in sketches[1:]), default=0.0)
+
+
+def _ranks_share(rows: list[list[list[int]]]) -> bool:
+    drawn = [{row for batch in rank for row in batch} for rank in rows]
+    return any(len(one & two) > len(one) / 2 for number, one in enumerate(drawn) for two in drawn[:number])
+
+
+def _ranks_see_the_same(step: RecordedStep) -> bool:
+    hashes = [sorted(sample for one in record.passes for sample in one.hashes) for record in step.ranks]
+    return bool(hashes[0]) and all(one == hashes[0] for one in hashes[1:])
+
+
+def _few(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates[:4])) or "none"
