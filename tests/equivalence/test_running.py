@@ -150,7 +150,7 @@ def test_the_trainer_runs_as_its_flags_say(runs):
 
 def test_a_script_that_overrides_its_flags_is_caught(runs):
     run = runs["overriding"]
-    fields = {difference.field: (difference.said, difference.seen) for difference in differences(run)}
+    fields = {difference.field: (difference.stated, difference.seen) for difference in differences(run)}
     assert fields["accumulation"] == ("2 (gradient_accumulation_steps)", "3")
     assert fields["clip_norm"] == ("1 (max_grad_norm)", "0.5")
     assert fields["weight_decay"] == ("0.1 (weight_decay)", "0.01")

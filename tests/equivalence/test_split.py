@@ -31,7 +31,7 @@ def test_every_choice_has_the_same_batch_and_none_twice():
     for asked in every_split():
         splits = choose_splits(asked)
         batch = asked.effective_batch
-        assert splits.asked == asked
+        assert splits.requested == asked
         assert splits.whole == Split(1, 1, batch)
         assert splits.single == Split(1, batch, 1)
         assert all(split.effective_batch == batch and split.ranks <= MAX_RANKS for split in splits.others)

@@ -73,7 +73,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
         say(f"the recipe of this run: {args.output}")
     if args.gpus is None:
         return code
-    made = plan(recipe, args.gpus)
+    planned = plan(recipe, args.gpus)
     print()
-    show_lines(made.explain(), made.status)
-    return 1 if made.status == "infeasible" else code
+    show_lines(planned.explain(), planned.status)
+    return 1 if planned.status == "infeasible" else code

@@ -185,7 +185,7 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
             example[given.at] = f"{words[given.at].partition('=')[0]}={brace}"
         else:
             example[given.at + 1] = brace
-    said = (
+    guesses = (
         f"{few(flags)} look{'s' if len(flags) == 1 else ''} like a batch"
         if flags
         else "no flag looks like a batch"
@@ -194,7 +194,7 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
         if not any(brace in word for word in example) and "{effective_batch}" not in example:
             example += [flag, brace]
     return InputError(
-        f"the command cannot be split: no tool is recognized by its flags or files, and {said}. Write where the numbers "
+        f"the command cannot be split: no tool is recognized by its flags or files, and {guesses}. Write where the numbers "
         f"go, by the script's own flags ({{effective_batch}} where a flag counts the samples of all ranks):\n"
         f"  isobatch same -- {' '.join(example)}\nor name the tool with --tool"
     )

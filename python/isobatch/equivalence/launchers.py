@@ -247,8 +247,8 @@ def _read_torchrun(head: tuple[str, ...], words: Sequence[str], tool: str | None
     options, program = _options(words, "torchrun")
     values = {option.name: option.value for option in options}
     ranks = _product(values.get("nnodes", "1"), values.get("nproc_per_node", "1"))
-    kept = tuple(word for option in options if not _is_place(option.name) for word in option.words)
-    return CommandLine({}, "torchrun", head, kept, program, ranks, tool)
+    remaining = tuple(word for option in options if not _is_place(option.name) for word in option.words)
+    return CommandLine({}, "torchrun", head, remaining, program, ranks, tool)
 
 
 def _is_place(name: str) -> bool:

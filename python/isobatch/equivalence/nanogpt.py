@@ -55,5 +55,5 @@ def write_nanogpt(program: Sequence[str], split: Split) -> list[str]:
     """Returns the program's words with a split's numbers last, where they override the configurations."""
     values: dict[str, Any] = {_MICRO: split.micro_batch, _PASSES: split.ranks * split.accumulation}
     named = {given.name for given in given_settings(program)} & {*values, *_ON_CPU}
-    kept = [word for word in program if word.partition("=")[0].removeprefix("--") not in named]
-    return [*kept, *(f"--{name}={value}" for name, value in (values | _ON_CPU).items())]
+    remaining = [word for word in program if word.partition("=")[0].removeprefix("--") not in named]
+    return [*remaining, *(f"--{name}={value}" for name, value in (values | _ON_CPU).items())]

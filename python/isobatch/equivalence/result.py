@@ -28,7 +28,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         splits: a result for each split.
         changes: what the runs changed in the script, such as dropout that was off.
         unasked: splits that could not be run, each with the reason.
-        noise: relative distance of the gradients of the asked split, run twice.
+        noise: relative distance of the gradients of the requested split, run twice.
         tolerance: relative distance that counts as rounding.
         steps: optimizer steps that were compared.
         versions: of the libraries that the script imported.

@@ -43,7 +43,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         total_steps: of the run.
         parameters: that the optimizer trains.
         arguments: of transformers' Trainer.
-        said: fields of a recipe that the command's flags and file give.
+        stated: fields of a recipe that the command's flags and file give.
         keys: what the command calls each.
         notes: what was started otherwise, or not seen.
         seconds: that the run took.
@@ -66,7 +66,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     total_steps: int | None
     parameters: int
     arguments: dict[str, Any] | None
-    said: dict[str, Any]
+    stated: dict[str, Any]
     keys: dict[str, str]
     notes: tuple[str, ...]
     seconds: float
@@ -182,7 +182,7 @@ def _running(
         total_steps=seen.get("total_steps"),
         parameters=sum(entries for entries, own in zip(first.entries, first.own, strict=True) if own),
         arguments=seen.get("arguments"),
-        said={} if source is None else source.fields,
+        stated={} if source is None else source.fields,
         keys={} if source is None else source.keys,
         notes=tuple(more),
         seconds=run.seconds,

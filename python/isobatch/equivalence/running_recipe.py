@@ -54,12 +54,12 @@ class Mismatch(msgspec.Struct, frozen=True):
 
     Attributes:
         field: of a recipe, or "schedule".
-        said: by the command, with the name of the flag or of the setting in its file.
+        stated: by the command, with the name of the flag or of the setting in its file.
         seen: in the run.
     """
 
     field: str
-    said: str
+    stated: str
     seen: str
 
 
@@ -111,17 +111,17 @@ def _observed(running: Running) -> dict[str, Any]:
 
 def differences(running: Running) -> Iterator[Mismatch]:
     """Yields what runs otherwise than the command says."""
-    observed, said = _observed(running), dict(running.said)
+    observed, stated = _observed(running), dict(running.stated)
     if running.launcher:
-        said["gpus"] = running.started
-    said.setdefault("micro_batch", said.get("batch_per_gpu"))
+        stated["gpus"] = running.started
+    stated.setdefault("micro_batch", stated.get("batch_per_gpu"))
     keys = {**running.keys, "gpus": running.launcher}
     keys.setdefault("micro_batch", keys.get("batch_per_gpu", ""))
     if running.typed_ranks != running.started:
-        said.pop("effective_batch", None)
+        stated.pop("effective_batch", None)
     for field in (*_SAID, "clip_norm"):
-        typed, seen = said.get(field), observed[field]
-        if field == "clip_norm" and running.said and typed is None and seen is not None:
+        typed, seen = stated.get(field), observed[field]
+        if field == "clip_norm" and running.stated and typed is None and seen is not None:
             yield Mismatch("clipping", "none", f"norm at most {real(seen)}")
         elif typed is not None and not _alike(typed, seen):
             yield Mismatch(
@@ -134,12 +134,12 @@ def differences(running: Running) -> Iterator[Mismatch]:
         yield schedule
 
 
-def _alike(said: Any, seen: Any) -> bool:
-    if isinstance(said, int | float) and isinstance(seen, int | float):
-        return abs(said - seen) <= _CLOSE * max(abs(said), abs(seen))
-    if isinstance(said, list | tuple) and isinstance(seen, list | tuple):
-        return len(said) == len(seen) and all(map(_alike, said, seen))
-    return bool(said == seen)
+def _alike(stated: Any, seen: Any) -> bool:
+    if isinstance(stated, int | float) and isinstance(seen, int | float):
+        return abs(stated - seen) <= _CLOSE * max(abs(stated), abs(seen))
+    if isinstance(stated, list | tuple) and isinstance(seen, list | tuple):
+        return len(stated) == len(seen) and all(map(_alike, stated, seen))
+    return bool(stated == seen)
 
 
 def shown_value(value: Any) -> str:
@@ -164,10 +164,10 @@ def _schedule_difference(running: Running) -> Mismatch | None:
     if other is None:
         return None
     step, planned, rate = other
-    said = (
+    stated = (
         f"{figure(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
     )
-    return Mismatch("learning rate", said, figure(rate))
+    return Mismatch("learning rate", stated, figure(rate))
 
 
 def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:
@@ -186,7 +186,7 @@ def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         InputError: the batch, the optimizer or the schedule is in none of these.
     """
-    base = dict(running.said)
+    base = dict(running.stated)
     if running.arguments is not None:
         base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
     base.pop("batch_per_gpu", None)

@@ -36,8 +36,8 @@ def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
     yield from running.notes
     if different:
         yield "Not as the command says:"
-        yield from (f"  {one.field}: expected {one.said}, runs {one.seen}" for one in different)
-    elif running.said:
+        yield from (f"  {one.field}: expected {one.stated}, runs {one.seen}" for one in different)
+    elif running.stated:
         yield "As the command says."
 
 

@@ -54,16 +54,16 @@ def same(
     isobatch.errors.InputError: ...
     """
     words = list(command)
-    asked, others = _asked_splits([split] if isinstance(split, str) else list(split or []))
+    requested, others = _requested_splits([split] if isinstance(split, str) else list(split or []))
     read = read_command(words, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
         session = Session(
             words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say
         )
-        return session.ask(asked or read.default, others)
+        return session.ask(requested or read.default, others)
 
 
-def _asked_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
+def _requested_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
     splits = [Split.parse(text) for text in texts]
     for other in splits[1:]:
         if other.effective_batch != splits[0].effective_batch:
@@ -96,20 +96,20 @@ class Session:
         self.loader: str | None = None
         self.began = time.monotonic()
 
-    def ask(self, asked: Split, others: list[Split] | None) -> Same:
+    def ask(self, requested: Split, others: list[Split] | None) -> Same:
         """Runs the splits and compares them."""
-        splits = choose_splits(asked)
+        splits = choose_splits(requested)
         if others is not None:
             splits = splits._replace(others=tuple(others))
-        first = self._record(asked, "asked")
+        first = self._record(requested, "asked")
         if first.rows(next(first.events())) is not None and any(
             "random draws" in note for note in first.notes
         ):
             self.alike = True
-            first = self._record(asked, "asked")
+            first = self._record(requested, "asked")
         self._keep_rows(first)
         whole, single = self._reference(splits, frozen="batch norm" in first.notes)
-        repeat = self._record(asked, "repeat")
+        repeat = self._record(requested, "repeat")
         noise = repeat_noise(first, repeat)
         reference = whole.recording or single.recording
         if reference is None:
@@ -188,7 +188,7 @@ class Session:
         return run
 
     def _keep_rows(self, recording: Recording) -> None:
-        """Keeps the rows of the dataset that the asked split drew, step by step, for every other split."""
+        """Keeps the rows of the dataset that the requested split drew, step by step, for every other split."""
         steps = recording.drawn_steps()
         loader = recording.training_loader()
         if steps and loader is not None:

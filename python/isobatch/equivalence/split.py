@@ -69,28 +69,28 @@ class Splits(NamedTuple):
     """The splits of one batch to compare.
 
     Attributes:
-        asked: the user's, or its smaller copy.
+        requested: the user's, or its smaller copy.
         whole: the batch in one pass of one rank: the reference.
         single: one unit of samples a pass on one rank, for the gradient of each.
         others: further splits, each with a cause of its own.
     """
 
-    asked: Split
+    requested: Split
     whole: Split
     single: Split
     others: tuple[Split, ...]
 
 
-def choose_splits(asked: Split, unit: int = 1) -> Splits:
+def choose_splits(requested: Split, unit: int = 1) -> Splits:
     """Chooses the splits of a batch that tell the causes of a wrong weight apart.
 
-    Beside the asked split a step is taken with accumulation alone, with ranks alone, and with both, where the batch divides:
+    Beside the requested split a step is taken with accumulation alone, with ranks alone, and with both, where the batch divides:
     a factor that appears in one of them names its cause. Within a split unequal numbers are preferred, since a weight of 2 at
     2x2x2 may come from the ranks, the accumulation or the micro-batch; at 2x4x3 it can only come from the ranks. Two ranks are
     preferred to more, which cost a process each, and micro-batches of several units, since a mean of means needs them.
 
     Args:
-        asked: the split to judge; its batch is that of every other.
+        requested: the split to judge; its batch is that of every other.
         unit: samples that have a gradient only together, such as 2 for in-batch negatives.
 
     Raises:
@@ -99,11 +99,11 @@ def choose_splits(asked: Split, unit: int = 1) -> Splits:
     >>> choose_splits(Split(2, 2, 2)).others
     (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
     """
-    batch = asked.effective_batch
-    if asked.micro_batch % unit:
+    batch = requested.effective_batch
+    if requested.micro_batch % unit:
         raise InputError(
-            f"--split {asked} has a micro-batch of {asked.micro_batch}, which is no multiple of the unit {unit}: "
-            f"use {Split(asked.ranks, asked.accumulation, unit)}",
+            f"--split {requested} has a micro-batch of {requested.micro_batch}, which is no multiple of the unit {unit}: "
+            f"use {Split(requested.ranks, requested.accumulation, unit)}",
             field="--split",
         )
     if batch == unit:
@@ -111,10 +111,10 @@ def choose_splits(asked: Split, unit: int = 1) -> Splits:
             f"a batch of {batch} cannot be split: use at least two units, such as --split 2x2x{2 * unit}",
             field="--split",
         )
-    taken = {asked, Split(1, 1, batch), Split(1, batch // unit, unit)}
+    taken = {requested, Split(1, 1, batch), Split(1, batch // unit, unit)}
     others = []
     for has_ranks, accumulates in ((False, True), (True, False), (True, True)):
-        if (asked.ranks > 1, asked.accumulation > 1) == (has_ranks, accumulates):
+        if (requested.ranks > 1, requested.accumulation > 1) == (has_ranks, accumulates):
             continue
         candidates = [
             split
@@ -123,7 +123,7 @@ def choose_splits(asked: Split, unit: int = 1) -> Splits:
         ]
         if candidates:
             others.append(min(candidates, key=lambda split: _cost(split, unit)))
-    return Splits(asked, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(others))
+    return Splits(requested, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(others))
 
 
 def _divisions(batch: int, unit: int) -> Iterator[Split]:
@@ -151,35 +151,35 @@ def ambiguity(split: Split) -> int:
     return len(factors) - len(set(factors))
 
 
-def shrink(asked: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
+def shrink(requested: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
     """Makes a split with fewer samples and the same shape, for a comparison on a few cores.
 
     Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation are kept where they
     fit, the micro-batch shrinks first; of the splits left the one with the fewest equal factors is taken, then the cheapest.
 
     Args:
-        asked: the user's split; returned as it is where its samples and its ranks fit.
+        requested: the user's split; returned as it is where its samples and its ranks fit.
         limit: samples of a step.
         unit: samples that have a gradient only together; the micro-batch stays a multiple.
 
     >>> [str(shrink(Split.parse(text))) for text in ("2x4x32", "8x1x4", "1x64x2", "2x2x2")]
     ['2x4x2', '2x1x4', '1x8x2', '2x2x2']
     """
-    if asked.effective_batch <= limit and asked.ranks <= MAX_RANKS:
-        return asked
+    if requested.effective_batch <= limit and requested.ranks <= MAX_RANKS:
+        return requested
     ranks, accumulation = (
         range(min(2, number), min(number, most) + 1)
-        for number, most in ((asked.ranks, MAX_RANKS), (asked.accumulation, limit))
+        for number, most in ((requested.ranks, MAX_RANKS), (requested.accumulation, limit))
     )
-    micro_batches = range(unit, max(unit, min(asked.micro_batch, limit)) + 1, unit)
+    micro_batches = range(unit, max(unit, min(requested.micro_batch, limit)) + 1, unit)
     splits = [Split(*numbers) for numbers in product(ranks, accumulation, micro_batches)]
     fitting = [split for split in splits if split.effective_batch <= limit]
 
     def preference(split: Split) -> tuple[bool, bool, bool, int, int, int]:
         return (
-            (split.micro_batch > unit) == (asked.micro_batch > unit),
-            split.ranks == asked.ranks,
-            split.accumulation == asked.accumulation,
+            (split.micro_batch > unit) == (requested.micro_batch > unit),
+            split.ranks == requested.ranks,
+            split.accumulation == requested.accumulation,
             -ambiguity(split),
             -split.ranks,
             split.effective_batch,

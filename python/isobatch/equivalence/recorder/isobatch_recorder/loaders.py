@@ -14,7 +14,7 @@ def install(recorder: Recorder) -> None:
     """Watches the draws of torch's loaders in the main process, before any worker loads a row.
 
     Ranks of another number rightly draw other rows (a RandomSampler in one process, a DistributedSampler in several): the rows that
-    the asked split drew are drawn in every other one.
+    the requested split drew are drawn in every other one.
     """
     iterators: Any = dataloader._BaseDataLoaderIter
     next_index = iterators._next_index
