@@ -48,7 +48,8 @@ class Names(ABC):
         self.nodes = list(ast.walk(tree))
         self.above = {id(inner): node for node in self.nodes for inner in ast.iter_child_nodes(node)}
         self.made: dict[int, Made] = {}
-        self.values: dict[int, Any] = {}
+        # With the node, which so outlives its identity: another one could get it.
+        self.values: dict[int, tuple[ast.expr, Any]] = {}
         self.origin: dict[str, str] = {}
         self.bound: dict[str, list[ast.AST]] = {}
         self.loads: dict[str, list[ast.Name]] = {}
@@ -78,12 +79,12 @@ class Names(ABC):
     def value(self, node: ast.expr) -> Any:
         """Of an expression; each is evaluated once."""
         if id(node) not in self.values:
-            self.values[id(node)] = _NEEDS_ITSELF
+            self.values[id(node)] = node, _NEEDS_ITSELF
             value = self._evaluated(node)
             if value is _NEEDS_ITSELF:
-                return self.values.pop(id(node))
-            self.values[id(node)] = value
-        return self.values[id(node)]
+                return self.values.pop(id(node))[1]
+            self.values[id(node)] = node, value
+        return self.values[id(node)][1]
 
     def _evaluated(self, node: ast.expr) -> Any:
         match node:

@@ -68,7 +68,6 @@ FORBIDDEN = {
     "recv_object_list", "Unpickler", "loads", "weights_only",
 }  # fmt: skip
 LOCAL = {
-    "tools/checkpoint.py": {"Unpickler"},  # It looks up no name.
     "validate/launching.py": {
         "loads"
     },  # A file that this process's own children wrote, in a folder of its own.
