@@ -51,7 +51,7 @@ def python_literals(text: str, file: str) -> dict[str, Any]:
     """Reads the literals assigned in a file.
 
     >>> python_literals("base = 4\\ntrain = dict(batch_size=base, lr=0.1 * 2)\\nx = open('a')", "a.py")
-    {'base': 4, 'train': {'batch_size': 4, 'lr': 0.2}, 'x': <is set in line 3, and cannot be read from the script>}
+    {'base': 4, 'train': {'batch_size': 4, 'lr': 0.2}, 'x': <is x (line 3), which cannot be read from the script>}
     """
     script = Script(ast.parse(text, file))
     names = {
