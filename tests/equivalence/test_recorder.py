@@ -29,7 +29,7 @@ size = int(sys.argv[1])
 def record(tmp_path, script: str, split: Split, **settings) -> Recording:
     path = tmp_path / "script.py"
     path.write_text(HEAD + dedent(script))
-    recorded = Recorded(str(tmp_path / f"record-{split}"), 1, split.ranks, **settings)
+    recorded = Recorded(str(tmp_path / f"record-{split}"), 1, **settings)
     run = start_run([sys.executable, str(path), str(split.micro_batch)], {}, recorded, split, 120, "cpu")
     assert run.recording is not None, run.output
     return run.recording

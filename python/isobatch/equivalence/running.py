@@ -107,7 +107,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
     with tempfile.TemporaryDirectory(prefix="isobatch-doctor-") as name:
         folder = Path(name)
         line, environment = start_as_typed(launch, source, ranks, folder)
-        settings = Recorded(str(folder / "record"), STEPS, ranks, buckets=1, as_is=True, describe=True)
+        settings = Recorded(str(folder / "record"), STEPS, buckets=1, as_is=True, describe=True)
         run = start_run(line, environment, settings, Split(ranks, 1, 1), limit, "cpu")
     if run.recording is None:
         how = (

@@ -42,7 +42,6 @@ class Recorded(msgspec.Struct, frozen=True):
 
     folder: str
     steps: int
-    ranks: int
     buckets: int = BUCKETS
     each_pass: bool = False
     alike: bool = False

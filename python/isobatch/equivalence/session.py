@@ -176,7 +176,6 @@ class Session:
         settings = Recorded(
             folder=str(folder / "record"),
             steps=self.steps,
-            ranks=split.ranks,
             each_pass=each_pass,
             freeze=freeze,
             alike=self.alike,

@@ -29,7 +29,7 @@ class Recorder:
         settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch; `each_pass`, whether
             the gradient of each pass is kept; `alike`, whether random draws are alike for all rows; `freeze`, whether batch
             norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its
-            scheduler are described; `rows` to draw, or null; `ranks` of the split.
+            scheduler are described; `rows` to draw, or null.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
