@@ -242,7 +242,7 @@ def words(root: Path) -> int:
 def text_figures(root: Path) -> list[tuple[str, float]]:
     """Measures what a checkout's files say, without running them: the figures with a ceiling."""
     paths = list(python_files(root).values())
-    tests = [*(root / "tests").rglob("*.py")]
+    tests = [path for path in (root / "tests").rglob("*.py") if "cases" not in path.parts]
     rust = [*(root / "rust").rglob("*.rs")]
     tools = [
         *(root / "bench").rglob("*.py"),
