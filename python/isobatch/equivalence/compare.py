@@ -36,6 +36,9 @@ COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
 OTHER_SAMPLES = "other samples"
+RANDOMNESS = "randomness"
+UNJUDGED = {OTHER_SAMPLES, RANDOMNESS}
+"""Causes that say nothing about the training: the split has other samples, or other random draws."""
 """The name of a cause that leaves a split unasked."""
 
 ROUTERS = ("gate", "router", "gating")
@@ -239,7 +242,7 @@ class Comparison:
         random = [note for note in notes if note.startswith("random draws of")]
         if random:
             return SplitCause(
-                "randomness",
+                RANDOMNESS,
                 f"{random[0]} fall on other samples at another split{residual}",
                 "seed each sample's own draw, or ask again without it",
             )

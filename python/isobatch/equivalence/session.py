@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from isobatch.equivalence.causes import SplitCause
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison, SplitResult, repeat_noise, share_factor
+from isobatch.equivalence.compare import (
+    OTHER_SAMPLES,
+    UNJUDGED,
+    Comparison,
+    SplitResult,
+    repeat_noise,
+    share_factor,
+)
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, SplitRun, start_run
@@ -131,9 +139,9 @@ class Session:
             [comparison.compare(recording) for recording in recordings if recording is not None]
         )
         results, unjudged = _part_results(results)
-        unasked |= unjudged
+        unasked |= {split: cause.text for split, cause in unjudged.items()}
         if unjudged and all(result.same for result in results):
-            raise _other_samples(unjudged, results)
+            raise _not_comparable(unjudged, results)
         return Same(
             same=all(result.same for result in results),
             command=self.words,
@@ -220,26 +228,23 @@ class Session:
         )
 
 
-def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, str]]:
-    """Separates splits with other samples, each with its reason, from splits to judge."""
-    judged = [result for result in results if all(cause.name != OTHER_SAMPLES for cause in result.causes)]
-    reasons = {
-        result.split: cause.text
-        for result in results
-        for cause in result.causes
-        if cause.name == OTHER_SAMPLES
-    }
-    return judged, reasons
+def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, SplitCause]]:
+    """Separates splits with other samples or other random draws, each with its cause, from splits to judge."""
+    judged, unjudged = [], {}
+    for result in results:
+        causes = [cause for cause in result.causes if cause.name in UNJUDGED]
+        if causes and (causes[0].name == OTHER_SAMPLES or len(causes) == len(result.causes)):
+            unjudged[result.split] = causes[0]
+        else:
+            judged.append(result)
+    return judged, unjudged
 
 
-def _other_samples(reasons: dict[str, str], judged: list[SplitResult]) -> InputError:
-    """Names the splits with other samples, and the splits with the same training."""
+def _not_comparable(unjudged: dict[str, SplitCause], judged: list[SplitResult]) -> InputError:
+    """Names the splits that cannot be judged with their first cause, and the splits with the same training."""
     same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
-    return InputError(
-        f"{', '.join(reasons)} cannot be compared: {next(iter(reasons.values()))}. Draw the rows through a "
-        "torch DataLoader, or "
-        f"by a seed that does not depend on the rank{same}"
-    )
+    cause = next(iter(unjudged.values()))
+    return InputError(f"{', '.join(unjudged)} cannot be compared: {cause.text}. To mend: {cause.mend}{same}")
 
 
 def _reason(run: SplitRun) -> str:
