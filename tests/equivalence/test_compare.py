@@ -1,4 +1,4 @@
-"""Splits beside the reference, on recordings that are made up: nothing is started."""
+"""Splits beside the reference, on invented recordings: nothing is started."""
 
 import msgspec
 import numpy as np
@@ -35,7 +35,9 @@ def recording(
     for rank, share in enumerate(shares):
         parts = np.array_split(share, split.accumulation)
         ranks.append(
-            rank_step(split, rank, [PassSamples([str(one) for one in part], []) for part in parts], norms)
+            rank_step(
+                split, rank, [PassSamples([str(sample) for sample in part], []) for part in parts], norms
+            )
         )
     changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
     return Recording(split, 1.0, {0: [RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
@@ -61,9 +63,9 @@ def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):
 
 
 def test_a_split_that_draws_not_comparable_is_not_judged(comparison):
-    other = comparison.compare(recording("2x2x2", samples=range(2, 10)))
-    assert names(other) == [OTHER_SAMPLES] and not other.same
-    judged, unasked = _part_results([other, comparison.compare(recording("1x4x2"))])
+    result = comparison.compare(recording("2x2x2", samples=range(2, 10)))
+    assert names(result) == [OTHER_SAMPLES] and not result.same
+    judged, unasked = _part_results([result, comparison.compare(recording("1x4x2"))])
     assert [result.split for result in judged] == ["1x4x2"] and list(unasked) == ["2x2x2"]
     error = str(_not_comparable(unasked, judged))
     assert "2x2x2 cannot be compared" in error and "1x4x2: the same training" in error

@@ -91,7 +91,8 @@ def check_clipping(
     if len(norms) != len(reference_norms):
         yield SplitCause(
             "gradients clipped on every pass",
-            f"the gradient is clipped {len(norms)} times in a step, {len(reference_norms)} times in one pass over the "
+            f"the gradient is clipped {len(norms)} times in a step, {len(reference_norms)} times in one pass "
+            "over the "
             "batch",
             "clip once, after the last pass of the step",
         )

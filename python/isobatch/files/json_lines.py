@@ -106,8 +106,8 @@ def _decode_unique(line: bytes) -> dict[str, Any]:
 def _object(decode: _Decode, line: bytes) -> dict[str, Any]:
     """Reads the object of a line.
 
-    A line outside of JSON may have numbers as Python and pandas write them: NaN is unknown, as in NumPy, and an
-    infinite number is a wrong value of its row.
+    A line outside of JSON may have numbers as Python and pandas write them: NaN is unknown, as in NumPy, and
+    an infinite number is a wrong value of its row.
     """
     try:
         return decode(line)

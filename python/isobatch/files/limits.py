@@ -92,7 +92,7 @@ def refuse_columns(names: Collection[str], file: str | None) -> None:
 
 
 def refuse_duplicate_keys(line: bytes, values: Any) -> None:
-    """Refuses JSON with a key twice in an object, after a faster reader than Python's has decoded it to `values`.
+    """Refuses JSON with a key twice in an object, decoded to `values` by a faster reader than Python's.
 
     Where the text has no more quotes before a colon than `values` has keys, no key can be lost: a second
     reading is needed only for lines with such colons in their texts, and for those to be refused.
