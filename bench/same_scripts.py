@@ -1,4 +1,6 @@
-"""Healthy scripts and scripts with one fault, each asked by `isobatch same`: false alarms, faults missed and wrongly named.
+"""Healthy scripts and scripts with one fault, each asked by `isobatch same`.
+
+False alarms, faults missed and wrongly named.
 
 python bench/same_scripts.py bench/results/same_scripts.md [FILE]: of one file of bench/same only.
 """
@@ -181,12 +183,15 @@ def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) ->
         for name in ("FALSE ALARM", "MISSED", "misnamed", "not asked")
     }
     total = ", ".join(f"{count} {name.lower()}" for name, count in counts.items())
-    head = "| file | kind | fault | expected | answer | weights at the worst split | s | wrong |\n|---|---|---|---|---|---|---|---|"
+    head = (
+        "| file | kind | fault | expected | answer | weights at the worst split | s | wrong "
+        "|\n|---|---|---|---|---|---|---|---|"
+    )
     return (
-        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and {len(verdicts) - healthy} with one "
-        f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} s.\n\n{head}\n"
-        + "\n".join(rows)
-        + "\n"
+        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and "
+        f"{len(verdicts) - healthy} with one "
+        f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} "
+        f"s.\n\n{head}\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -115,16 +115,16 @@ def run_of(root: Path, code: str) -> list[str]:
 
 def imports(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
     """Returns the package's modules that a file imports when it is imported itself."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def visit(body: list[ast.stmt]) -> None:
         for node in body:
             if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
+                names.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     inner = f"{node.module}.{alias.name}"
-                    found.add(inner if inner in modules else node.module)
+                    names.add(inner if inner in modules else node.module)
             elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.dump(node.test):
                 visit(node.body)
                 visit(node.orelse)
@@ -132,7 +132,7 @@ def imports(module: str, path: Path, modules: dict[str, Path]) -> set[str]:
                 visit(node.body)
 
     visit(tree(path).body)
-    return {name for name in found if name in modules and name != module}
+    return {name for name in names if name in modules and name != module}
 
 
 def longest_chain(modules: dict[str, Path]) -> list[str]:
@@ -141,7 +141,7 @@ def longest_chain(modules: dict[str, Path]) -> list[str]:
 
     @cache
     def chain(module: str) -> tuple[str, ...]:
-        return (module, *max((chain(other) for other in graph[module]), key=len, default=()))
+        return (module, *max((chain(imported) for imported in graph[module]), key=len, default=()))
 
     return list(max((chain(module) for module in modules), key=len))
 
