@@ -1,4 +1,6 @@
-"""Speed and memory of another commit's checkout beside this one's, in turns in one run: ratios hold on a busy machine, times do not.
+"""Speed and memory of another commit's checkout beside this one's, in turns in one run.
+
+Ratios hold on a busy machine, times do not.
 
 python bench/beside.py CHECKOUT    # its extension built into its python/isobatch, as `maturin develop` does
 """
@@ -63,12 +65,16 @@ CASES = {
     "1,000 × 10,000 float32, constant, ms": 'matrix("constant") * 1e3',
     "1,000 × 10,000 float32, cosine with warmup, ms": 'matrix("cosine") * 1e3',
     "the first plan in a process, processor ms": "(ib.plan(recipe, 64), time.process_time() * 1e3)[1]",
-    "its memory at most, MiB": "(ib.plan(recipe, 64), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)[1]",
+    "its memory at most, MiB": (
+        "(ib.plan(recipe, 64), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)[1]"
+    ),
 }
 
 PEERS = {
     "import numpy, processor ms": "import numpy, time; print(time.process_time() * 1e3)",
-    "import numpy, memory at most, MiB": "import numpy, resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)",
+    "import numpy, memory at most, MiB": (
+        "import numpy, resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    ),
 }
 
 

@@ -3,12 +3,14 @@
 python bench/gpu.py run [PART...] --out FOLDER [--copy FOLDER] [--seconds 560] [--again] [--small]
 python bench/gpu.py collect FOLDER [--to bench/results/gpu]
 
-A machine is lent for minutes at a time: each run of at most `--seconds` goes on where the last one ended, by `day.json` in the folder, which
-is written after each row; `--again` repeats. A row has a process and a limit of its own, begins only where the limit still fits, and
-leaves no process behind, however the run ends. `--copy` also puts the file elsewhere.
+A machine is lent for minutes at a time: each run of at most `--seconds` goes on where the last one ended, by
+`day.json` in the folder, which is written after each row; `--again` repeats. A row has a process and a limit
+of its own, begins only where the limit still fits, and leaves no process behind, however the run ends.
+`--copy` also puts the file elsewhere.
 
-One GPU gives real step times, memory and calibration; no bandwidth, overlap or stragglers. `--small` is the rehearsal, also on a CPU: its
-figures are refused by `collect`, as are those without driver, clocks, power, MIG and other processes.
+One GPU gives real step times, memory and calibration; no bandwidth, overlap or stragglers. `--small` is the
+rehearsal, also on a CPU: its figures are refused by `collect`, as are those without driver, clocks, power,
+MIG and other processes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ TESTS = HERE.parent / "tests" / "validate" / "test_gpu.py"
 
 
 class Part(NamedTuple):
-    """Its rows, and how many seconds each may take. The function of its name in gpu_parts.py is called with a row."""
+    """Its rows, and how many seconds each may take.
+
+    The function of its name in gpu_parts.py is called with a row.
+    """
 
     seconds: float
     rows: tuple[str, ...]
@@ -66,7 +71,10 @@ NEEDED = ("driver", "clocks", "power", "mig", "other_processes")
 
 
 def sweep(mark: str) -> None:
-    """Kills every process that a run has started, whatever session it is in: all have the run's mark in their environment."""
+    """Kills every process that a run has started, whatever session it is in.
+
+    All have the run's mark in their environment.
+    """
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (folder / "environ").read_bytes():
@@ -74,7 +82,10 @@ def sweep(mark: str) -> None:
 
 
 def guard_exit(mark: str, seconds: float) -> int:
-    """Starts a process that sweeps behind this one when it ends in whatever way, closes the descriptor, or is over its time."""
+    """Starts a process that sweeps behind this one when it ends in whatever way, closes the descriptor.
+
+    Or is over its time.
+    """
     reading, writing = os.pipe()
     runner = os.getpid()
     if os.fork():
@@ -149,7 +160,10 @@ def save(day: dict[str, Any], out: Path, copy: Path | None) -> None:
 def run(
     parts: list[str], out: Path, *, copy: Path | None = None, seconds: float = 560.0, again: bool = False, small: bool = False
 ) -> int:  # fmt: skip
-    """Plays the rows that are left, as many as the time allows. 0 where all are done, 1 where one is not, 3 where some are left."""
+    """Plays the rows that are left, as many as the time allows. 0 where all are done, 1 where one is not.
+
+    3 where some are left.
+    """
     end, mark = time.monotonic() + seconds - LEAVE_SECONDS, f"isobatch-gpu-{uuid.uuid4().hex}"
     for folder in filter(None, (out, copy)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -245,8 +259,10 @@ def page(parts: dict[str, Any]) -> str:
     lines = [
         "# On one GPU",
         "",
-        f"{at['device']}, driver {at['driver']}, torch {at['torch']}; SM clock {at['clocks']['sm_mhz']} of {at['clocks']['sm_max_mhz']} MHz "
-        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other process. Two ranks on it prove "
+        f"{at['device']}, driver {at['driver']}, torch {at['torch']}; SM clock {at['clocks']['sm_mhz']} of "
+        f"{at['clocks']['sm_max_mhz']} MHz "
+        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other "
+        "process. Two ranks on it prove "
         "function, not speed. Made by `scripts/gpu`; [all figures](day.json).",
         "",
         *([f"**Unfinished**; not run: {left}.", ""] if left else []),

@@ -1,4 +1,7 @@
-"""Training loops as users write them, in the process that calls them: a bare one on a clock, and one under the guard."""
+"""Training loops as users write them, in the process that calls them.
+
+A bare one on a clock, and one under the guard.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def alone() -> Iterator[None]:
 
 
 def free_running(workload: Workload, micro_batch: int, precision: str | None, steps: int) -> dict[str, Any]:
-    """A bare DDP loop of one rank as a user writes it, no clock between its steps: seconds of a step, peak memory in bytes."""
+    """A bare DDP loop of one rank as a user writes it, no clock between its steps.
+
+    Seconds of a step, peak memory in bytes.
+    """
     model = DistributedDataParallel(workload.model.to(DEVICE), device_ids=[0] if CUDA else None)
     optimizer, dtype = workload.optimizer(model.parameters()), AUTOCAST[precision]
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=dtype == torch.float16)

@@ -1,4 +1,7 @@
-"""Workloads of a day with one GPU, by name: `gpu_models:gpt2`. `ISOBATCH_GPU_SMALL=1` makes small ones of them."""
+"""Workloads of a day with one GPU, by name: `gpu_models:gpt2`.
+
+`ISOBATCH_GPU_SMALL=1` makes small ones of them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def _batches(classes: int, *shape: int) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def convnet() -> Workload:
-    """Sixteen convolutions with BatchNorm, as wide as ResNet-50's, on images of 224 × 224: an image with torch may lack torchvision."""
+    """Sixteen convolutions with BatchNorm, as wide as ResNet-50's, on images of 224 × 224.
+
+    An image with torch may lack torchvision.
+    """
     base, size = (8, 64) if SMALL else (64, 224)
     layers: list[nn.Module] = [
         nn.Conv2d(3, base, 7, 2, 3, bias=False),

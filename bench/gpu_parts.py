@@ -1,4 +1,6 @@
-"""The parts of a day with one GPU: each is a function of its name, which `bench/gpu.py` calls with a row, in a process of its own. What it
+"""The parts of a day with one GPU.
+
+Each is a function of its name, which `bench/gpu.py` calls with a row, in a process of its own. What it
 lists under "wrong" is not as it should be."""
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ report.save("report.json")
 
 
 def starts(way: str) -> Figures:
-    """A way to start a validation: by command, by torchrun, from Python with a factory of its own. None may fail."""
+    """A way to start a validation: by command, by torchrun, from Python with a factory of its own.
+
+    None may fail.
+    """
     options = ["--quick", "--workload", "gpu_models:gpt2"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     start = {
@@ -61,7 +66,10 @@ def starts(way: str) -> Figures:
 
 
 def tests(name: str) -> Figures:
-    """One test of `pytest -m gpu`: how many of its cases passed, failed and were skipped, each with its reason."""
+    """One test of `pytest -m gpu`.
+
+    How many of its cases passed, failed and were skipped, each with its reason.
+    """
     words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-rfEs"]
     code, output = command([*words, f"tests/validate/test_gpu.py::{name}"], 230, BENCH.parent)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output)}
@@ -89,7 +97,10 @@ def guards(way: str) -> Figures:
 
 
 def prediction(row: str) -> Figures:
-    """The validator's step against one that runs freely afterwards: seconds, their ratio, peak memory, the gradient's error."""
+    """The validator's step against one that runs freely afterwards.
+
+    Seconds, their ratio, peak memory, the gradient's error.
+    """
     name, kind = row.split()
     precision = None if kind == "fp32" else kind
     words = ["--quick", "--workload", f"gpu_models:{name}"]
@@ -119,7 +130,10 @@ def prediction(row: str) -> Figures:
 
 
 def survive(_: str) -> Figures:
-    """Two ranks, one of which is killed in the middle of a step: the other goes on, and the run is the undisturbed one."""
+    """Two ranks, one of which is killed in the middle of a step.
+
+    The other goes on, and the run is the undisturbed one.
+    """
     import torch
 
     sys.path.insert(0, str(TESTS))
@@ -146,7 +160,10 @@ def survive(_: str) -> Figures:
 
 
 def calibration(name: str) -> Figures:
-    """The error of a calibration in time and memory, fitted to small micro-batches and asked about the largest."""
+    """The error of a calibration in time and memory.
+
+    Fitted to small micro-batches and asked about the largest.
+    """
     precision = "bf16" if machine()["device"] != "cpu" else None
     one = validate(plan(1, MICRO[name], precision=precision), "--workload", f"gpu_models:{name}", seconds=140)
     measured = one.get("report", {}).get("measurements")

@@ -1,4 +1,7 @@
-"""What the parts share: a plan, a command with its end, a validation by command, the state of the GPU. No torch, so no CUDA context."""
+"""What the parts share: a plan, a command with its end, a validation by command, the state of the GPU.
+
+No torch, so no CUDA context.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def plan(ranks: int, micro_batch: int, accumulation: int = 1, precision: str | N
 
 
 def command(words: list[str], seconds: float, cwd: Path) -> tuple[int, str]:
-    """The exit code and the end of what a command printed, all of its processes ended behind it; 124 where it took too long."""
+    """The exit code and the end of what a command printed, all of its processes ended behind it.
+
+    124 where it took too long.
+    """
     path = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path}
     with tempfile.TemporaryFile("w+", errors="replace") as out:
@@ -49,7 +55,10 @@ def command(words: list[str], seconds: float, cwd: Path) -> tuple[int, str]:
 def validate(
     planned: ib.Plan, *options: str, ranks: int = 1, seconds: float = 300.0, start: list[str] | None = None
 ) -> dict[str, Any]:
-    """`isobatch validate`, or what else starts one: its exit code, seconds, and the report; the end of its output where there is none."""
+    """`isobatch validate`, or what else starts one: its exit code, seconds, and the report.
+
+    The end of its output where there is none.
+    """
     start = start or ["-m", "isobatch", "validate", "plan.json", "-o", "report.json", "--nproc-per-node", f"{ranks}"]  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,7 +79,9 @@ def bad(found: dict[str, Any]) -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What figures of a GPU mean nothing without: driver, clocks, power, MIG, other processes; by NVML, without a CUDA context, so that
+    """What figures of a GPU mean nothing without: driver, clocks, power, MIG, other processes.
+
+    By NVML, without a CUDA context, so that
     who asks is no process on the GPU. Without a GPU only that there is none."""
     versions = {"torch": importlib.metadata.version("torch"), "python": sys.version.split()[0]}
     found: dict[str, Any] = {**versions, "cores": os.cpu_count(), "device": "cpu"}

@@ -1,8 +1,11 @@
-"""The samples of each step in real trainers that take a GlobalLoader, stopped and gone on with another number of ranks.
+"""The samples of each step in real trainers that take a GlobalLoader.
+
+Stopped and gone on with another number of ranks.
 
     PYTHONPATH=TORCHTITAN TITAN=COMMIT python bench/loader.py > bench/results/loader.md
 
-TORCHTITAN is a checkout of pytorch/torchtitan, with what it needs installed. Beside the trainers torchdata's StatefulDataLoader, with its own sampler.
+TORCHTITAN is a checkout of pytorch/torchtitan, with what it needs installed. Beside the trainers torchdata's
+StatefulDataLoader, with its own sampler.
 """
 
 from __future__ import annotations
@@ -173,7 +176,10 @@ def lightning(folder: Path, stop: int | None, record: Record) -> None:
 
 
 def torchdata(folder: Path, stop: int | None, record: Record) -> None:
-    """torchdata's StatefulDataLoader with its StatefulDistributedSampler, each rank's state from its own file, else from rank 0's."""
+    """torchdata's StatefulDataLoader with its StatefulDistributedSampler.
+
+    Each rank's state from its own file, else from rank 0's.
+    """
     from torchdata.stateful_dataloader import StatefulDataLoader
     from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
@@ -182,10 +188,10 @@ def torchdata(folder: Path, stop: int | None, record: Record) -> None:
     sampler = StatefulDistributedSampler(Ids(), num_replicas=ranks, rank=rank, shuffle=True, seed=3)
     passes, step, epoch = BATCH // MICRO // ranks, 0, 0
     loader = StatefulDataLoader(Ids(), batch_size=MICRO, sampler=sampler)
-    files = [folder / f"torchdata-{one}.pt" for one in (rank, 0)]
-    found = next((file for file in files if file.exists()), None)
-    if found is not None:
-        state = torch.load(found, weights_only=False)
+    files = [folder / f"torchdata-{number}.pt" for number in (rank, 0)]
+    state_file = next((file for file in files if file.exists()), None)
+    if state_file is not None:
+        state = torch.load(state_file, weights_only=False)
         step, epoch = state["step"], state["epoch"]
         loader.load_state_dict(state["loader"])
     dist.barrier()
@@ -229,7 +235,10 @@ def worker(name: str, folder: Path, stop: int | None, part: int) -> None:
 
 
 def steps_of(name: str, parts: Any) -> list[list[int]]:
-    """Trains parts one after the other, and gathers the samples of each step, sorted; a step that was begun again counts once more."""
+    """Trains parts one after the other, and gathers the samples of each step, sorted.
+
+    A step that was begun again counts once more.
+    """
     steps: dict[int, list[int]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for part, (ranks, stop) in enumerate(parts):

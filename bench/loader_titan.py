@@ -1,4 +1,7 @@
-"""torchtitan's trainer with a GlobalLoader, on CPUs: its device detection is told of them, else nothing of it is changed."""
+"""torchtitan's trainer with a GlobalLoader, on CPUs.
+
+Its device detection is told of them, else nothing of it is changed.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,10 @@ NoTokenizer.__abstractmethods__ = frozenset()
 
 
 def train(folder: Path, stop: int | None, record: Any, make: Callable[..., Any]) -> None:
-    """Trains to a step, from the newest checkpoint in the folder, and notes the samples that the trainer computes with."""
+    """Trains to a step, from the newest checkpoint in the folder.
+
+    And notes the samples that the trainer computes with.
+    """
     global MAKE
     MAKE = make
 

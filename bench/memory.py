@@ -2,8 +2,9 @@
 
     python bench/memory.py [--json results.json]
 
-Each peak is measured in a process of its own, by the system's own count of its resident memory, in the second step of a DDP run of
-one gloo rank, and without what the process needs before: torch itself, and its libraries warmed up by a small model.
+Each peak is measured in a process of its own, by the system's own count of its resident memory, in the second
+step of a DDP run of one gloo rank, and without what the process needs before: torch itself, and its libraries
+warmed up by a small model.
 """
 
 import argparse
@@ -143,13 +144,13 @@ def main():
     rows = []
     for name, (factory, sizes) in MODELS.items():
         for precision in ("fp32", "bf16"):
-            found = ib.memory_of(factory, micro_batches=sizes, precision=precision, device="cpu")
+            memory = ib.memory_of(factory, micro_batches=sizes, precision=precision, device="cpu")
             for n in sizes:
                 context = multiprocessing.get_context("spawn")
                 out = context.Queue()
                 process = context.Process(target=measure, args=(name, precision, n, out))
                 process.start()
-                measured, worked_out = out.get(timeout=600), found.peak_bytes[n]
+                measured, worked_out = out.get(timeout=600), memory.peak_bytes[n]
                 process.join()
                 rows.append(
                     {

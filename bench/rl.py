@@ -1,9 +1,12 @@
-"""What TRL and verl say of GRPO files: of plain files as `isobatch doctor`, of what is written, at 1 to 64 GPUs.
+"""What TRL and verl say of GRPO files.
+
+Of plain files as `isobatch doctor`, of what is written, at 1 to 64 GPUs.
 
     VERL=CHECKOUT python bench/rl.py > bench/results/rl.md
 
-TRL is asked by its own GRPOConfig. Of verl the two functions that refuse a batch are run from the text of VERL, a checkout of it: `validate_config` of its
-trainer, up to where it builds classes, and the assertions of its workers.
+TRL is asked by its own GRPOConfig. Of verl the two functions that refuse a batch are run from the text of
+VERL, a checkout of it: `validate_config` of its trainer, up to where it builds classes, and the assertions of
+its workers.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ GRPO = {
     "learning_rate": 1e-6,
     "max_steps": 100,
 }
-FINDING = "TRL and `isobatch doctor` refuse the same files, and TRL takes all that is written; verl takes it once its rollout is set as its note says."
+FINDING = (
+    "TRL and `isobatch doctor` refuse the same files, and TRL takes all that is written; verl takes it once "
+    "its rollout is set as its note says."
+)
 ROLLOUTS = (
     {},
     {"steps_per_generation": 1},
@@ -69,8 +75,11 @@ def of_trl(settings: dict[str, Any], gpus: int, folder: str) -> str:
 
 
 def of_many(folder: str) -> None:
-    """Prints what TRL says of many files and of what is written from them, and where `isobatch doctor` says otherwise."""
-    asked, refused, differ, written, ours, theirs = 0, 0, 0, 0, 0, 0
+    """Prints what TRL says of many files and of what is written from them.
+
+    And where `isobatch doctor` says otherwise.
+    """
+    questions, refused, differ, written, ours, theirs = 0, 0, 0, 0, 0, 0
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     for numbers, rollout, evaluated in product(
         product((1, 2, 3, 8), (1, 2, 3), (1, 4, 6, 8)), ROLLOUTS, EVALUATIONS
@@ -83,7 +92,7 @@ def of_many(folder: str) -> None:
             **evaluated,
         }
         says = {gpus: of_trl(own, gpus, folder) for gpus in COUNTS}
-        asked, refused = asked + len(says), refused + sum(map(bool, says.values()))
+        questions, refused = questions + len(says), refused + sum(map(bool, says.values()))
         differ += sum(bool(text) == examine(own, gpus, tool="trl").healthy for gpus, text in says.items())
         if says[8]:
             continue
@@ -92,17 +101,19 @@ def of_many(folder: str) -> None:
             if plan.status == "infeasible":
                 continue
             try:
-                made = plan.to("trl", job=Job(own=own)).settings
+                settings = plan.to("trl", job=Job(own=own)).settings
             except ib.InputError:
                 ours += 1
                 continue
             written += 1
-            theirs += bool(of_trl({**own, **made}, plan.world_size, folder))
+            theirs += bool(of_trl({**own, **settings}, plan.world_size, folder))
     print(
-        f"\n{asked:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses {refused:,}; `isobatch doctor` says otherwise of {differ}."
+        f"\n{questions:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses {refused:,}; "
+        f"`isobatch doctor` says otherwise of {differ}."
     )
     print(
-        f"{written + ours:,} plans of those that TRL takes on 8 GPUs: {ours:,} refused by `--to trl`, {written:,} written, {theirs} of these refused by TRL."
+        f"{written + ours:,} plans of those that TRL takes on 8 GPUs: {ours:,} refused by `--to trl`, "
+        f"{written:,} written, {theirs} of these refused by TRL."
     )
 
 
@@ -121,7 +132,8 @@ def of_verl(settings: dict[str, Any], gpus: int, checks: Callable[..., None]) ->
     step = actor["ppo_mini_batch_size"] * each
     try:
         checks(spaces(full))
-        # verl, workers/engine_workers.py: train_mini_batch; workers/fsdp_workers.py: normalized ppo_mini_batch_size
+        # verl, workers/engine_workers.py: train_mini_batch; workers/fsdp_workers.py: normalized
+        # ppo_mini_batch_size
         assert step % gpus == 0, f"Got mini_batch_size={step} and {gpus} data-parallel ranks"
         assert step // gpus % actor["ppo_micro_batch_size_per_gpu"] == 0, "normalized ppo_mini_batch_size"
     except AssertionError as error:
@@ -137,8 +149,10 @@ def spaces(table: Any) -> Any:
 def verls_checks(checkout: Path) -> Callable[..., None]:
     """The first two statements of verl's validate_config, which divide the rollout by the GPUs."""
     tree = ast.parse((checkout / "verl/utils/config.py").read_text())
-    made = next(it for it in tree.body if isinstance(it, ast.FunctionDef) and it.name == "validate_config")
-    body = [it for it in made.body if isinstance(it, ast.Assign | ast.If)][:2]
+    checks = next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "validate_config"
+    )
+    body = [node for node in checks.body if isinstance(node, ast.Assign | ast.If)][:2]
     arguments = ast.parse("def checks(config): pass").body[0]
     arguments.body = body
     scope: dict[str, Any] = {}
@@ -148,18 +162,20 @@ def verls_checks(checkout: Path) -> Callable[..., None]:
 
 def row(title: str, planned: dict[int, dict[str, Any]], ask: Callable[[dict[str, Any], int], str]) -> None:
     """Prints how many of the counts are written, taken and refused, and the first refusal."""
-    said = {gpus: ask(settings, gpus) for gpus, settings in planned.items()}
-    refused = {gpus: text for gpus, text in said.items() if text}
+    answers = {gpus: ask(settings, gpus) for gpus, settings in planned.items()}
+    refused = {gpus: text for gpus, text in answers.items() if text}
     first = next((f"{gpus}: {text}" for gpus, text in refused.items()), "")
     print(f"| {title} | {len(planned)} | {len(planned) - len(refused)} | {len(refused)} | {first} |")
 
 
 def plans(recipe: ib.Recipe, tool: str, group: int | None) -> dict[int, dict[str, Any]]:
     """The settings that are written, at each count with a plan, of a batch that may move by a tenth."""
-    made = {
+    figures = {
         gpus: ib.plan(recipe, gpus, batch_tolerance=0.1, batch_multiple=group or 1) for gpus in range(1, 65)
     }
-    return {gpus: dict(plan.to(tool).settings) for gpus, plan in made.items() if plan.status != "infeasible"}
+    return {
+        gpus: dict(plan.to(tool).settings) for gpus, plan in figures.items() if plan.status != "infeasible"
+    }
 
 
 def main() -> None:
@@ -167,7 +183,8 @@ def main() -> None:
     print("# What TRL and verl say at 1 to 64 GPUs\n")
     print(f"> {FINDING}\n")
     print(
-        f"Made by `VERL=CHECKOUT python bench/rl.py`; TRL {version('trl')}, Python {sys.version.split()[0]}.\n"
+        f"Made by `VERL=CHECKOUT python bench/rl.py`; TRL {version('trl')}, Python "
+        f"{sys.version.split()[0]}.\n"
     )
     print("| file | counts written | taken | refused | the first refusal |\n|---|---|---|---|---|")
     recipe = ib.Recipe.read(GRPO, gpus=8)

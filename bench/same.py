@@ -117,8 +117,8 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
     }
     script, *given = case.script.split()
     options = [word for word in side.split() if "==" not in word]
-    asked = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
-    command = [sys.executable, "-m", "isobatch", "same", *asked.split()]
+    question = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
+    command = [sys.executable, "-m", "isobatch", "same", *question.split()]
     command += ["python", str(HERE / "same" / script), *given, *options, *BATCH]
     start = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
@@ -149,12 +149,12 @@ def write_verdict(answer: Answer) -> str:
 
 
 def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> str:
-    found = named = alarms = 0
+    located = named = alarms = 0
     lines = []
     for case in cases:
         buggy, mended = answers[case.name, "buggy"], answers[case.name, "mended"]
         right = buggy.same is False and re.search(CAUSES[case.cause], buggy.causes, re.IGNORECASE) is not None
-        found += buggy.same is False
+        located += buggy.same is False
         named += right
         alarms += mended.same is False
         releases = f"{case.buggy} → {case.mended}"
@@ -175,7 +175,7 @@ def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> 
         [
             "# `isobatch same` on published bugs",
             "",
-            f"> {found} of {len(cases)} bugs found, {named} named, {alarms} false alarms on the mended side, "
+            f"> {located} of {len(cases)} bugs found, {named} named, {alarms} false alarms on the mended side, "
             f"{unasked} sides that could not be asked.",
             "",
             f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",

@@ -1,4 +1,6 @@
-"""Healthy scripts and scripts with one fault, each asked by `isobatch same`: false alarms, faults missed and wrongly named.
+"""Healthy scripts and scripts with one fault, each asked by `isobatch same`.
+
+False alarms, faults missed and wrongly named.
 
 python bench/same_scripts.py bench/results/same_scripts.md [FILE]: of one file of bench/same only.
 """
@@ -19,6 +21,9 @@ from isobatch.errors import InputError
 FOLDER = Path(__file__).with_name("same")
 SPLITS = ["2x3x2", "1x6x2"]
 """The ranks, the accumulation and their product are three factors."""
+
+NOT_ASKED = "cannot be asked"
+"""The right answer for a script whose splits have other random draws."""
 
 HEALTHY = {
     "plain": """ddp; no_sync; all_reduce by hand; drop last; workers; curriculum; weighted sampler; distributed sampler always;
@@ -63,7 +68,7 @@ FAULTY = {
         "scaler": {"not divided": "× accumulation"},
         "batch norm": {"": "batch norm"},
         "contrastive": {"": "coupled samples"},
-        "mixup": {"": "randomness"},
+        "mixup": {"": NOT_ASKED},
         "l1 of the batch": {"": "mean of passes' means"},
     },
     "kinds": {
@@ -129,7 +134,7 @@ def ask(case: Case) -> tuple[str, list[str], str]:
     try:
         answer = session.same(words, SPLITS, limit=90)
     except InputError as error:
-        return "cannot be asked", [], str(error).splitlines()[0][:120]
+        return NOT_ASKED, [], str(error).splitlines()[0][:120]
     names = dict.fromkeys(cause.name for split in answer.splits for cause in split.causes)
     worst = max(answer.splits, key=lambda split: split.difference)
     weights = f"{min(worst.weights):.3g} to {max(worst.weights):.3g}" if worst.weights else "not known"
@@ -138,8 +143,8 @@ def ask(case: Case) -> tuple[str, list[str], str]:
 
 def judge(case: Case, answer: str, names: list[str]) -> str:
     """Returns what is wrong with an answer; nothing where it is right."""
-    if answer == "cannot be asked":
-        return "not asked"
+    if answer == NOT_ASKED:
+        return "" if case.cause == NOT_ASKED else "not asked"
     if not case.cause:
         return "" if answer == "the same" else "FALSE ALARM"
     return "MISSED" if answer == "the same" else "" if names[0] == case.cause else "misnamed"
@@ -178,12 +183,15 @@ def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) ->
         for name in ("FALSE ALARM", "MISSED", "misnamed", "not asked")
     }
     total = ", ".join(f"{count} {name.lower()}" for name, count in counts.items())
-    head = "| file | kind | fault | expected | answer | weights at the worst split | s | wrong |\n|---|---|---|---|---|---|---|---|"
+    head = (
+        "| file | kind | fault | expected | answer | weights at the worst split | s | wrong "
+        "|\n|---|---|---|---|---|---|---|---|"
+    )
     return (
-        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and {len(verdicts) - healthy} with one "
-        f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} s.\n\n{head}\n"
-        + "\n".join(rows)
-        + "\n"
+        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and "
+        f"{len(verdicts) - healthy} with one "
+        f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} "
+        f"s.\n\n{head}\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -1,6 +1,7 @@
 """ib.allocate, and its core against HiGHS (scipy.optimize.milp) on the same values, in one run.
 
-`python bench/test_allocate.py` prints the times, both sides in turns, and plays 1,000 random pools against HiGHS.
+`python bench/test_allocate.py` prints the times, both sides in turns, and plays 1,000 random pools against
+HiGHS.
 """
 
 import sys
@@ -54,12 +55,12 @@ def test_highs(benchmark, size):
 
 
 def best_of(function, times):
-    found = []
+    results = []
     for _ in range(times):
         start = time.perf_counter()
         answer = function()
-        found.append(time.perf_counter() - start)
-    return min(found), answer
+        results.append(time.perf_counter() - start)
+    return min(results), answer
 
 
 def against_highs(pools):
@@ -100,15 +101,18 @@ if __name__ == "__main__":
         ours, answer = best_of(lambda: _core.divide_pool(*given), 5)  # noqa: B023
         theirs, best = best_of(lambda: best_sum(*given), 1)  # noqa: B023
         print(
-            f"  the division alone: {ours * 1e3:.1f} ms, HiGHS {theirs * 1e3:.0f} ms, {theirs / ours:.0f} times; exact {answer[4]}"
+            f"  the division alone: {ours * 1e3:.1f} ms, HiGHS {theirs * 1e3:.0f} ms, {theirs / ours:.0f} "
+            f"times; exact {answer[4]}"
         )
         print(f"  value {answer[1]:.6f}, HiGHS {best:.6f}, bound {answer[2]:.6f}")
     first, again, changes = event()
     print(
-        f"1,000 jobs on 4,000 GPUs: {first * 1e3:.1f} ms; a node dies: {again * 1e3:.1f} ms, {changes} changes"
+        f"1,000 jobs on 4,000 GPUs: {first * 1e3:.1f} ms; a node dies: {again * 1e3:.1f} ms, {changes} "
+        "changes"
     )
     pools = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     exact, worst = against_highs(pools)
     print(
-        f"{pools} random pools of up to 100 jobs, 64 GPUs, 3 kinds: {exact} exact, at most {worst:.1g} from HiGHS"
+        f"{pools} random pools of up to 100 jobs, 64 GPUs, 3 kinds: {exact} exact, at most {worst:.1g} from "
+        "HiGHS"
     )

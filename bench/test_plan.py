@@ -81,13 +81,13 @@ class TestBulk:
 def test_both_sides_agree(fleet):
     ours, theirs, gpus = fleet
     ours, theirs = ({name: column[:200] for name, column in side.items()} for side in (ours, theirs))
-    made = ib.plan_fleet(ours, gpus.tolist(), policy="grow", columns=RESULTS)
+    plans = ib.plan_fleet(ours, gpus.tolist(), policy="grow", columns=RESULTS)
     expected = bulk.plan(bulk.cross(theirs, gpus), policy="grow")
-    known = made["micro_batch"] != -1
+    known = plans["micro_batch"] != -1
     assert known.any()
     for name in RESULTS:
         np.testing.assert_array_max_ulp(
-            made[name][known].astype(float), np.asarray(expected[name])[known].astype(float), 4
+            plans[name][known].astype(float), np.asarray(expected[name])[known].astype(float), 4
         )
 
 

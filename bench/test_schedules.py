@@ -53,15 +53,15 @@ KINDS = list(bodies(1_000, 2_000))
 
 def jobs(kind, count=JOBS):
     """`count` schedules of a kind (or of all in turn), of 20 different lengths, after a warmup."""
-    made = []
+    schedules = []
     for index in range(count):
         total = STEPS - 100 * (index % 20)
         name = KINDS[index % len(KINDS)] if kind == "mixed" else kind
         if index < 20 * len(KINDS):
             body = bodies(total - WARM, total)[name]
             own = name in ("one_cycle", "goyal", "vaswani")
-            made.append(body if own else S.warmup(body, WARM))
-    return [made[index % len(made)] for index in range(count)]
+            schedules.append(body if own else S.warmup(body, WARM))
+    return [schedules[index % len(schedules)] for index in range(count)]
 
 
 def by_rows(out):
@@ -146,19 +146,24 @@ def ratios(rounds=15):
         for kind in ["mixed", *KINDS]:
             rows, seen = jobs(kind), []
             for _ in range(rounds):
-                mine = clock(ib.schedule_matrix, rows, steps, out=out)
-                seen.append((mine, clock(ib.schedule_matrix, flat, steps, out=out), clock(out.fill, 0.1)))
-            mine, fill, plain = np.min(seen, 0)
-            print(f"{kind:16} {mine / out.size * 1e9:6.3f}  {mine / fill:5.2f} ×  {mine / plain:5.2f} ×")
+                own_seconds = clock(ib.schedule_matrix, rows, steps, out=out)
+                seen.append(
+                    (own_seconds, clock(ib.schedule_matrix, flat, steps, out=out), clock(out.fill, 0.1))
+                )
+            own_seconds, fill, plain = np.min(seen, 0)
+            print(
+                f"{kind:16} {own_seconds / out.size * 1e9:6.3f}  {own_seconds / fill:5.2f} ×  {own_seconds / plain:5.2f} ×"
+            )
         rows, seen = jobs("cosine"), []
         for _ in range(5):
             seen.append((clock(by_rows, out), clock(ib.schedule_matrix, rows, steps, out=out)))
-        theirs, mine = np.min(seen, 0)
-        print(f"NumPy by rows    {theirs / out.size * 1e9:6.3f}  {theirs / mine:5.2f} × ours (cosine)")
+        theirs, own_seconds = np.min(seen, 0)
+        print(f"NumPy by rows    {theirs / out.size * 1e9:6.3f}  {theirs / own_seconds:5.2f} × ours (cosine)")
 
 
 def over_fill(rounds=150):
-    """Wall time of a cosine with warmup over NumPy's fill of the same warm float32 memory by as many threads, in turns."""
+    """Wall time of a cosine with warmup over NumPy's fill of the same warm float32 memory by as many threads,
+    in turns."""
     threads = int(os.environ.get("RAYON_NUM_THREADS", os.cpu_count()))
     out = np.ones((JOBS, STEPS), np.float32)
     pool, parts = ThreadPoolExecutor(threads), np.array_split(out, threads)
@@ -172,10 +177,12 @@ def over_fill(rounds=150):
         seen.append((filled - begun, time.perf_counter() - filled))
     fill, mine = np.array(seen).T / out.size * 1e9
     print(
-        f"{threads} threads: fill {fill.min():.3f} ns a value, least; cosine with warmup {mine.min():.3f}, least"
+        f"{threads} threads: fill {fill.min():.3f} ns a value, least; cosine with warmup {mine.min():.3f}, "
+        "least"
     )
     print(
-        f"of fill: {fill.min() / mine.min():.2f} by the least of both, {np.median(fill / mine):.2f} by the median of turns"
+        f"of fill: {fill.min() / mine.min():.2f} by the least of both, {np.median(fill / mine):.2f} by the "
+        "median of turns"
     )
 
 

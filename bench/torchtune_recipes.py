@@ -1,4 +1,6 @@
-"""What is read of torchtune's published recipes, and what torchtune's own functions make of these and of what is written from them.
+"""What is read of torchtune's published recipes.
+
+And what torchtune's own functions make of these and of what is written from them.
 
 TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py > bench/results/torchtune.md
 """
@@ -26,7 +28,10 @@ COUNTS = (1, 2, 3, 4, 6, 8, 16)
 
 
 def rates(settings: Any, replicas: int) -> list[float]:
-    """The learning rate of each step, with the sampler, loader, scheduler and counts of `full_finetune_distributed.py`."""
+    """The learning rate of each step, with the sampler, loader.
+
+    Scheduler and counts of `full_finetune_distributed.py`.
+    """
     data = range(SAMPLES)
     sampler = DistributedSampler(data, num_replicas=replicas, rank=0)
     batches = len(DataLoader(data, batch_size=settings.batch_size, sampler=sampler, drop_last=True))
@@ -63,14 +68,14 @@ def main() -> None:
     for path in sorted(root.rglob("*.yaml")):
         settings = OmegaConf.load(path)
         try:
-            found = read_file(path)
+            reading = read_file(path)
         except ib.InputError:
             files["refused: no optimizer, so no training"] += 1
             continue
-        files["a training, read" if not found.faults else "a training, some of it asked for"] += 1
-        if found.faults or "ppo_batch_size" in settings:
+        files["a training, read" if not reading.faults else "a training, some of it asked for"] += 1
+        if reading.faults or "ppo_batch_size" in settings:
             continue
-        parallel = found.fields.get("model_parallel", 1)
+        parallel = reading.fields.get("model_parallel", 1)
         unit = "" if settings.max_steps_per_epoch is None else f"{settings.epochs}ep"
         given = {"dataset_size": SAMPLES, "gpus": 2 * parallel, **({"duration": unit} if unit else {})}
         if unit:
@@ -82,20 +87,24 @@ def main() -> None:
             if plan.status == "infeasible":
                 continue
             try:
-                made = plan.to("torchtune", job=Job(own=OmegaConf.to_container(settings)))
+                export = plan.to("torchtune", job=Job(own=OmegaConf.to_container(settings)))
             except ib.InputError:
                 refused["optimizer_in_bwd with an accumulation"] += 1
                 continue
-            merged = OmegaConf.merge(settings, OmegaConf.create(made.settings))
+            merged = OmegaConf.merge(settings, OmegaConf.create(export.settings))
             written[compare(plan, rates(merged, count))] += 1
     print("# torchtune's published recipes\n")
     print(
-        "> All trainings but GRPO's are read; the steps and learning rates of what is written are the plan's. A file as it is may take a step an epoch "
-        "more: torchtune's sampler repeats samples until each replica has as many, a plan counts none of these.\n"
+        "> All trainings but GRPO's are read; the steps and learning rates of what is written are the "
+        "plan's. A file as it is may take a step an epoch "
+        "more: torchtune's sampler repeats samples until each replica has as many, a plan counts none of "
+        "these.\n"
     )
     print(
-        "Made by `TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py`: the recipes of torchtune's repository at its end, its functions of "
-        f"torchtune {version('torchtune')}, torch {torch.__version__.partition('+')[0]}, Python {sys.version.split()[0]}.\n"
+        "Made by `TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py`: the recipes of torchtune's "
+        "repository at its end, its functions of "
+        f"torchtune {version('torchtune')}, torch {torch.__version__.partition('+')[0]}, Python "
+        f"{sys.version.split()[0]}.\n"
     )
     print("| what | result | count |\n|---|---|---|")
     for what, counts in (

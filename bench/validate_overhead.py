@@ -42,7 +42,7 @@ def main() -> None:
         step(bare, 0)
         step(control, 1)
     ways = {"bare": (bare, 0), "bare, another model": (control, 1), "validator": (bare, 0)}
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(TURNS):
         for name in [*list(ways)[turn % 3 :], *list(ways)[: turn % 3]]:  # nobody is always first
             dist.barrier()
@@ -52,17 +52,18 @@ def main() -> None:
                     group.time(lambda: step(bare, 0))
                 else:
                     step(*ways[name])
-            found[name].append((time.perf_counter() - begun) / STEPS)
+            seconds[name].append((time.perf_counter() - begun) / STEPS)
     if group.rank == 0:
-        reference = statistics.median(found["bare"])
+        reference = statistics.median(seconds["bare"])
         print(
             f"torch {torch.__version__}, 2 gloo ranks, mlp of 1e6 parameters, {STEPS} steps × {TURNS} turns"
         )
-        for name, samples in found.items():
+        for name, samples in seconds.items():
             median = statistics.median(samples)
-            turns = [one / other - 1 for one, other in zip(samples, found["bare"], strict=True)]
+            turns = [own / bare - 1 for own, bare in zip(samples, seconds["bare"], strict=True)]
             print(
-                f"{name}: {median * 1e3:.2f} ms, {median / reference - 1:+.1%}; by turn {statistics.median(turns):+.1%}"
+                f"{name}: {median * 1e3:.2f} ms, {median / reference - 1:+.1%}; by turn "
+                f"{statistics.median(turns):+.1%}"
             )
     group.close()
 

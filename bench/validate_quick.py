@@ -1,4 +1,6 @@
-"""What `isobatch validate --quick` takes on two CPU ranks, beside `python -c 'import torch'` run twice, one after the other, in turns:
+"""What `isobatch validate --quick` takes on two CPU ranks, beside `python -c 'import torch'` run twice.
+
+One after the other, in turns:
 
 python bench/validate_quick.py --turns 5
 python bench/validate_quick.py --wait 60    # before each, until other programs leave the processors alone
@@ -25,7 +27,9 @@ ARGUMENTS = ["validate", "plan.json", "--nproc-per-node", "2", "--quick", "-o", 
 
 
 class Turn(NamedTuple):
-    """Seconds of the command, of processor time in it, and of the ranks' own work, and of each phase; and how many processors
+    """Seconds of the command, of processor time in it, and of the ranks' own work, and of each phase.
+
+    And how many processors
     other programs had meanwhile."""
 
     command: float
@@ -45,9 +49,11 @@ def timed(commands: list[list[str]], folder: Path) -> Turn:
     """Runs commands one after the other."""
     others, before, begun = busy(), resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     # As where isobatch is installed: with its bytecode kept.
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for command in commands:
-        subprocess.run([sys.executable, *command], cwd=folder, env=kept, capture_output=True, check=False)
+        subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, capture_output=True, check=False
+        )
     took, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Turn(took, processor, max(0.0, busy() - others - processor) / took)
@@ -55,9 +61,9 @@ def timed(commands: list[list[str]], folder: Path) -> Turn:
 
 def once(folder: Path) -> Turn:
     """A quick verdict."""
-    found = timed([["-m", "isobatch", *ARGUMENTS]], folder)
+    turns = timed([["-m", "isobatch", *ARGUMENTS]], folder)
     report = json.loads((folder / "report.json").read_text())
-    return found._replace(ranks=report["wall_seconds"], phases=report["phase_seconds"])
+    return turns._replace(ranks=report["wall_seconds"], phases=report["phase_seconds"])
 
 
 def imports(folder: Path) -> Turn:
@@ -85,29 +91,29 @@ def show(name: str, values: list[float], of: float) -> None:
 
 def turns(folder: Path, count: int, patience: float) -> None:
     """Runs everything in turns, nobody always first, and prints what it took."""
-    asked = {IMPORTS: imports, "now": once}
-    found: dict[str, list[Turn]] = {name: [] for name in asked}
+    commands = {IMPORTS: imports, "now": once}
+    taken: dict[str, list[Turn]] = {name: [] for name in commands}
     for turn in range(count):
-        for name in [*found][:: 1 if turn % 2 else -1]:
+        for name in [*taken][:: 1 if turn % 2 else -1]:
             wait(patience)
-            found[name].append(asked[name](folder))
+            taken[name].append(commands[name](folder))
     print(
         f"load {os.getloadavg()[0]:.1f}, {count} turns; seconds: median (least to most), and by the imports'"
     )
-    base = [one.command for one in found[IMPORTS]]
-    for name, samples in found.items():
-        show(f"{name}: whole", [one.command for one in samples], statistics.median(base))
-        show("  processor time", [one.processor for one in samples], statistics.median(base))
+    base = [turn.command for turn in taken[IMPORTS]]
+    for name, samples in taken.items():
+        show(f"{name}: whole", [turn.command for turn in samples], statistics.median(base))
+        show("  processor time", [turn.processor for turn in samples], statistics.median(base))
         if name != IMPORTS:
-            show("  the ranks' own", [one.ranks for one in samples], statistics.median(base))
-        others = [one.others for one in samples]
+            show("  the ranks' own", [turn.ranks for turn in samples], statistics.median(base))
+        others = [turn.others for turn in samples]
         print(f"  others had             {statistics.median(others):6.2f} processors (to {max(others):.2f})")
         phases = {
-            phase: statistics.median([one.phases[phase] for one in samples]) for phase in samples[0].phases
+            phase: statistics.median([turn.phases[phase] for turn in samples]) for phase in samples[0].phases
         }
         print(" ", ", ".join(f"{phase} {took:.2f}" for phase, took in phases.items() if took >= 0.005))
-    pairs = zip(found["now"], base, strict=True)
-    print("by turn, now / imports:", ", ".join(f"{one.command / of:.2f}" for one, of in pairs))
+    pairs = zip(taken["now"], base, strict=True)
+    print("by turn, now / imports:", ", ".join(f"{turn.command / of:.2f}" for turn, of in pairs))
 
 
 def main() -> None:

@@ -1,6 +1,9 @@
-"""Draws the README's picture of a terminal: `python scripts/picture.py` writes docs/terminal.svg, `--check` says whether it is current.
+"""Draws the README's picture of a terminal.
 
-The text is what the command prints with colours; nothing of it is set by hand, and no font of this machine is asked.
+`python scripts/picture.py` writes docs/terminal.svg, `--check` says whether it is current.
+
+The text is what the command prints with colours; nothing of it is set by hand, and no font of this machine is
+asked.
 """
 
 import os
@@ -26,14 +29,14 @@ LINE, LETTER, MARGIN = 19, 8.0, 14
 
 def printed() -> list[str]:
     """The command's lines with their colours."""
-    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     done = subprocess.run(
         [sys.executable, "-m", *COMMAND.split()],
         capture_output=True,
         text=True,
         encoding="utf-8",
         cwd=ROOT,
-        env={**kept, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
+        env={**environment, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
         check=False,
     )
     return done.stdout.splitlines()

@@ -1,4 +1,6 @@
-"""Prints the README as a package index needs it: links into the repository are absolute there, and it is installed from the index.
+"""Prints the README as a package index needs it.
+
+Links into the repository are absolute there, and it is installed from the index.
 
 python scripts/readme_links.py https://HOST/OWNER/NAME/blob/v0.1.0 > README.index.md
 
@@ -25,14 +27,14 @@ def absolute(text: str, base: str) -> str:
         ValueError: a link leads to no file of the repository.
     """
 
-    def moved(found: re.Match[str]) -> str:
-        to = found["to"]
+    def moved(link: re.Match[str]) -> str:
+        to = link["to"]
         if re.match(r"[a-z]+:|#", to):
-            return found[0]
+            return link[0]
         if not (ROOT / to.partition("#")[0]).exists():
             raise ValueError(f"README.md links to {to}, which is not there")
-        place = base.replace("/blob/", "/raw/") if found["image"] else base
-        return f"{found['image']}[{found['text']}]({place.rstrip('/')}/{to})"
+        place = base.replace("/blob/", "/raw/") if link["image"] else base
+        return f"{link['image']}[{link['text']}]({place.rstrip('/')}/{to})"
 
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(moved, part) for part in parts)
@@ -47,10 +49,10 @@ def installed(text: str) -> str:
     Raises:
         ValueError: there is no such line.
     """
-    moved, found = INSTALL.subn(
+    moved, count = INSTALL.subn(
         "```sh\npip install 'isobatch[fleet,report]'   # only planning: isobatch\n```\n", text
     )
-    if not found:
+    if not count:
         raise ValueError("README.md has no lines on how to install it")
     return moved
 

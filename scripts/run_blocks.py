@@ -1,9 +1,10 @@
 """Runs the code blocks of documents, so that none of them can grow old.
 
-A ```python block runs in one namespace a document, and prints what a ```text block right below it shows, if there is one; a
-```console block's `$ ` lines run in bash, in the root of the repository, and what they print must be what stands under them
-(a line `…` stands for any lines). In a table with a column "you type" each `isobatch` command without a placeholder (a word in
-capitals, or …) must succeed. A block under the comment <!-- not run: reason --> is left out, and said so.
+A ```python block runs in one namespace a document, and prints what a ```text block right below it shows, if
+there is one; a ```console block's `$ ` lines run in bash, in the root of the repository, and what they print
+must be what stands under them (a line `…` stands for any lines). In a table with a column "you type" each
+`isobatch` command without a placeholder (a word in capitals, or …) must succeed. A block under the comment
+<!-- not run: reason --> is left out, and said so.
 """
 
 import contextlib
@@ -56,8 +57,8 @@ def main(paths: list[str]) -> int:
 
 def typed(text: str) -> list[str]:
     """Finds the commands of the tables that say what to type."""
-    found = [command for table in TABLE.findall(text) for command in TYPED.findall(table)]
-    return [command for command in found if not PLACEHOLDER.search(command)]
+    commands = [command for table in TABLE.findall(text) for command in TYPED.findall(table)]
+    return [command for command in commands if not PLACEHOLDER.search(command)]
 
 
 def run_python(code: str, namespace: dict[str, object], prints: str | None) -> str | None:

@@ -34,7 +34,10 @@ def recipe() -> Schema:
     count = {"type": "integer", "minimum": 1}
     fields["properties"]["batch_per_gpu"] = {
         "anyOf": [count, {"type": "array", "items": count}],
-        "description": "samples in a micro-batch of one replica, or one number a replica; with gpus, in place of effective_batch",
+        "description": (
+            "samples in a micro-batch of one replica, or one number a replica; with gpus, in place of "
+            "effective_batch"
+        ),
     }
     fields["required"] = ["lr"]
     fields["oneOf"] = [{"required": ["effective_batch"]}, {"required": ["batch_per_gpu", "gpus"]}]
@@ -99,12 +102,12 @@ def _tidy(value: Any) -> Any:
     """A docstring's text in one line, without its examples."""
     if isinstance(value, dict):
         return {
-            key: re.sub(r"\s+", " ", it.partition(">>>")[0]).strip()
-            if key == "description" and isinstance(it, str)
-            else _tidy(it)
-            for key, it in value.items()
+            key: re.sub(r"\s+", " ", item.partition(">>>")[0]).strip()
+            if key == "description" and isinstance(item, str)
+            else _tidy(item)
+            for key, item in value.items()
         }
-    return [_tidy(it) for it in value] if isinstance(value, list) else value
+    return [_tidy(item) for item in value] if isinstance(value, list) else value
 
 
 SCHEMAS: dict[str, Callable[[], Schema]] = {

@@ -1,4 +1,6 @@
-"""What mkdocs needs to know beyond docs/: the measurements and examples that pages link to are outside of it, and come into the site,
+"""What mkdocs needs to know beyond docs/.
+
+The measurements and examples that pages link to are outside of it, and come into the site,
 with pages that isobatch writes of published recipes."""
 
 import contextlib
@@ -64,7 +66,7 @@ def on_files(files: Any, config: Any) -> Any:
 def what_if(name: str, job: dict[str, str], tool: str) -> str:
     """Writes the page of a job over GPU counts, by the command that anybody would type."""
     cluster = ["--model-parallel", job["model_parallel"]] if job["model_parallel"] else []
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as output:
         recipe, page = Path(folder, f"{name}.json"), Path(folder, "page.html")
         recipe.write_text(
             json.dumps(
@@ -76,7 +78,7 @@ def what_if(name: str, job: dict[str, str], tool: str) -> str:
             )
         )
         if main(["counts", str(recipe), "--gpus", "1..1024", *cluster, "--to", tool, "-o", str(page)]):
-            raise RuntimeError(f"{name}: {said.getvalue()}")
+            raise RuntimeError(f"{name}: {output.getvalue()}")
         return page.read_text(encoding="utf-8").replace(
             f"{name}.json:", f"{name}, {job['source'].split(',')[0]}:"
         )
@@ -93,13 +95,17 @@ def _typed(field: str, text: str) -> Any:
 
 
 def measured() -> str:
-    """Writes the page of all measurements: of each file of bench/results its title and its finding, the quote below the title."""
+    """Writes the page of all measurements.
+
+    Of each file of bench/results its title and its finding, the quote below the title.
+    """
     rows = []
     for path in sorted((ROOT / "bench/results").glob("*.md")):
         title, finding = re.findall(r"\A# (.*)\n\n> (.*)", path.read_text(encoding="utf-8"))[0]
         rows.append(f"| [{title}](results/{path.name}) | {finding} |")
     return (
-        "# Measured\n\nWhat was measured, good and bad, on two shared CPU cores; no GPU has been at hand. Each page has the machine, the "
+        "# Measured\n\nWhat was measured, good and bad, on two shared CPU cores; no GPU has been at hand. "
+        "Each page has the machine, the "
         "versions and the command.\n\n| what | seen |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
 
@@ -118,6 +124,6 @@ def on_page_content(content: str, **_: Any) -> str:
     return re.sub(r"(?<!<pre>)<code>([^<]{1,24})</code>", r'<code class="short">\1</code>', content)
 
 
-def _link(found: re.Match[str]) -> str:
+def _link(match: re.Match[str]) -> str:
     # One step up less: docs/ is the site's root.
-    return f"]({found[1].removesuffix('../')}{OUTSIDE[found[2]]}/"
+    return f"]({match[1].removesuffix('../')}{OUTSIDE[match[2]]}/"

@@ -34,7 +34,7 @@ def results() -> str:
     rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, *_ in _core.results()]
     alike = groupby(rows, key=lambda row: row[1:])  # neighbours with one text have one row
     return table(
-        "| column | type | |", [(", ".join(name for name, *_ in those), *rest) for rest, those in alike]
+        "| column | type | |", [(", ".join(name for name, *_ in group), *rest) for rest, group in alike]
     )
 
 
@@ -90,7 +90,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def made(text: str) -> str:
     """A document with its tables as the code has them."""
-    return MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+    return MARKED.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
 
 
 def main(arguments: list[str]) -> int:

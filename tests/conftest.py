@@ -2,6 +2,9 @@
 
 import pytest
 
+# Scripts as people wrote them: they are read, never imported.
+collect_ignore = ["tools/cases"]
+
 
 @pytest.fixture(scope="session")
 def two():

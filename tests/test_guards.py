@@ -25,15 +25,16 @@ from reference import schedules as schedule_oracle
 ROOT = Path(__file__).parent.parent
 
 
-def agree(place, found, wanted, *, ordered=True):
+def agree(place, names, expected, *, ordered=True):
     """Fails with the place and the names that it lacks or has too many; `place` is the file to mend."""
-    found, wanted = list(found), list(wanted)
-    assert wanted
-    lacks = [name for name in wanted if name not in found]
-    strays = [name for name in found if name not in wanted]
+    names, expected = list(names), list(expected)
+    files = re.findall(r"[\w/]+\.(?:py|md)", place)
+    assert expected and files and all((ROOT / file).exists() for file in files)
+    lacks = [name for name in expected if name not in names]
+    strays = [name for name in names if name not in expected]
     assert not lacks, f"{place} lacks {', '.join(map(str, lacks))}"
     assert not strays, f"{place} has {', '.join(map(str, strays))}, which nothing else has"
-    assert not ordered or found == wanted, f"{place} has another order: {found}, and not {wanted}"
+    assert not ordered or names == expected, f"{place} has another order: {names}, and not {expected}"
 
 
 def fields_of(table):
@@ -67,7 +68,7 @@ def test_records_have_the_fields_of_the_core():
 
 def test_a_plan_holds_the_result_columns_in_their_order():
     results = [name for name, *_ in _core.results()]
-    agree("python/isobatch/planning/planned.py", ib.Plan.__struct_fields__[3 : 3 + len(results)], results)
+    agree("python/isobatch/planning/record.py", ib.Plan.__struct_fields__[3 : 3 + len(results)], results)
 
 
 def defaults_of(names):
@@ -375,7 +376,7 @@ def test_the_validator_knows_the_recipes_precisions():
     pytest.importorskip("torch", reason="the formats are torch's")
     from isobatch.diagnosis.tensors import AUTOCAST
 
-    agree("python/isobatch/diagnosis/precision.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
+    agree("python/isobatch/diagnosis/tensors.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
 
 
 # ---- kinds of schedule: oracle, text, document ----

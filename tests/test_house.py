@@ -1,6 +1,8 @@
 """Which room may import which, that nothing imports in a circle, and that a class name means one thing. Imports under TYPE_CHECKING and in functions count too."""
 
 import ast
+import importlib.util
+import json
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -151,3 +153,34 @@ def test_no_class_name_has_two_meanings():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """The script that measures the house, and a checkout with one vague name and one long line."""
+    path = PACKAGE.parent.parent / "scripts" / "house.py"
+    spec = importlib.util.spec_from_file_location("house", path)
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    package = tmp_path / "python" / "isobatch"
+    package.mkdir(parents=True)
+    text = '"""Reads a file."""\nfound = 1\nreading = ' + "1" * 120 + "\n"
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    (tmp_path / "README.md").write_text("three words here", encoding="utf-8")
+    monkeypatch.setattr(house, "CEILINGS", tmp_path / "house.json")
+    return house
+
+
+def test_a_figure_that_rises_above_its_ceiling_fails_the_check(house, tmp_path, capsys):
+    figures = dict(house.text_figures(tmp_path))
+    assert figures["vague names, package"] == figures["lines over 110 columns, package"] == 1
+    assert figures["words of documents"] == 3
+    house.CEILINGS.write_text(json.dumps(figures), encoding="utf-8")
+    assert house.check_ceilings(tmp_path, lower=False) == 0
+    house.CEILINGS.write_text(
+        json.dumps(figures | {"vague names, package": 0, "test lines": 9}), encoding="utf-8"
+    )
+    assert house.check_ceilings(tmp_path, lower=True) == 1
+    assert "vague names, package: 1, its ceiling is 0" in capsys.readouterr().out
+    ceilings = json.loads(house.CEILINGS.read_text(encoding="utf-8"))
+    assert (ceilings["vague names, package"], ceilings["test lines"]) == (0, 0)

@@ -125,8 +125,8 @@ def two_optimizers():
     """An embedding with sparse gradients has an optimizer of its own."""
     net = Language(tied=False, sparse=True)
     model = wrap(net)
-    other = [p for name, p in net.named_parameters() if "embed" not in name]
-    optimizers = [torch.optim.SparseAdam(net.embed.parameters(), 1e-2), torch.optim.Adam(other, 1e-2)]
+    rest = [p for name, p in net.named_parameters() if "embed" not in name]
+    optimizers = [torch.optim.SparseAdam(net.embed.parameters(), 1e-2), torch.optim.Adam(rest, 1e-2)]
     for held in steps_of(load([text[:3] for text in texts], collate_fn=pad)):
         for number, x in enumerate(held):
             with silent(model, number + 1 == accum):
@@ -229,7 +229,7 @@ def detection():
             if fault == "mean over boxes of a pass":
                 return {"boxes": torch.cat(out).square().mean(), "norm": 0 * out[0].sum()}
             return {
-                "boxes": torch.stack([one.square().mean() for one in out]).mean(),
+                "boxes": torch.stack([image.square().mean() for image in out]).mean(),
                 "norm": 0 * out[0].sum(),
             }
 
@@ -264,8 +264,8 @@ def recurrent():
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-2)
 
     def collate(items):
-        lengths = torch.tensor([len(one) for one in items])
-        return pad(items), lengths, torch.stack([one[0] % 3 for one in items])
+        lengths = torch.tensor([len(item) for item in items])
+        return pad(items), lengths, torch.stack([item[0] % 3 for item in items])
 
     for held in steps_of(load(texts, collate_fn=collate)):
         for number, (x, lengths, y) in enumerate(held):
@@ -493,13 +493,13 @@ def samples_lost():
             order = torch.randperm(240, generator=torch.Generator().manual_seed(1)).tolist()
             size = batch * world
             for first in range(0, 240 - size + 1, size):
-                mine = order[first : first + size][rank * batch : (rank + 1) * batch]
+                indices = order[first : first + size][rank * batch : (rank + 1) * batch]
                 yield (
-                    mine[:-1] + mine[:1]
+                    indices[:-1] + indices[:1]
                     if fault == "a row twice"
-                    else mine[:-1]
+                    else indices[:-1]
                     if fault == "a row lost"
-                    else mine
+                    else indices
                 )
 
     model = wrap(mlp())

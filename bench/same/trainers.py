@@ -1,4 +1,7 @@
-"""Healthy scripts of transformers' Trainer, Accelerate and Lightning, and the same with one fault: `--kind`, `--fault`."""
+"""Healthy scripts of transformers' Trainer, Accelerate and Lightning, and the same with one fault.
+
+`--kind`, `--fault`.
+"""
 
 import argparse
 import os
@@ -57,8 +60,8 @@ def hugging_face():
     }
 
     def collate(items):
-        longest = max(len(one["input_ids"]) for one in items)
-        ids = torch.tensor([one["input_ids"] + [0] * (longest - len(one["input_ids"])) for one in items])
+        longest = max(len(item["input_ids"]) for item in items)
+        ids = torch.tensor([item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in items])
         batch = {
             "input_ids": ids,
             "attention_mask": (ids != 0).long(),
@@ -98,7 +101,8 @@ def hugging_face():
         options |= {"save_strategy": "steps", "save_steps": 1}
     if kind == "hf packed":
         data = [
-            {"input_ids": [t for one in texts[i : i + 3] for t in one["input_ids"]]} for i in range(0, 240, 3)
+            {"input_ids": [t for item in texts[i : i + 3] for t in item["input_ids"]]}
+            for i in range(0, 240, 3)
         ]
     if kind == "hf checkpointing":
         options["gradient_checkpointing"] = True
@@ -132,14 +136,14 @@ def hugging_face():
 
     if kind == "hf compute_loss_func":
         extra["compute_loss_func"] = loss_func
-    made = TrainingArguments(
+    arguments = TrainingArguments(
         tempfile.mkdtemp(),
         per_device_train_batch_size=args.batch,
         gradient_accumulation_steps=args.accum,
         **options,
     )
     (Own if kind == "hf compute_loss" else Trainer)(
-        model, made, train_dataset=data, data_collator=collate, **extra
+        model, arguments, train_dataset=data, data_collator=collate, **extra
     ).train()
 
 

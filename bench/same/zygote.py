@@ -1,4 +1,7 @@
-"""Starts scripts for `isobatch same` from a process that has imported torch and what its optimizers import: that costs four seconds of a core for each rank."""
+"""Starts scripts for `isobatch same` from a process that has imported torch and what its optimizers import.
+
+That costs four seconds of a core for each rank.
+"""
 
 import importlib
 import json
@@ -16,7 +19,10 @@ from isobatch.equivalence.records import read_recording
 
 
 class Zygote:
-    """A process with torch that forks the ranks of each run; the recorder is installed in each, as behind an import of torch."""
+    """A process with torch that forks the ranks of each run.
+
+    The recorder is installed in each, as behind an import of torch.
+    """
 
     def __init__(self, place: Path, modules: tuple[str, ...] = ()) -> None:
         self.place, self.pid = place, 0

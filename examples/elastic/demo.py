@@ -1,9 +1,10 @@
 """Kills a training's nodes, adds some, and compares what is left of it with a run that nobody disturbed.
 
-Each repetition starts four torchrun agents of one process on this machine, kills one with its worker after a random step (3 are
-left), adds two (5), kills three (2), and lets the rest finish. Then it checks, over the steps that count (those that no later start
-did again), that each sample of each epoch was taken exactly once and in its step, that the learning rate at each step is the
-undisturbed run's bit for bit, and how far the weights are from its.
+Each repetition starts four torchrun agents of one process on this machine, kills one with its worker after a
+random step (3 are left), adds two (5), kills three (2), and lets the rest finish. Then it checks, over the
+steps that count (those that no later start did again), that each sample of each epoch was taken exactly once
+and in its step, that the learning rate at each step is the undisturbed run's bit for bit, and how far the
+weights are from its.
 
     scripts/elastic-demo --repetitions 20 --folder /tmp/elastic
 """
@@ -129,12 +130,12 @@ def lines(path: Path) -> Iterator[dict]:
 
 def starts(folder: Path) -> list[dict[int, list[dict]]]:
     """What each start of the training did, in order: step → the line of each rank."""
-    found: dict[int, dict[int, list[dict]]] = {}
+    samples: dict[int, dict[int, list[dict]]] = {}
     for path in folder.glob("log-*.jsonl"):
-        steps = found.setdefault(int(path.name.split("-")[1]), {})
+        steps = samples.setdefault(int(path.name.split("-")[1]), {})
         for line in lines(path):
             steps.setdefault(line["step"], []).append(line)
-    return [found[when] for when in sorted(found) if found[when]]
+    return [samples[when] for when in sorted(samples) if samples[when]]
 
 
 def counting(folder: Path) -> dict[int, list[dict]]:
@@ -148,10 +149,10 @@ def counting(folder: Path) -> dict[int, list[dict]]:
 def wait(nodes: Nodes, folder: Path, replicas: int, step: int, until: float) -> None:
     """Waits until the run has done a step at a number of replicas."""
     while time.time() < until:
-        made = starts(folder)
-        if made:
-            last = max(made[-1])
-            if made[-1][last][0]["of"] == replicas and last >= step:
+        processes = starts(folder)
+        if processes:
+            last = max(processes[-1])
+            if processes[-1][last][0]["of"] == replicas and last >= step:
                 return
             if last == STEPS - 1:
                 raise Stuck(f"the run ended before step {step} on {replicas}")
@@ -195,28 +196,34 @@ def checkpoint(folder: Path) -> dict:
 
 
 def faults(folder: Path, alone: Path) -> tuple[list[str], float]:
-    """What differs from the undisturbed run, and how far the weights are apart, over each tensor's largest value."""
-    found = []
-    mine, theirs = counting(folder), counting(alone)
-    if [*mine] != [*range(STEPS)]:
-        return [f"steps {sorted({*range(STEPS)} - {*mine})} are missing, or out of order"], float("nan")
+    """What differs from the undisturbed run, and how far the weights are apart.
+
+    Over each tensor's largest value.
+    """
+    problems = []
+    counts, whole_counts = counting(folder), counting(alone)
+    if [*counts] != [*range(STEPS)]:
+        return [f"steps {sorted({*range(STEPS)} - {*counts})} are missing, or out of order"], float("nan")
     seen: dict[int, list[int]] = {}
-    for step, ranks in mine.items():
+    for step, ranks in counts.items():
         ids = [index for line in ranks for index in line["ids"]]
         seen.setdefault(ranks[0]["epoch"], []).extend(ids)
         if len(ranks) != ranks[0]["of"]:
-            found.append(f"step {step} has {len(ranks)} ranks of {ranks[0]['of']}")
-        if sorted(ids) != sorted(theirs[step][0]["ids"]):
-            found.append(f"step {step} has other samples")
-        if {line["lr"] for line in ranks} != {theirs[step][0]["lr"]}:
-            found.append(f"step {step} has another learning rate")
+            problems.append(f"step {step} has {len(ranks)} ranks of {ranks[0]['of']}")
+        if sorted(ids) != sorted(whole_counts[step][0]["ids"]):
+            problems.append(f"step {step} has other samples")
+        if {line["lr"] for line in ranks} != {whole_counts[step][0]["lr"]}:
+            problems.append(f"step {step} has another learning rate")
     wrong = [epoch for epoch in range(EPOCHS) if sorted(seen.get(epoch, [])) != [*range(SAMPLES)]]
-    found += [f"epoch {epoch} has not each sample once" for epoch in wrong]
-    ours, other = (checkpoint(path)["model"] for path in (folder, alone))
-    apart = max(float((ours[name] - other[name]).abs().max() / other[name].abs().max()) for name in other)
+    problems += [f"epoch {epoch} has not each sample once" for epoch in wrong]
+    weights, whole_weights = (checkpoint(path)["model"] for path in (folder, alone))
+    apart = max(
+        float((weights[name] - whole_weights[name]).abs().max() / whole_weights[name].abs().max())
+        for name in whole_weights
+    )
     if not apart <= CLOSE:
-        found.append(f"the weights are {apart:.1e} apart")
-    return found, apart
+        problems.append(f"the weights are {apart:.1e} apart")
+    return problems, apart
 
 
 def main() -> int:
@@ -237,15 +244,18 @@ def main() -> int:
         folder, begun = args.folder / f"run-{repetition}", time.time()
         try:
             events = disturbed(folder, [*kind, "--pause", args.pause], repetition, args.limit)
-            found, apart = faults(folder, alone)
+            problems, apart = faults(folder, alone)
         except Stuck as error:
-            events, found, apart = [], [str(error)], float("nan")
-        bad += bool(found)
+            events, problems, apart = [], [str(error)], float("nan")
+        bad += bool(problems)
         unit = "tokens" if kind else "samples"
         again = sum(len(start) for start in starts(folder)) - STEPS
-        line = f"{repetition}: weights by {unit}; {', '.join(events)}; {len(starts(folder))} starts, {again} steps done again; "
+        line = (
+            f"{repetition}: weights by {unit}; {', '.join(events)}; {len(starts(folder))} starts, {again} "
+            "steps done again; "
+        )
         print(
-            f"{line}weights {apart:.1e} apart; {time.time() - begun:.0f} s; {'; '.join(found) or 'equal'}",
+            f"{line}weights {apart:.1e} apart; {time.time() - begun:.0f} s; {'; '.join(problems) or 'equal'}",
             flush=True,
         )
     print(f"{args.repetitions - bad} of {args.repetitions} equal")

@@ -1,4 +1,6 @@
-"""A training that Ray Train may start again on any number of workers. The lines marked `ours` are all that it needs.
+"""A training that Ray Train may start again on any number of workers.
+
+The lines marked `ours` are all that it needs.
 
 python examples/elastic/ray_train.py --folder /tmp/run --workers 1 2
 """

@@ -1,6 +1,9 @@
-"""A training that torchrun may restart on any number of processes. The lines marked `ours` are all that it needs.
+"""A training that torchrun may restart on any number of processes.
 
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2:5 --max-restarts 9 ... examples/elastic/train.py --folder run
+The lines marked `ours` are all that it needs.
+
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2:5 --max-restarts 9 ... examples/elastic/train.py
+--folder run
 """
 
 from __future__ import annotations

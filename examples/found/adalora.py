@@ -18,7 +18,8 @@ class Show(tf.TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
         gradient = next(weight.grad for name, weight in model.named_parameters() if "lora_A" in name)
         print(
-            f"accumulation {args.gradient_accumulation_steps}: gradient of lora_A {gradient.norm().item():.4f}"
+            f"accumulation {args.gradient_accumulation_steps}: gradient of lora_A "
+            f"{gradient.norm().item():.4f}"
         )
 
 

@@ -1,4 +1,7 @@
-"""DETR on several ranks: the box loss, averaged over them. Every rank has the same image, so that all counts must give the same."""
+"""DETR on several ranks: the box loss, averaged over them.
+
+Every rank has the same image, so that all counts must give the same.
+"""
 
 import os
 
@@ -12,7 +15,8 @@ outputs = {"logits": torch.zeros(1, 4, 2), "pred_boxes": torch.full((1, 4, 4), 0
 targets = [{"class_labels": torch.zeros(4, dtype=torch.long), "boxes": torch.full((4, 4), 0.25)}]
 if os.environ.get("RANK", "0") == "0":
     print(
-        f"{os.environ.get('WORLD_SIZE', '1')} ranks: loss_bbox {loss(outputs, targets)['loss_bbox'].item():.4f}"
+        f"{os.environ.get('WORLD_SIZE', '1')} ranks: loss_bbox "
+        f"{loss(outputs, targets)['loss_bbox'].item():.4f}"
     )
 else:
     loss(outputs, targets)

@@ -1,4 +1,7 @@
-"""TRL's OnlineDPOTrainer with fixed completions: eight equal prompts, so that every split must give the same gradient."""
+"""TRL's OnlineDPOTrainer with fixed completions.
+
+Eight equal prompts, so that every split must give the same gradient.
+"""
 
 import torch
 import transformers as tf

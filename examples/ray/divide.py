@@ -1,7 +1,10 @@
-"""Divides a Ray cluster's GPUs over elastic jobs, every time that it looks: `python examples/ray/divide.py jobs.csv --folder /shared`.
+"""Divides a Ray cluster's GPUs over elastic jobs, every time that it looks.
 
-The table is `isobatch allocate`'s, with a column `train`: the `module:function` that a TorchTrainer runs on each worker, with
-`elastic_run` and `report`. Who gets other GPUs is ended, and started again from its last report in the folder.
+`python examples/ray/divide.py jobs.csv --folder /shared`.
+
+The table is `isobatch allocate`'s, with a column `train`: the `module:function` that a TorchTrainer runs on
+each worker, with `elastic_run` and `report`. Who gets other GPUs is ended, and started again from its last
+report in the folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Divides a Slurm's GPUs over its elastic jobs, every time that it looks: `python examples/slurm/divide.py jobs.csv --every 60`.
+"""Divides a Slurm's GPUs over its elastic jobs, every time that it looks.
 
-The table is `isobatch allocate`'s; a job's id is its name in Slurm. The jobs are files of `isobatch plan --to slurm --elastic`, submitted
-with `sbatch --hold`: whoever waits is held, and who gets other GPUs is requeued, and goes on where it was.
+`python examples/slurm/divide.py jobs.csv --every 60`.
+
+The table is `isobatch allocate`'s; a job's id is its name in Slurm. The jobs are files of `isobatch plan --to
+slurm --elastic`, submitted with `sbatch --hold`: whoever waits is held, and who gets other GPUs is requeued,
+and goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ def shown(what: str) -> list[dict[str, str]]:
 
 
 def nodes() -> list[dict[str, object]]:
-    found = [(it, re.search(r"gpu:(?:(\w+):)?(\d+)", it["Gres"])) for it in shown("nodes")]
-    up = [(it, gpu) for it, gpu in found if gpu and not re.search("DOWN|DRAIN|FAIL", it["State"])]
-    return [{"node": it["NodeName"], "gpu": gpu[1], "gpus": int(gpu[2])} for it, gpu in up]
+    gpus = [(node, re.search(r"gpu:(?:(\w+):)?(\d+)", node["Gres"])) for node in shown("nodes")]
+    up = [(node, gpu) for node, gpu in gpus if gpu and not re.search("DOWN|DRAIN|FAIL", node["State"])]
+    return [{"node": node["NodeName"], "gpu": gpu[1], "gpus": int(gpu[2])} for node, gpu in up]
 
 
 def held(name: str, line: str) -> list[dict[str, object]]:
@@ -46,30 +49,30 @@ def held(name: str, line: str) -> list[dict[str, object]]:
 
 def divide(table: list[dict[str, object]], settings: dict[str, object]) -> bool:
     """Asks who gets what and does it; returns whether a job is left."""
-    there = {it["JobName"]: it for it in shown("jobs") if it["JobState"] in f"{WAITS} {RUNS} {STARTS}"}
-    mine = [row for row in table if row["job"] in there]
-    if any(there[row["job"]]["JobState"] in STARTS for row in mine):
+    there = {job["JobName"]: job for job in shown("jobs") if job["JobState"] in f"{WAITS} {RUNS} {STARTS}"}
+    rows = [row for row in table if row["job"] in there]
+    if any(there[row["job"]]["JobState"] in STARTS for row in rows):
         return True  # a job on its way holds GPUs that nobody says
-    for row in mine:
+    for row in rows:
         slurms = there[row["job"]]
         age = datetime.now() - datetime.fromisoformat(slurms["SubmitTime"])
         row |= {"age_seconds": age.total_seconds(), "restarts": int(slurms["Restarts"])}
-    if not mine:
+    if not rows:
         return False
     has = [
         part
-        for row in mine
+        for row in rows
         if there[row["job"]]["JobState"] == RUNS
         for part in held(row["job"], there[row["job"]]["line"])
     ]
-    found = ib.allocate(mine, nodes(), held=has, **settings)
+    allocation = ib.allocate(rows, nodes(), held=has, **settings)
     for name in dict.fromkeys(
-        change.job for change in found.changes if there[change.job]["JobState"] == RUNS
+        change.job for change in allocation.changes if there[change.job]["JobState"] == RUNS
     ):
         slurm("scontrol", "requeuehold", there[name]["JobId"])
-        while {it["JobId"]: it["JobState"] for it in shown("jobs")}[there[name]["JobId"]] != WAITS:
+        while {job["JobId"]: job["JobState"] for job in shown("jobs")}[there[name]["JobId"]] != WAITS:
             time.sleep(0.5)
-    for change in found.changes:
+    for change in allocation.changes:
         if change.nodes:
             number, count = there[change.job]["JobId"], str(len(change.nodes))
             gpus = f"TresPerNode=gres:gpu:{max(change.nodes.values())}"

@@ -1,4 +1,4 @@
-"""How a command is read, and what starts it at another split."""
+"""Commands are read, and started at another split."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ def in_a_folder(tmp_path, monkeypatch):
 
 
 def started(line, split=SPLIT, tool=None):
-    """The command as a shell would show it, its own split, and its environment without what every start has."""
+    """The command as a shell shows it, its own split, and the environment of this start alone."""
     command = read_command(shlex.split(line), tool=tool)
     words, environment = start_line(command, split, launchers.Path("copies"))
     assert launchers.CPU.items() <= environment.items()
@@ -37,7 +37,8 @@ def started(line, split=SPLIT, tool=None):
     [
         (f"torchrun --nproc-per-node 4 t.py {TYPED}", Split(4, 2, 8), f"torchrun {PLACE} t.py {WRITTEN}"),
         (
-            f"torchrun --nnodes=2 --nproc_per_node=4 --node-rank 1 --master_port 1 --rdzv_id x --tee 3 -m p.t {TYPED}",
+            "torchrun --nnodes=2 --nproc_per_node=4 --node-rank 1 --master_port 1 --rdzv_id x --tee 3 -m "
+            f"p.t {TYPED}",
             Split(8, 2, 8),
             f"torchrun {PLACE} --tee 3 -m p.t {WRITTEN}",
         ),
@@ -121,7 +122,8 @@ def test_one_rank_starts_as_the_script_was_started(line, start):
         ),
         (
             "--num_train_epochs 1 --learning_rate 1e-5",
-            "--num_train_epochs 1 --learning_rate 1e-5 --per_device_train_batch_size 4 --gradient_accumulation_steps 3",
+            "--num_train_epochs 1 --learning_rate 1e-5 --per_device_train_batch_size 4 "
+            "--gradient_accumulation_steps 3",
         ),
         (f"{TYPED} --bf16 --tf32 True --fp16 False", f"{WRITTEN} --tf32 False --fp16 False"),
         (f"--per_device_train_batch_size 1 {TYPED}", f"--per_device_train_batch_size 4 {WRITTEN}"),
@@ -140,11 +142,13 @@ def test_left_out_flags_have_the_trainers_defaults():
 def test_braces_are_filled_everywhere_and_win():
     line = (
         "env LR=1 M={micro_batch} torchrun --nproc-per-node {gpus} --log-dir r{gpus} t.py "
-        "--per_device_train_batch_size 7 data.train_batch_size={effective_batch} --a={accumulation} {rank_batch} {passes} {step}"
+        "--per_device_train_batch_size 7 data.train_batch_size={effective_batch} --a={accumulation} "
+        "{rank_batch} {passes} {step}"
     )
     words, own, environment = started(line)
     assert words.replace("'", "") == (
-        f"torchrun {PLACE} --log-dir r2 t.py --per_device_train_batch_size 7 data.train_batch_size=24 --a=3 12 6 {{step}}"
+        f"torchrun {PLACE} --log-dir r2 t.py --per_device_train_batch_size 7 data.train_batch_size=24 --a=3 "
+        f"12 6 {{step}}"
     )
     assert environment == {"LR": "1", "M": "4"}
     assert own is None
@@ -314,7 +318,8 @@ def test_nanogpt_counts_the_passes_of_all_ranks():
     )
     assert own == Split(4, 2, 8)
     assert words == (
-        f"torchrun {PLACE} train.py small.py --batch_size=4 --gradient_accumulation_steps=6 --device=cpu --backend=gloo "
+        f"torchrun {PLACE} train.py small.py --batch_size=4 --gradient_accumulation_steps=6 --device=cpu "
+        "--backend=gloo "
         "--compile=False --dtype=float32"
     )
     assert read_command(["python", "train.py"]).own == Split(1, 40, 12)
@@ -366,7 +371,8 @@ def test_a_script_of_ones_own_is_asked_for_braces_with_its_command_to_copy():
 
 
 def test_a_script_that_shares_a_name_with_a_tool_is_not_guessed_to_be_one():
-    # num_train_epochs is the Trainer's; train_batch_size is not, and the Trainer's default of 8 would be wrong.
+    # num_train_epochs is the Trainer's; train_batch_size is not, and the Trainer's default of 8 would be
+    # wrong.
     with pytest.raises(InputError, match="--train_batch_size looks like a batch"):
         read_command(shlex.split("accelerate launch t.py --train_batch_size 4 --num_train_epochs 1"))
 

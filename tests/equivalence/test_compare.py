@@ -1,11 +1,13 @@
-"""Splits beside the reference, on recordings that are made up: nothing is started."""
+"""Splits beside the reference, on invented recordings: nothing is started."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from isobatch.equivalence.causes import SplitCause
 from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison
 from isobatch.equivalence.records import PassSamples, RankStep, RecordedStep, Recording
-from isobatch.equivalence.session import _other_samples, _part_results
+from isobatch.equivalence.session import _not_comparable, _part_results
 from isobatch.equivalence.split import Split
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
@@ -33,7 +35,9 @@ def recording(
     for rank, share in enumerate(shares):
         parts = np.array_split(share, split.accumulation)
         ranks.append(
-            rank_step(split, rank, [PassSamples([str(one) for one in part], []) for part in parts], norms)
+            rank_step(
+                split, rank, [PassSamples([str(sample) for sample in part], []) for part in parts], norms
+            )
         )
     changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
     return Recording(split, 1.0, {0: [RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
@@ -58,13 +62,25 @@ def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):
     assert result.weights == pytest.approx([1.0] * 8)
 
 
-def test_a_split_that_draws_other_samples_is_not_judged(comparison):
-    other = comparison.compare(recording("2x2x2", samples=range(2, 10)))
-    assert names(other) == [OTHER_SAMPLES] and not other.same
-    judged, unasked = _part_results([other, comparison.compare(recording("1x4x2"))])
+def test_a_split_that_draws_not_comparable_is_not_judged(comparison):
+    result = comparison.compare(recording("2x2x2", samples=range(2, 10)))
+    assert names(result) == [OTHER_SAMPLES] and not result.same
+    judged, unasked = _part_results([result, comparison.compare(recording("1x4x2"))])
     assert [result.split for result in judged] == ["1x4x2"] and list(unasked) == ["2x2x2"]
-    assert "2x2x2 cannot be compared" in str(_other_samples(unasked, judged))
-    assert "1x4x2: the same training" in str(_other_samples(unasked, judged))
+    error = str(_not_comparable(unasked, judged))
+    assert "2x2x2 cannot be compared" in error and "1x4x2: the same training" in error
+
+
+def test_a_split_with_other_random_draws_is_not_judged(comparison):
+    result = comparison.compare(recording("1x4x2"))
+    draws = SplitCause(
+        "randomness", "random draws of torch fall on other samples", "seed each sample's own draw"
+    )
+    rate = SplitCause("learning rate", "another", "mend")
+    random, both = (msgspec.structs.replace(result, causes=causes) for causes in ([draws], [draws, rate]))
+    judged, unjudged = _part_results([random, both])
+    assert judged == [both] and unjudged == {"1x4x2": draws}
+    assert "seed each sample's own draw" in str(_not_comparable(unjudged, []))
 
 
 def test_another_batch_has_no_other_cause(comparison):

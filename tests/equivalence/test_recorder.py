@@ -1,4 +1,4 @@
-"""What the recorder sees of scripts of other kinds than a loop with a loader: each test starts one or two small ones."""
+"""The recorder on scripts other than a loop with a loader: each test starts one or two small ones."""
 
 import sys
 from textwrap import dedent
@@ -63,7 +63,7 @@ def test_the_passes_of_a_model_whose_wrapper_is_not_in_training_are_seen(tmp_pat
         optimizer.step()
     """
     step = record(tmp_path, script, Split(1, 1, 2)).last
-    assert [len(one.hashes) for one in step.first.passes] == [2]
+    assert [len(samples.hashes) for samples in step.first.passes] == [2]
 
 
 def test_batches_that_are_passed_twice_are_drawn_once(tmp_path):
@@ -140,7 +140,7 @@ def wrap(model):
     return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
 """
     step = record(tmp_path, wrap + SPAWNED, Split(2, 1, 2)).last
-    assert [one.rank for one in step.ranks] == [0, 1] and step.first.world == 2
+    assert [rank_step.rank for rank_step in step.ranks] == [0, 1] and step.first.world == 2
     assert step.gradients[0] == pytest.approx(step.gradients[1])
     assert step.gradients[0].any()
     assert "sharding by FSDP1 off" in step.first.notes

@@ -1,4 +1,4 @@
-"""What a command really runs, beside what it says: seen in commands that really start."""
+"""A command's real settings beside its words: each test starts commands."""
 
 import shlex
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +72,8 @@ data = [dict(input_ids=[row % 50] * 6, labels=[row % 50] * 6) for row in range(6
 transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers).train()
 """
 FLAGS = (
-    "--output_dir {folder}/o --report_to none --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --learning_rate 1e-3 "
+    "--output_dir {folder}/o --report_to none --per_device_train_batch_size 4 --gradient_accumulation_steps "
+    "2 --learning_rate 1e-3 "
     "--num_train_epochs 4 --warmup_steps 4 --weight_decay 0.1 --bf16 True"
 )
 

@@ -52,8 +52,8 @@ def test_a_loss_that_is_not_divided_by_the_accumulation_is_named():
     assert not answer.same and causes(answer) == {"× accumulation"}
     with pytest.raises(AssertionError, match="× accumulation"):
         answer.require()
-    asked = next(split for split in answer.splits if split.split == "1x4x2")
-    assert asked.weights == pytest.approx([4.0] * 8, abs=1e-3)
+    split_result = next(split for split in answer.splits if split.split == "1x4x2")
+    assert split_result.weights == pytest.approx([4.0] * 8, abs=1e-3)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The splits of a batch, and which of them are compared."""
+"""The splits of a batch, and the choice of those to compare."""
 
 import pytest
 
@@ -28,10 +28,10 @@ def every_split(most=32):
 
 
 def test_every_choice_has_the_same_batch_and_none_twice():
-    for asked in every_split():
-        splits = choose_splits(asked)
-        batch = asked.effective_batch
-        assert splits.requested == asked
+    for requested in every_split():
+        splits = choose_splits(requested)
+        batch = requested.effective_batch
+        assert splits.requested == requested
         assert splits.whole == Split(1, 1, batch)
         assert splits.single == Split(1, batch, 1)
         assert all(split.effective_batch == batch and split.ranks <= MAX_RANKS for split in splits.others)
@@ -62,7 +62,7 @@ def test_a_unit_stays_whole():
 
 
 def test_a_batch_shrinks_in_the_same_shape():
-    for asked in [
+    for requested in [
         Split(8, 4, 16),
         Split(2, 4, 64),
         Split(1, 64, 2),
@@ -70,14 +70,14 @@ def test_a_batch_shrinks_in_the_same_shape():
         Split(1, 1, 4096),
         Split(16, 16, 1),
     ]:
-        small = shrink(asked)
+        small = shrink(requested)
         assert small.effective_batch <= 16
         assert small.ranks <= MAX_RANKS
         for before, after in zip(
-            (asked.ranks, asked.accumulation), (small.ranks, small.accumulation), strict=True
+            (requested.ranks, requested.accumulation), (small.ranks, small.accumulation), strict=True
         ):
             assert (after > 1) == (before > 1)
-        assert (small.micro_batch > 1) == (asked.micro_batch > 1)
+        assert (small.micro_batch > 1) == (requested.micro_batch > 1)
 
 
 def test_a_batch_that_fits_stays():

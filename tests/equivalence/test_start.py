@@ -1,4 +1,4 @@
-"""Commands that really start: as many ranks, with the numbers of the split, two at a time on ports of their own."""
+"""Commands are started: with the split's ranks and numbers, two at a time on their own ports."""
 
 import json
 import os
@@ -37,9 +37,9 @@ def test_launchers_start_the_ranks_and_the_numbers_of_a_split(tmp_path):
         start(f"python -O {script} {FLAGS}", Split(2, 3, 4), tmp_path),
         start(f"python -O {script} {FLAGS}", Split(1, 3, 4), tmp_path),
     ]
-    seen = [json.loads(process.communicate(timeout=120)[0]) for process in starts]
+    environments = [json.loads(process.communicate(timeout=120)[0]) for process in starts]
     numbers = shlex.split(
         "--per_device_train_batch_size 4 --num_train_epochs 1 --gradient_accumulation_steps 3"
     )
     assert [process.returncode for process in starts] == [0] * 3
-    assert seen == [["2", numbers, 0, "1"], ["2", numbers, 1, "1"], ["1", numbers, 1, "1"]]
+    assert environments == [["2", numbers, 0, "1"], ["2", numbers, 1, "1"], ["1", numbers, 1, "1"]]

@@ -27,11 +27,11 @@ def sketches():
 @pytest.mark.parametrize("shape", [(), (3,), (7, 5), (300, 400), (70_000,), (3, 65_521)])
 def test_a_sketch_is_linear_and_bounded(sketches, shape):
     generator = torch.Generator().manual_seed(0)
-    one, two = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    first, second, both = (sketches.sketch(5, tensor, 64) for tensor in (one, two, 3 * one - two))
-    assert len(first) == min(64, one.numel())
+    a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    first, second, both = (sketches.sketch(5, tensor, 64) for tensor in (a, b, 3 * a - b))
+    assert len(first) == min(64, a.numel())
     torch.testing.assert_close(both, 3 * first - second, rtol=1e-5, atol=1e-4)
-    assert not torch.equal(first, sketches.sketch(6, one, 64)) or one.numel() == 1
+    assert not torch.equal(first, sketches.sketch(6, a, 64)) or a.numel() == 1
 
 
 def test_a_sketch_has_every_entry(sketches):

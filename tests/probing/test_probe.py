@@ -43,9 +43,9 @@ def recipe(**changes):
 @pytest.fixture
 def clock(monkeypatch):
     """Stands still but for `tiny.ticking` losses."""
-    found = tiny.Clock()
-    monkeypatch.setattr(Budget, "clock", staticmethod(found))
-    return found
+    clock = tiny.Clock()
+    monkeypatch.setattr(Budget, "clock", staticmethod(clock))
+    return clock
 
 
 @pytest.fixture
@@ -55,48 +55,54 @@ def grown():
 
 
 def test_the_best_learning_rate_of_a_bowl_is_found():
-    found = ib.probe(ib.plan(recipe(), 1), tiny.bowl, **SMALL)
-    assert 0.3 < found.lr.lr < 2 / 3
+    probe = ib.probe(ib.plan(recipe(), 1), tiny.bowl, **SMALL)
+    assert 0.3 < probe.lr.lr < 2 / 3
     # The search began at 0.1: the tuned learning rate is not the best one, and that is said.
-    assert not found.lr.within and found.exit_code == 1
-    assert found.lr.exponent is None and "lies outside" in found.show()
+    assert not probe.lr.within and probe.exit_code == 1
+    assert probe.lr.exponent is None and "lies outside" in probe.show()
     with pytest.raises(ib.InputError, match="no exponent was measured"):
-        found.to_recipe()
+        probe.to_recipe()
 
 
 def test_a_rule_that_this_problem_does_not_follow_is_seen(grown):
-    """Without noise the best learning rate hardly depends on the batch: linear is wrong, and the exponent is low."""
-    found = ib.probe(grown, tiny.bowl, **SMALL)
-    tuned, planned = found.lr.batches
+    """Without noise the best learning rate hardly depends on the batch.
+
+    Linear is wrong, and the exponent is low.
+    """
+    probe = ib.probe(grown, tiny.bowl, **SMALL)
+    tuned, planned = probe.lr.batches
     assert (tuned.batch, planned.batch) == (4, 16)
     assert 0.3 < tuned.best_lr < 2 / 3 and 0.3 < planned.best_lr < 2 / 3
-    assert abs(found.lr.exponent) < 0.3
-    assert not found.lr.within and found.lr.plan_lr == pytest.approx(0.4)
-    assert found.to_recipe().power == found.lr.exponent
-    assert ib.plan(found.to_recipe(), 4, policy="grow", rule="power").lr == pytest.approx(
-        0.1 * 4**found.lr.exponent
+    assert abs(probe.lr.exponent) < 0.3
+    assert not probe.lr.within and probe.lr.plan_lr == pytest.approx(0.4)
+    assert probe.to_recipe().power == probe.lr.exponent
+    assert ib.plan(probe.to_recipe(), 4, policy="grow", rule="power").lr == pytest.approx(
+        0.1 * 4**probe.lr.exponent
     )
     # Above 2/3 it diverges: those trials are bounded, kept and marked.
-    assert any(trial.diverged and trial.lr > 2 / 3 for trial in found.lr.trials)
-    assert {trial.seed for trial in found.lr.trials} == {0, 1}
+    assert any(trial.diverged and trial.lr > 2 / 3 for trial in probe.lr.trials)
+    assert {trial.seed for trial in probe.lr.trials} == {0, 1}
 
 
 def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, ran):
-    """Its own learning rate is fifty times below the best one of its own batch: a ratio to it would be no advice."""
+    """Its own learning rate is fifty times below the best one of its own batch.
+
+    A ratio to it would be no advice.
+    """
     plan = ib.plan(recipe(lr=0.01), 4, policy="grow")
-    found = ib.probe(plan, tiny.bowl, **SMALL)
-    assert found.lr.doubt == "untuned" and found.exit_code == 2
-    said = found.show()
+    probe = ib.probe(plan, tiny.bowl, **SMALL)
+    assert probe.lr.doubt == "untuned" and probe.exit_code == 2
+    text = probe.show()
     assert (
-        "No learning rate can be named at batch 16: the recipe's 0.01 is far from the best one at its own batch of 4"
-        in said
+        "No learning rate can be named at batch 16: the recipe's 0.01 is far from the best one at its own "
+        "batch of 4" in text
     )
     assert (
-        f"the lowest losses were at {found.lr.batches[0].best_lr:.3g} there" in said
-        and "lies outside" not in said
+        f"the lowest losses were at {probe.lr.batches[0].best_lr:.3g} there" in text
+        and "lies outside" not in text
     )
     with pytest.raises(ib.InputError, match="name no learning rate"):
-        found.to_recipe()
+        probe.to_recipe()
     plan.save(tmp_path / "plan.json")
     words = ["probe", str(tmp_path / "plan.json"), "--workload", "probing.tiny:bowl", *WORDS]
     file = tmp_path / "tuned.toml"
@@ -106,21 +112,21 @@ def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, ran):
 
 
 def test_a_best_one_at_the_edge_names_none(grown):
-    found = ib.probe(grown, tiny.slope, **SMALL)
-    assert all(one.at_edge for one in found.lr.batches)
-    assert found.lr.doubt == "edge" and found.exit_code == 2
-    assert "at batch 4 and 16 the best one is the last one tried" in found.show()
+    probe = ib.probe(grown, tiny.slope, **SMALL)
+    assert all(batch.at_edge for batch in probe.lr.batches)
+    assert probe.lr.doubt == "edge" and probe.exit_code == 2
+    assert "at batch 4 and 16 the best one is the last one tried" in probe.show()
 
 
 def test_trials_as_long_as_the_run_need_no_ratio():
     """Then the best learning rate is that of the run itself, however far the recipe's is from it."""
     plan = ib.plan(recipe(lr=0.01, duration="16st"), 4, policy="grow")
-    found = ib.probe(plan, tiny.bowl, budget="1h", seeds=2, device="cpu")
-    tuned, planned = found.lr.batches
-    assert found.lr.samples == 64 and found.lr.whole_run and found.lr.doubt is None
-    assert found.lr.lr == planned.best_lr and "64 samples, as many as the run has" in found.show()
-    again = ib.plan(found.to_recipe(), 4, policy="grow", rule="power")
-    assert found.to_recipe().lr == tuned.best_lr
+    probe = ib.probe(plan, tiny.bowl, budget="1h", seeds=2, device="cpu")
+    tuned, planned = probe.lr.batches
+    assert probe.lr.samples == 64 and probe.lr.whole_run and probe.lr.doubt is None
+    assert probe.lr.lr == planned.best_lr and "64 samples, as many as the run has" in probe.show()
+    again = ib.plan(probe.to_recipe(), 4, policy="grow", rule="power")
+    assert probe.to_recipe().lr == tuned.best_lr
     assert again.lr == pytest.approx(planned.best_lr)
 
 
@@ -136,35 +142,38 @@ def test_a_probe_that_the_budget_ends_says_what_it_knows(grown, clock):
 
 
 def test_the_budget_holds_wherever_it_ends(grown, clock):
-    """In a trial or between two, in the first round or the last: never a second too long, and always an answer."""
-    seen = set()
+    """In a trial or between two, in the first round or the last.
+
+    Never a second too long, and always an answer.
+    """
+    samples = set()
     ib.probe(grown, tiny.ticking(tiny.bowl, clock), **SMALL)
     for budget in [10, 100, *range(300, int(clock.now), 130)]:
         clock.now = 0.0
         try:
-            found = ib.probe(grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": budget})
-            seen.add((found.lr.samples, found.lr.seeds))
-            assert found.stopped == "budget" and "The budget ended" in found.show()
+            probe = ib.probe(grown, tiny.ticking(tiny.bowl, clock), **{**SMALL, "budget": budget})
+            samples.add((probe.lr.samples, probe.lr.seeds))
+            assert probe.stopped == "budget" and "The budget ended" in probe.show()
         except ib.InputError as error:
-            seen.add(None)
-            said = str(error)
-            assert "so that nothing can be said" in said and budget < 900, said
-            assert "would likely do" in said or budget == 10, said
+            samples.add(None)
+            text = str(error)
+            assert "so that nothing can be said" in text and budget < 900, text
+            assert "would likely do" in text or budget == 10, text
         assert clock.now <= budget
-    assert seen >= {None, (16, 1), (32, 1), (64, 1)}
+    assert samples >= {None, (16, 1), (32, 1), (64, 1)}
 
 
 def test_ctrl_c_says_what_is_known(grown):
-    made = []
+    results = []
 
     def stop(line):
-        made.append(line)
-        if len(made) == 25:
+        results.append(line)
+        if len(results) == 25:
             raise KeyboardInterrupt
 
-    found = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
-    assert found.stopped == "interrupted" and len(found.lr.trials) == 25
-    assert "It was interrupted before all trials were made" in found.show()
+    probe = ib.probe(grown, tiny.bowl, **SMALL, say=stop)
+    assert probe.stopped == "interrupted" and len(probe.lr.trials) == 25
+    assert "It was interrupted before all trials were made" in probe.show()
 
 
 def test_ctrl_c_before_anything_is_known_says_when(grown, clock):
@@ -213,10 +222,10 @@ def test_the_gradient_of_a_step_is_that_of_its_batch_in_one_piece(workload):
 def test_a_composed_schedule_is_in_the_report():
     halves = [ib.schedules.cosine(0.1, 10), ib.schedules.cosine(0.05, 10)]
     tuned = recipe(schedule=ib.schedules.join(halves, [10]), duration="20st")
-    found = ib.probe(ib.plan(tuned, 2), tiny.bowl, **SMALL)
-    schedule = json.dumps(json.loads(found.to_json())["recipe"]["schedule"])
+    probe = ib.probe(ib.plan(tuned, 2), tiny.bowl, **SMALL)
+    schedule = json.dumps(json.loads(probe.to_json())["recipe"]["schedule"])
     assert Schedule.from_json(schedule) == tuned.schedule
-    assert pickle.loads(pickle.dumps(found)) == found  # as ranks hand it over
+    assert pickle.loads(pickle.dumps(probe)) == probe  # as ranks hand it over
 
 
 @pytest.mark.parametrize(
@@ -287,23 +296,23 @@ def test_the_command_writes_recipe_and_report(grown, capsys, ran, tmp_path, monk
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_an_interval_that_holds_everything_is_said_to(wide):
-    found = ib.probe(ib.plan(recipe(lr=0.5), 1), tiny.bowl, **SMALL)
+    probe = ib.probe(ib.plan(recipe(lr=0.5), 1), tiny.bowl, **SMALL)
     ends = (0.001, 0.00401) if wide else (0.001, 0.004)
-    lr = msgspec.structs.replace(found.lr, interval=ends, within=True)
-    said = msgspec.structs.replace(found, lr=lr).show()
-    assert ("these trials give no reason to change" in said) != wide
-    assert ("the interval spans a factor of 4, in which" in said) == wide
+    lr = msgspec.structs.replace(probe.lr, interval=ends, within=True)
+    text = msgspec.structs.replace(probe, lr=lr).show()
+    assert ("these trials give no reason to change" in text) != wide
+    assert ("the interval spans a factor of 4, in which" in text) == wide
 
 
 def test_trials_at_other_batches_move_what_the_plan_moves():
     recipe = ib.Recipe(
         effective_batch=64, lr=1e-3, optimizer="muon", weight_decay=0.1, decay="sqrt", duration="1000st"
     )
-    asked = {"rule": "sqrt", "beta2_rule": "half_life:0.95", "duration_scale": "2.0^0.3"}  # fmt: skip
-    plan = ib.plan(recipe, 8, policy=512, **asked)
+    settings = {"rule": "sqrt", "beta2_rule": "half_life:0.95", "duration_scale": "2.0^0.3"}  # fmt: skip
+    plan = ib.plan(recipe, 8, policy=512, **settings)
     lab = Lab(plan, ProbeOptions(), device_of("cpu"), Budget(3600), tiny.bowl)
-    found = lab.plan_of(128).require()
-    wanted = ib.plan(recipe, 1, policy=128, **asked).require()
+    own_plan = lab.plan_of(128).require()
+    expected = ib.plan(recipe, 1, policy=128, **settings).require()
     for name in ("lr", "weight_decay", "beta1", "beta2", "eps"):
-        assert getattr(found, name) == getattr(wanted, name), name
-    assert found.weight_decay != recipe.weight_decay
+        assert getattr(own_plan, name) == getattr(expected, name), name
+    assert own_plan.weight_decay != recipe.weight_decay

@@ -1,4 +1,7 @@
-"""Workloads for probes: a convex problem whose best learning rate is known, and the mistakes that people make in one."""
+"""Workloads for probes.
+
+A convex problem whose best learning rate is known, and the mistakes that people make in one.
+"""
 
 import dataclasses
 import itertools
@@ -14,7 +17,10 @@ CURVATURES = torch.tensor([1.0, 3.0])
 
 
 class Bowl(nn.Module):
-    """½ Σ hᵢ wᵢ², h = 1 and 3: the learning rate that contracts both fastest is 2/(1 + 3) = 0.5, and above 2/3 it diverges."""
+    """½ Σ hᵢ wᵢ², h = 1 and 3.
+
+    The learning rate that contracts both fastest is 2/(1 + 3) = 0.5, and above 2/3 it diverges.
+    """
 
     def __init__(self):
         super().__init__()

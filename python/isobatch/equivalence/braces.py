@@ -8,7 +8,7 @@ from isobatch.errors import InputError
 from isobatch.words import nearest
 
 NAMES = ("gpus", "micro_batch", "accumulation", "rank_batch", "effective_batch", "passes")
-"""Names of braces; `passes` are the micro-batches of a step on all ranks, as nanoGPT counts its accumulation."""
+"""Names of braces; `passes` are a step's micro-batches over all ranks, as nanoGPT's accumulation."""
 _BRACE = re.compile(r"\{(\w+)\}")
 _MAKES = {
     "micro_batch": "micro-batch",
@@ -60,7 +60,7 @@ def names_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
 
 
 def check(names: set[str]) -> None:
-    """Checks that braces settle how a step's samples are split on a rank.
+    """Checks that the braces settle the split of a step's samples on a rank.
 
     Raises:
         InputError: they leave the micro-batch or the accumulation open.
@@ -69,6 +69,7 @@ def check(names: set[str]) -> None:
         return
     written = " and ".join(f"{{{name}}}" for name in NAMES if name in names and name in _MAKES)
     raise InputError(
-        f"{written} alone cannot say how a rank splits its samples: write two of {{micro_batch}}, {{accumulation}} and "
+        f"{written} alone cannot say how a rank splits its samples: write two of {{micro_batch}}, "
+        f"{{accumulation}} and "
         f"{{rank_batch}} (samples of a rank in a step) or {{effective_batch}} (of all ranks) into the command"
     )

@@ -1,4 +1,4 @@
-"""Causes of a difference between two splits, by name, each with what mends it."""
+"""Causes of a difference between two splits, each with its name and its mend."""
 
 from collections.abc import Callable, Mapping
 from math import isclose
@@ -31,7 +31,7 @@ class SplitCause(msgspec.Struct, frozen=True):
 
 
 class Weighing(msgspec.Struct, frozen=True):
-    """What is known of the weights of a step's samples.
+    """The weights of a step's samples.
 
     Attributes:
         split: of the run.
@@ -47,9 +47,10 @@ class Weighing(msgspec.Struct, frozen=True):
 
 
 def name_weights(weighing: Weighing) -> SplitCause | None:
-    """Names the cause of weights that are not all 1; None where they are.
+    """Names the cause of weights other than 1; None if all are 1.
 
-    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), [(0, i // 2) for i in range(8)], [[PassSamples([], [])] * 4])
+    >>> owners = [(0, sample // 2) for sample in range(8)]
+    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), owners, [[PassSamples([], [])] * 4])
     >>> name_weights(four).text
     'the gradient is 4 × that of one pass over the batch: × accumulation'
     """
@@ -63,7 +64,8 @@ def name_weights(weighing: Weighing) -> SplitCause | None:
         return SplitCause(
             "lost samples",
             f"{lost} of {len(weights)} samples have weight 0: they are read and do not reach the gradient",
-            "look for a zero_grad() between the passes of a step, or a step that is taken before the last pass",
+            "look for a zero_grad() between the passes of a step, or a step that is taken before the last "
+            "pass",
         )
     return _name_means(weighing) or _name_counts(weights)
 
@@ -74,8 +76,10 @@ def _name_factor(factor: float, weighing: Weighing) -> SplitCause:
     if passes < split.accumulation and isclose(factor, passes / split.accumulation, rel_tol=ALIKE):
         return SplitCause(
             "short window",
-            f"{factor_text(factor)}: a step of {passes} passes is divided by the accumulation of {split.accumulation}",
-            "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
+            f"{factor_text(factor)}: a step of {passes} passes is divided by the accumulation of "
+            f"{split.accumulation}",
+            "divide by the passes that the last step of an epoch has, or drop the incomplete batch "
+            "(drop_last)",
         )
     return name_factors({split: factor}) or SplitCause(
         "one factor",
@@ -85,12 +89,14 @@ def _name_factor(factor: float, weighing: Weighing) -> SplitCause:
 
 
 def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
-    """Names the one law of the ranks and the accumulation that all splits' factors follow; None where there is none.
+    """Names the law of ranks and accumulation for the factors of all splits, or None.
 
     Several laws may explain one split; several splits leave one.
 
-    >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name, name_factors({Split(2, 2, 2): 0.5}).name
-    ('summed loss', '1/accumulation')
+    >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name
+    'summed loss'
+    >>> name_factors({Split(2, 2, 2): 0.5}).name
+    '1/accumulation'
     """
     for law in LAWS if factors else ():
         if all(isclose(factor, law.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
@@ -104,7 +110,7 @@ def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
 
 
 def nearest_law(split: Split, factor: float) -> "FactorLaw | None":
-    """Returns the law that a factor of some tensors follows at a split; None where none is near.
+    """Returns the nearest law for the factor of some tensors at a split, or None.
 
     >>> nearest_law(Split(2, 1, 4), 2.0001).name
     '× ranks'
@@ -135,8 +141,14 @@ class FactorLaw(NamedTuple):
 
 
 _ONCE = "divide each pass's mean loss by the accumulation before backward()"
-_AVERAGED = "average the ranks' gradients once: DDP does; a sum over ranks, or a loss times the ranks, counts them again"
-_GLOBAL = "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of ranks"
+_AVERAGED = (
+    "average the ranks' gradients once: DDP does; a sum over ranks, or a loss times the ranks, counts them "
+    "again"
+)
+_GLOBAL = (
+    "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of "
+    "ranks"
+)
 _TWICE = "the loss is divided by the accumulation twice, for example by the trainer and by the script"
 _MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
 LAWS = (
@@ -155,11 +167,14 @@ LAWS = (
 
 
 def _name_means(weighing: Weighing) -> SplitCause | None:
-    """Names a mean of the ranks' or the passes' means: samples of a part weigh alike, by the tokens of the part."""
+    """Names a mean of the ranks' or the passes' means: a part's samples weigh alike, by its tokens."""
     if any(owner is None for owner in weighing.owners):
         return None
     split = weighing.split
-    total = "count the tokens of the whole step over all ranks before its first pass, and divide each pass's summed loss by that"
+    total = (
+        "count the tokens of the whole step over all ranks before its first pass, and divide each pass's "
+        "summed loss by that"
+    )
     by_rank = _by_part(weighing, lambda owner: owner[0])
     by_pass = _by_part(weighing, lambda owner: owner)
     if _alike_within(by_rank) and len(by_rank) > 1:
@@ -182,12 +197,14 @@ def _proportional(
     split: Split,
     mend: str,
 ) -> SplitCause:
-    """Describes parts in which samples weigh alike; where the weights are as 1/tokens, that is the cause."""
+    """Describes parts with equally weighted samples; weights as 1/tokens are a mean of means."""
     unit = "rank" if len(next(iter(parts))) == 1 else "pass"
     means = {part: float(np.mean(weights)) for part, weights in parts.items()}
-    for which, counted in ((0, "tokens"), (1, "tokens")):
+    for column in (0, 1):
         counts = {
-            part: tokens[part][which] for part in parts if len(tokens[part]) > which and tokens[part][which]
+            part: tokens[part][column]
+            for part in parts
+            if len(tokens[part]) > column and tokens[part][column]
         }
         if len(counts) < len(parts):
             continue
@@ -195,10 +212,16 @@ def _proportional(
         if spread(products) < PROPORTIONAL:
             factor = float(np.mean(products)) * len(parts) / sum(counts.values())
             also = _also(factor, split)
-            text = f"samples weigh as 1/{counted} of their {unit}: a {kind}, not the mean over the step's tokens{also}"
+            text = (
+                f"samples weigh as 1/tokens of their {unit}: a {kind}, not the mean over the step's "
+                f"tokens{also}"
+            )
             return SplitCause(kind, text, mend)
     lowest, highest = min(means.values()), max(means.values())
-    text = f"samples of a {unit} weigh alike, from {lowest:.3g} in one to {highest:.3g} in another: each {unit} has a mean of its own"
+    text = (
+        f"samples of a {unit} weigh alike, from {lowest:.3g} in one to {highest:.3g} in another: each {unit} "
+        "has a mean of its own"
+    )
     return SplitCause(kind, text, mend)
 
 
@@ -212,7 +235,7 @@ def _also(factor: float, split: Split) -> str:
 def _shifted(
     parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]
 ) -> SplitCause | None:
-    """Names a loss that is a mean over shifted labels, weighed by the count of labels before the shift."""
+    """Names a mean over shifted labels weighed by the labels before the shift."""
     if any(len(tokens[part]) < 2 or not tokens[part][0] for part in parts):
         return None
     ratios = [
@@ -228,16 +251,22 @@ def _shifted(
 
 
 def _name_counts(weights: Vector) -> SplitCause:
-    """Names samples that weigh a whole number of times, or something that is none of the known causes."""
+    """Names repeated samples by whole weights, or unequal weights of no known cause."""
     repeated = weights[np.abs(weights - np.round(weights)) < ALIKE]
     if len(repeated) == len(weights):
-        text = f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh {np.round(weights).max():.0f} times"
+        text = (
+            f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh "
+            f"{np.round(weights).max():.0f} times"
+        )
         return SplitCause(
             "repeated samples",
             text,
             "look for a backward pass that is done twice, or a gradient that is kept",
         )
-    text = f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also within a pass"
+    text = (
+        f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also "
+        "within a pass"
+    )
     return SplitCause(
         "unequal weights",
         text,
@@ -262,7 +291,7 @@ def _alike_within(parts: dict[tuple[int, ...], list[float]]) -> bool:
 
 def _summed(passes: list[PassSamples]) -> tuple[int, ...]:
     return (
-        tuple(map(sum, zip(*(one.tokens for one in passes), strict=True)))
-        if all(one.tokens for one in passes)
+        tuple(map(sum, zip(*(samples.tokens for samples in passes), strict=True)))
+        if all(samples.tokens for samples in passes)
         else ()
     )

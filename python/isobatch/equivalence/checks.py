@@ -1,7 +1,8 @@
-"""What a step shows beside its gradient: its ranks, its samples, its learning rates, what clipping sees."""
+"""Checks of a step beside its gradient: ranks, samples, learning rates, clipping."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from isobatch.equivalence.weights import distance
 
 
 def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
-    """Yields what the ranks of a step do not share: a process group, weights, gradients."""
+    """Yields differences between the ranks of a step: process group, weights, gradients."""
     if step.first.world != split.ranks:
         yield SplitCause(
             "ranks train alone",
@@ -32,22 +33,24 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
         yield SplitCause(
             "gradients not averaged",
             f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
-            "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one inside",
+            "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one "
+            "inside",
         )
 
 
-def check_samples(recording: Recording, event: tuple[int, int], wanted: int) -> Iterator[SplitCause]:
-    """Yields what is wrong with the samples of a step that takes `wanted` ones in one pass over the batch."""
-    taken = recording.samples(event)
+def check_samples(recording: Recording, event: tuple[int, int], expected: int) -> Iterator[SplitCause]:
+    """Yields faults in the samples of a step; the reference takes `expected` samples."""
+    count = recording.samples(event)
     step = recording.at(event)
     own = recording.rows(event, own=True)
     if own is not None:
         draws = Counter(row for rank in own for batch in rank for row in batch)
         extra = sum(draws.values()) - len(draws)
-        if extra and len(draws) < wanted and _ranks_share(own):
+        if extra and len(draws) < expected and _ranks_share(own):
             yield SplitCause(
                 "ranks draw the same samples",
-                f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same rows",
+                f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same "
+                "rows",
                 "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
             )
             return
@@ -58,22 +61,23 @@ def check_samples(recording: Recording, event: tuple[int, int], wanted: int) -> 
             "give each rank its share of the data",
         )
         return
-    if taken != wanted and wanted and taken:
+    if count != expected and expected and count:
         yield SplitCause(
             "another batch",
-            f"optimizer.step() came after {taken} samples, expected {wanted}",
+            f"optimizer.step() came after {count} samples, expected {expected}",
             "the script does not follow the split: look where accumulation and micro-batch are set",
         )
 
 
 def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCause]:
-    """Yields a learning rate that is not the reference's."""
-    ours, theirs = step.first.lrs, reference.first.lrs
-    if len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-5, atol=1e-12):
+    """Yields a difference of the learning rate from the reference."""
+    rates, reference_rates = step.first.lrs, reference.first.lrs
+    if len(rates) == len(reference_rates) and np.allclose(rates, reference_rates, rtol=1e-5, atol=1e-12):
         return
     yield SplitCause(
         "learning rate",
-        f"the learning rate of step {step.first.step} is {_few(ours)}, at one pass over the batch {_few(theirs)}",
+        f"the learning rate of step {step.first.step} is {_few(rates)}, "
+        f"at one pass over the batch {_few(reference_rates)}",
         "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
         "a prepared scheduler of Accelerate steps once a process",
     )
@@ -82,18 +86,20 @@ def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCa
 def check_clipping(
     step: RecordedStep, reference: RecordedStep, tolerance: float, difference: float
 ) -> Iterator[SplitCause]:
-    """Yields clipping that is done another number of times, or sees another norm of the same gradient."""
-    ours, theirs = step.first.norms, reference.first.norms
-    if len(ours) != len(theirs):
+    """Yields a difference of clipping: its number, or the norm of the same gradient."""
+    norms, reference_norms = step.first.norms, reference.first.norms
+    if len(norms) != len(reference_norms):
         yield SplitCause(
             "gradients clipped on every pass",
-            f"the gradient is clipped {len(ours)} times in a step, {len(theirs)} times in one pass over the batch",
+            f"the gradient is clipped {len(norms)} times in a step, {len(reference_norms)} times in one pass "
+            "over the "
+            "batch",
             "clip once, after the last pass of the step",
         )
-    elif ours and difference <= tolerance:
+    elif norms and difference <= tolerance:
         far = [
             (a, b)
-            for (a, _), (b, _) in zip(ours, theirs, strict=True)
+            for (a, _), (b, _) in zip(norms, reference_norms, strict=True)
             if abs(a - b) > 10 * tolerance * max(b, 1e-30)
         ]
         if far:
@@ -105,17 +111,19 @@ def check_clipping(
 
 
 def _ranks_apart(sketches: Vector) -> float:
-    return max((distance(one, sketches[0]) for one in sketches[1:]), default=0.0)
+    return max((distance(sketch, sketches[0]) for sketch in sketches[1:]), default=0.0)
 
 
 def _ranks_share(rows: list[list[list[int]]]) -> bool:
     drawn = [{row for batch in rank for row in batch} for rank in rows]
-    return any(len(one & two) > len(one) / 2 for number, one in enumerate(drawn) for two in drawn[:number])
+    return any(len(a & b) > len(a) / 2 for a, b in combinations(drawn, 2))
 
 
 def _ranks_see_the_same(step: RecordedStep) -> bool:
-    hashes = [sorted(sample for one in record.passes for sample in one.hashes) for record in step.ranks]
-    return bool(hashes[0]) and all(one == hashes[0] for one in hashes[1:])
+    hashes = [
+        sorted(sample for samples in record.passes for sample in samples.hashes) for record in step.ranks
+    ]
+    return bool(hashes[0]) and all(rank_hashes == hashes[0] for rank_hashes in hashes[1:])
 
 
 def _few(rates: Sequence[float]) -> str:

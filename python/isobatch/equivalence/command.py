@@ -1,4 +1,4 @@
-"""A training command that starts at any split of its batch, unchanged but for the numbers of the split."""
+"""A training command, started at any split of its batch with only the numbers of the split changed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,13 +53,16 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def default(self) -> Split:
-        """The split to compare where none is named: its own, made smaller; under braces its ranks as typed with DEFAULT's passes."""
+        """The split to compare by default: the command's own, made smaller.
+
+        Braces leave the passes open: they are DEFAULT's, on the ranks as typed.
+        """
         ranks = self.launch.ranks or DEFAULT.ranks
         return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
 
 def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
-    """Reads a command line, and how its split is changed: by its braces, else by the flags and the file of its tool.
+    """Reads a command line and its way to change the split: its braces, else its tool's flags and file.
 
     Args:
         words: the command, as a shell gives them; assignments such as `LR=1` may stand in front.
@@ -100,7 +103,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
 
 
 def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the additional environment that start a command at a split on this machine's CPU.
+    """Returns the words and the extra environment to start a command at a split on the CPU of this machine.
 
     Args:
         command: as `read_command` read it.
@@ -123,7 +126,7 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
 
 
 def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
-    """Says what a tool's settings ask of a GPU, and have otherwise on a CPU."""
+    """Lists the settings of a tool changed for the CPU."""
     changes = [f"{name} {str(value).lower()}" for name, value in cpu_changes(source).items()]
     return (f"for the CPU: {few(changes)}",) if changes else ()
 
@@ -131,11 +134,12 @@ def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
 def start_as_typed(
     launch: CommandLine, source: ToolSettings | None, ranks: int, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the additional environment that start a command as it is, on this many ranks of this machine's CPU.
+    """Returns the words and the extra environment to start a command as typed on the CPU of this machine.
 
     Args:
         launch: the command.
-        source: its tool's settings, of which only those that ask for a GPU are written anew; None: nothing is.
+        source: its tool's settings, of which only those that ask for a GPU are written anew; None: nothing
+            is.
         ranks: to start.
         folder: for a copy of the tool's file.
     """
@@ -173,18 +177,18 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
     """Describes a command without braces and without a known tool, with the same command in braces."""
     example, flags = [*words], []
     first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0
-    for given in given_settings(words):
-        brace = _BRACES.get(guess_field(given.name) or "")
-        if given.name in ("nproc_per_node", "num_processes", "num_gpus") and given.at < first:
+    for setting in given_settings(words):
+        brace = _BRACES.get(guess_field(setting.name) or "")
+        if setting.name in ("nproc_per_node", "num_processes", "num_gpus") and setting.at < first:
             brace = "{gpus}"
-        elif brace is None or given.value is True or given.at < first:
+        elif brace is None or setting.value is True or setting.at < first:
             continue
         else:
-            flags.append(words[given.at].partition("=")[0])
-        if given.joined:
-            example[given.at] = f"{words[given.at].partition('=')[0]}={brace}"
+            flags.append(words[setting.at].partition("=")[0])
+        if setting.joined:
+            example[setting.at] = f"{words[setting.at].partition('=')[0]}={brace}"
         else:
-            example[given.at + 1] = brace
+            example[setting.at + 1] = brace
     guesses = (
         f"{few(flags)} look{'s' if len(flags) == 1 else ''} like a batch"
         if flags
@@ -194,7 +198,8 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
         if not any(brace in word for word in example) and "{effective_batch}" not in example:
             example += [flag, brace]
     return InputError(
-        f"the command cannot be split: no tool is recognized by its flags or files, and {guesses}. Write where the numbers "
+        f"the command cannot be split: no tool is recognized by its flags or files, and {guesses}. Write "
+        "where the numbers "
         f"go, by the script's own flags ({{effective_batch}} where a flag counts the samples of all ranks):\n"
         f"  isobatch same -- {' '.join(example)}\nor name the tool with --tool"
     )

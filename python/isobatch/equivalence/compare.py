@@ -1,4 +1,7 @@
-"""Compares a run of one split with the reference: samples, weights, gradients, learning rates, clipping and weights after."""
+"""Compares a run of one split with the reference.
+
+Compared are samples, their weights, gradients, learning rates, clipping and the parameters at the end.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,6 +36,9 @@ COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
 OTHER_SAMPLES = "other samples"
+RANDOMNESS = "randomness"
+UNJUDGED = {OTHER_SAMPLES, RANDOMNESS}
+"""Causes that say nothing about the training: the split has other samples, or other random draws."""
 """The name of a cause that leaves a split unasked."""
 
 ROUTERS = ("gate", "router", "gating")
@@ -49,7 +55,8 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
         same: whether nothing differs.
         step: the first step that differs, else the first one, from 0.
         difference: of the gradient at that step, relative L2.
-        weights: of each sample in the gradient, in the order of the step's samples; empty where they are not known.
+        weights: of each sample in the gradient, in the order of the step's samples; empty where they are not
+            known.
         residual: the part of the gradient that no weights explain; None where they are not known.
         groups: tensors that differ, the worst first.
         lrs: learning rate of the first parameter group at each step.
@@ -90,7 +97,7 @@ class Comparison:
         self.tolerance = max(HALF if half else EXACT, 10 * noise)
 
     def compare(self, recording: Recording) -> SplitResult:
-        """Compares a run step by step, up to the first step that differs.
+        """Compares a run step by step, up to the first difference.
 
         Args:
             recording: of the split.
@@ -117,9 +124,9 @@ class Comparison:
         if difference > tolerance and (solution is None or solution.residual > COUPLED):
             # A multiple of the gradient needs no samples' gradients to be explained.
             factor = float(gradient @ target) / float(target @ target or 1.0)
-            left = distance(gradient, factor * target)
-            if left <= tolerance:
-                solution = Solution(np.full(max(1, self.reference.samples(event)), factor), left)
+            residual = distance(gradient, factor * target)
+            if residual <= tolerance:
+                solution = Solution(np.full(max(1, self.reference.samples(event)), factor), residual)
         causes = list(check_ranks(recording.split, step, self.tolerance))
         apart = bool(causes)
         if not any(cause.name == "ranks start with different weights" for cause in causes):
@@ -139,7 +146,7 @@ class Comparison:
             weights=[] if solution is None or solution.residual > COUPLED else solution.weights.tolist(),
             residual=None if solution is None else solution.residual,
             groups=groups,
-            lrs=[rates[0] for one in recording.steps[event[0]] if (rates := one.first.lrs)],
+            lrs=[rates[0] for recorded in recording.steps[event[0]] if (rates := recorded.first.lrs)],
             norms=[norm for norm, _ in step.first.norms],
             samples=recording.samples(event),
             weights_after=_parameters_apart(recording, self.reference, last),
@@ -182,18 +189,19 @@ class Comparison:
         if self._has_other_samples(recording, event):
             yield SplitCause(
                 OTHER_SAMPLES,
-                "it takes other samples than one pass over the batch, and not through a torch DataLoader, whose rows can be set",
+                "it takes other samples than one pass over the batch, and not through a torch DataLoader, "
+                "whose rows can be set",
                 "draw the rows through a torch DataLoader, or by a seed that is the same for every split",
             )
             return
         yield self._name_coupling(recording, groups, solution)
 
     def _has_other_samples(self, recording: Recording, event: Event) -> bool:
-        """Whether the samples of a step are others than the reference's: where no rows could be given, by their hashes."""
+        """Compares a step's samples with the reference's by their hashes, unless their rows are known."""
         if recording.rows(event) is not None and self.reference.rows(event) is not None:
             return False
         hashes = [
-            sorted(sample for record in step.ranks for one in record.passes for sample in one.hashes)
+            sorted(sample for record in step.ranks for samples in record.passes for sample in samples.hashes)
             for step in (recording.at(event), self.reference.at(event))
             if step is not None
         ]
@@ -205,45 +213,51 @@ class Comparison:
         notes = recording.notes
         worst = groups[0] if groups else None
         where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
-        left = "" if solution is None else f" (residual {solution.residual:.1e})"
+        residual = "" if solution is None else f" (residual {solution.residual:.1e})"
         if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
             return SplitCause(
                 "balance loss of experts",
-                f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the batch{left}",
-                "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the accumulation and "
+                f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the "
+                f"batch{residual}",
+                "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by "
+                "the accumulation and "
                 "the ranks as the rest of the loss",
             )
         law = None if worst is None else nearest_law(recording.split, worst.factor)
         if worst is not None and law is not None:
             return SplitCause(
                 "a term of the loss",
-                f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch ({law.name}), and others are "
-                f"not: a term of the loss is not divided as the rest{left}",
+                f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch "
+                f"({law.name}), and others are "
+                f"not: a term of the loss is not divided as the rest{residual}",
                 law.mend,
             )
         if notes.get("batch norm"):
             return SplitCause(
                 "batch norm",
-                f"batch norm sees another batch in each pass: samples of a pass act on one another{left}",
-                "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without batch statistics",
+                f"batch norm sees another batch in each pass: samples of a pass act on one another{residual}",
+                "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without "
+                "batch statistics",
             )
         random = [note for note in notes if note.startswith("random draws of")]
         if random:
             return SplitCause(
-                "randomness",
-                f"{random[0]} fall on other samples at another split{left}",
+                RANDOMNESS,
+                f"{random[0]} fall on other samples at another split{residual}",
                 "seed each sample's own draw, or ask again without it",
             )
         return SplitCause(
             "coupled samples",
-            f"the loss of a pass is not a mean over its samples: they influence one another, or a term of the loss has "
-            f"another weight{left}{where}",
-            "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, and divide "
+            "the loss of a pass is not a mean over its samples: they influence one another, or a term of "
+            "the loss has "
+            f"another weight{residual}{where}",
+            "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, "
+            "and divide "
             "every term of the loss alike",
         )
 
     def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:
-        """Finds the rank and the pass of each sample of the one-by-one run, by the row of the dataset or by its hash."""
+        """Finds the rank and the pass of each sample of the one-by-one run, by dataset row or by hash."""
         step = recording.at(event)
         single = None if self.single is None else self.single.at(event)
         if step is None or single is None or self.single is None:
@@ -255,8 +269,8 @@ class Comparison:
             keys = single_rows[0]
             named: Sequence[Sequence[Sequence[object]]] = rows
         else:
-            keys = [one.hashes for one in single.first.passes]
-            named = [[one.hashes for one in record.passes] for record in step.ranks]
+            keys = [samples_of_pass.hashes for samples_of_pass in single.first.passes]
+            named = [[samples_of_pass.hashes for samples_of_pass in record.passes] for record in step.ranks]
         for rank, passes in enumerate(named):
             for number, samples in enumerate(passes):
                 for sample in samples:
@@ -269,7 +283,10 @@ class Comparison:
 
 
 def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Gives all splits whose samples weigh alike one cause: a factor of one split has several, that of all has one."""
+    """Names one cause for all splits with equally weighted samples.
+
+    The factor of one split may have several causes; the factors of all splits leave one.
+    """
     factors = {
         Split.parse(result.split): float(np.mean(result.weights))
         for result in results
@@ -280,11 +297,11 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
     shared = []
     for result in results:
         factor = factors.get(Split.parse(result.split))
-        if cause is not None and factor is not None and any(one.name in laws for one in result.causes):
+        if cause is not None and factor is not None and any(old.name in laws for old in result.causes):
             text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
-            others = [one for one in result.causes if one.name not in laws]
+            further_causes = [old for old in result.causes if old.name not in laws]
             result = msgspec.structs.replace(
-                result, causes=[msgspec.structs.replace(cause, text=text), *others]
+                result, causes=[msgspec.structs.replace(cause, text=text), *further_causes]
             )
         shared.append(result)
     return shared
@@ -293,10 +310,10 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
 def repeat_noise(first: Recording, second: Recording) -> float:
     """Returns the distance of the gradients of two runs of one split at the first step."""
     event = next(first.events())
-    one, two = first.at(event), second.at(event)
-    if one is None or two is None or one.gradients.shape != two.gradients.shape:
+    step, repeat = first.at(event), second.at(event)
+    if step is None or repeat is None or step.gradients.shape != repeat.gradients.shape:
         return float("inf")
-    return distance(two.gradients[0], one.gradients[0])
+    return distance(repeat.gradients[0], step.gradients[0])
 
 
 def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
@@ -305,7 +322,9 @@ def _own(sketch: Vector, columns: npt.NDArray[np.bool_]) -> Vector:
 
 
 def _parameters_apart(recording: Recording, reference: Recording, event: Event) -> float:
-    ours, theirs = recording.at(event), reference.at(event)
-    if ours is None or theirs is None or ours.weights.shape[1] != theirs.weights.shape[1]:
+    step, reference_step = recording.at(event), reference.at(event)
+    if step is None or reference_step is None:
         return float("inf")
-    return distance(ours.weights[0], theirs.weights[0])
+    if step.weights.shape[1] != reference_step.weights.shape[1]:
+        return float("inf")
+    return distance(step.weights[0], reference_step.weights[0])

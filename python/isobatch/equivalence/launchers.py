@@ -1,7 +1,9 @@
-"""Launchers of training commands: what they start as typed, and how the same program starts on a number of ranks of this machine's CPU.
+"""Launchers of training commands: the program they start, and its start on ranks of this machine's CPU.
 
-Whatever the launcher, several ranks are started by torchrun: `accelerate launch` starts one process on a CPU whatever it is asked,
-and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of their own around one of their modules.
+Whatever the launcher, several ranks are started by torchrun: `accelerate launch` starts one process on a CPU
+    whatever it is asked,
+and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of their own around one of their
+modules.
 """
 
 import re
@@ -17,10 +19,12 @@ from isobatch.errors import InputError, missing
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SWITCHES = {
     "torchrun": "standalone m module no_python run_path virtual_local_rank h help",
-    "accelerate": "q quiet cpu multi_gpu tpu ipex use_xpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
-    "dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm same_network m module "
-    "no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval debug h help",
-    "deepspeed": "module no_python no_local_rank no_ssh no_ssh_check force_multi bind_cores_to_rank elastic_training h help",
+    "accelerate": "q quiet cpu multi_gpu tpu ipex use_xpu enable_cpu_affinity dynamo_use_fullgraph "
+    "dynamo_use_dynamic dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config "
+    "use_megatron_lm same_network m module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 "
+    "fp8_use_autocast_during_eval debug h help",
+    "deepspeed": "module no_python no_local_rank no_ssh no_ssh_check force_multi bind_cores_to_rank "
+    "elastic_training h help",
 }
 """Options that take no value, by launcher; every other option in front of the program takes one."""
 _PLACES = "standalone nnodes nproc_per_node node_rank local_addr master_addr master_port"
@@ -32,7 +36,7 @@ _TOOLS = {
     "trl": ("trl", "", "trl.scripts."),
     "swift": ("ms_swift", "", "swift.cli."),
 }
-"""By command: the tool, the action that trains, and its module; where the action is empty, it ends the module's name."""
+"""By command: the tool, the action for training (empty: it ends the module's name), and its module."""
 _WRAPPERS = (
     "uv",
     "poetry",
@@ -56,7 +60,7 @@ CPU = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""The environment of a start on the CPU: Accelerate takes gloo for its ranks only where it is asked for the CPU."""
+"""The environment of a start on the CPU; without it Accelerate does not take gloo."""
 
 
 class CommandLine(msgspec.Struct, frozen=True):
@@ -65,10 +69,12 @@ class CommandLine(msgspec.Struct, frozen=True):
     Attributes:
         environment: assignments in front of the command.
         name: of the launcher; empty for a program that starts by itself.
-        head: words in front of torchrun's options, for several ranks: `torchrun`, or `python -m torch.distributed.run`.
+        head: words in front of torchrun's options, for several ranks: `torchrun`, or `python -m
+            torch.distributed.run`.
         options: of the launcher that stay, as torchrun takes them.
         program: the script or module and its arguments.
-        ranks: as typed; None where the command leaves the number to the machine, or does not say it as a number.
+        ranks: as typed; None where the command leaves the number to the machine, or does not say it as a
+            number.
         tool: of a command that is a tool's own.
         needs_torchrun: whether one rank is started by torchrun too, since the program reads its variables.
         alone: words in front of the program where one rank starts without torchrun.
@@ -87,7 +93,7 @@ class CommandLine(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def start(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """Returns the words that start the program on this many ranks of one node, each start on a free port of its own.
+        """Returns the words to start the program on ranks of one node, each time on a free port.
 
         Raises:
             InputError: nothing is known of how the program starts several ranks.
@@ -139,15 +145,15 @@ def read_launch(words: Sequence[str]) -> CommandLine:
 
 def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Takes the assignments in front of a command, behind `env` or bare."""
-    left, environment = [*words], {}
-    while left:
-        assignment = _ASSIGNMENT.fullmatch(left[0])
+    rest, environment = [*words], {}
+    while rest:
+        assignment = _ASSIGNMENT.fullmatch(rest[0])
         if assignment is not None:
             environment[assignment[1]] = assignment[2]
-        elif PurePosixPath(left[0]).name != "env":
+        elif PurePosixPath(rest[0]).name != "env":
             break
-        del left[0]
-    return environment, left
+        del rest[0]
+    return environment, rest
 
 
 def _launcher_place(words: Sequence[str]) -> int:
@@ -186,7 +192,7 @@ def _read_launcher(words: Sequence[str]) -> CommandLine:
 
 
 def _beside(command: str) -> tuple[str, ...]:
-    """The torchrun of the environment whose command this is, which may not be the first on the PATH."""
+    """Returns the torchrun of the command's own environment, perhaps not the first on the PATH."""
     place = Path(shutil.which(command) or command).parent
     if "/" not in command and Path(shutil.which("torchrun") or command).parent == place:
         return ("torchrun",)
@@ -256,7 +262,7 @@ def _is_place(name: str) -> bool:
 
 
 def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
-    """`accelerate launch`, whose number of processes may be in its configuration."""
+    """Reads `accelerate launch`; its number of processes may be in its configuration file."""
     options, program = _options(words, "accelerate")
     values = {option.name: option.value for option in options}
     file = values.get("config_file")
@@ -270,19 +276,20 @@ def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine
         sharded |= {str(reading.settings.get("distributed_type"))} & {"FSDP", "DEEPSPEED", "MEGATRON_LM"}
     if "num_processes" in values:
         ranks = _product(values["num_processes"])
-    note = f"{' and '.join(sorted(sharded))}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
+    kinds = " and ".join(sorted(sharded))
+    note = f"{kinds}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
     notes = (note,) if sharded else ()
     return CommandLine({}, "accelerate", head, _as_torchrun(values), program, ranks, notes=notes)
 
 
 def _as_torchrun(values: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The options of another launcher that say how its program is named, as torchrun has them."""
+    """Translates another launcher's options for naming a program into torchrun's."""
     module = ("-m",) if {"m", "module"} & values.keys() else ()
     return (*module, *(("--no-python",) if "no_python" in values else ()))
 
 
 def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
-    """`deepspeed`; its program gets no `--local_rank`, which it reads from the environment too."""
+    """Reads `deepspeed`; its program reads the local rank from the environment, without `--local_rank`."""
     options, program = _options(words, "deepspeed")
     values = {option.name: option.value for option in options}
     if "include" in values:
@@ -295,14 +302,14 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
 
 
 def _read_tune(words: Sequence[str]) -> CommandLine:
-    """`tune run`, which takes torchrun's options in front of its recipe; without any it starts one process."""
+    """Reads `tune run`: torchrun's options stand in front of the recipe; without them it starts one process."""
     launch = _read_torchrun(tuple(words[:2]), words[2:], "torchtune")
     typed = words[2:3] and words[2].startswith("-")
     return msgspec.structs.replace(launch, name="tune", needs_torchrun=bool(typed), alone=tuple(words[:2]))
 
 
 def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> CommandLine:
-    """A tool's own command, as the module that its launcher starts.
+    """Reads a tool's own command, as the module started by its launcher.
 
     Raises:
         InputError: the command does not train.
@@ -326,7 +333,7 @@ def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> Com
 
 
 def _axolotl_words(program: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Parts axolotl's words from those for its launcher, which stand behind `--` or are options of its own."""
+    """Separates axolotl's words from its launcher's: options of the launcher, or words behind `--`."""
     at = program.index("--") if "--" in program else len(program)
     words, launched = [*program[:at]], [*program[at + 1 :]]
     for place in reversed(range(len(words))):

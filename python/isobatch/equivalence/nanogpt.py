@@ -1,4 +1,4 @@
-"""Scripts such as nanoGPT's: globals that `configurator.py` overrides, and an accumulation that counts the passes of all ranks."""
+"""Scripts such as nanoGPT's: globals, overridden by `configurator.py`; the accumulation counts all ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +27,15 @@ def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
     """Reads the split as typed: of the words, else of the configurations that they name, else of the script.
 
     Raises:
-        InputError: the micro-batch or the accumulation is not a number, or the ranks do not divide the passes.
+        InputError: the micro-batch or the accumulation is not a number, or the ranks do not divide the
+            passes.
     """
     values: dict[str, Any] = {}
     for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
         # What the script assigns behind its configurator is what it makes of the values.
         text = Path(file).read_text(encoding="utf-8").partition("\nexec(open('configurator.py')")[0]
         values |= python_literals(text, file)
-    values |= {given.name: given.value for given in given_settings(program)}
+    values |= {setting.name: setting.value for setting in given_settings(program)}
     micro, passes = (_count(name, values.get(name)) for name in (_MICRO, _PASSES))
     if passes % ranks:
         raise InputError(
@@ -54,6 +55,6 @@ def _count(name: str, value: Any) -> int:
 def write_nanogpt(program: Sequence[str], split: Split) -> list[str]:
     """Returns the program's words with a split's numbers last, where they override the configurations."""
     values: dict[str, Any] = {_MICRO: split.micro_batch, _PASSES: split.ranks * split.accumulation}
-    named = {given.name for given in given_settings(program)} & {*values, *_ON_CPU}
+    named = {setting.name for setting in given_settings(program)} & {*values, *_ON_CPU}
     remaining = [word for word in program if word.partition("=")[0].removeprefix("--") not in named]
     return [*remaining, *(f"--{name}={value}" for name, value in (values | _ON_CPU).items())]

@@ -1,4 +1,4 @@
-"""What the ranks of a run recorded, read back: the samples, gradients and learning rates of each optimizer step."""
+"""The recording of a run, read back: samples, gradients and learning rates of each optimizer step."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -15,7 +15,7 @@ Vector = npt.NDArray[np.float64]
 
 
 class PassSamples(msgspec.Struct, frozen=True):
-    """A forward and backward pass: a hash of each sample, and its tokens, counted after and before the shift of the labels."""
+    """A forward and backward pass: a hash of each sample, and its tokens after and before the labels' shift."""
 
     hashes: list[str]
     tokens: list[int]
@@ -40,7 +40,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):
-    """One rank's record of one step of one optimizer; sketches have `sizes` buckets for each tensor of `names`."""
+    """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`."""
 
     optimizer: int
     step: int
@@ -69,7 +69,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def columns(self) -> npt.NDArray[np.bool_]:
-        """Marks the buckets of the tensors that this optimizer has."""
+        """Marks the buckets of this optimizer's tensors."""
         return np.repeat(np.array(self.own, dtype=bool), self.sizes)
 
 
@@ -80,7 +80,8 @@ class RecordedStep(msgspec.Struct, frozen=True):
         ranks: a record a rank, by rank.
         gradients: (ranks, buckets), the gradient that the optimizer applies.
         weights: (ranks, buckets), the parameters before the step.
-        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where that was not recorded.
+        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where that was not
+            recorded.
     """
 
     ranks: list[RankStep]
@@ -114,12 +115,12 @@ class Recording(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> RecordedStep:
-        """Returns the step that was recorded last."""
+        """Returns the last recorded step."""
         return max((steps[-1] for steps in self.steps.values()), key=lambda step: step.first.seconds)
 
     @property
     def notes(self) -> dict[str, int]:
-        """Counts what the recorder noted, over all ranks."""
+        """Counts the recorder's notes over all ranks."""
         counts: dict[str, int] = {}
         for record in self.last.ranks:
             for note, count in record.notes.items():
@@ -127,7 +128,7 @@ class Recording(msgspec.Struct, frozen=True):
         return counts
 
     def training_loader(self, rank: int = 0) -> LoaderDraws | None:
-        """Returns the loader that feeds a rank's training: the one that drew for the most passes, of several the most rows."""
+        """Returns the loader of a rank's training: the one with the most passes, then with the most rows."""
 
         def preference(loader: LoaderDraws) -> tuple[int, int]:
             return loader.passes, sum(map(len, loader.batches))
@@ -159,7 +160,8 @@ class Recording(msgspec.Struct, frozen=True):
     def drawn_steps(self) -> list[list[int]] | None:
         """Returns the rows of each step over all ranks; None where no loader drew any.
 
-        A script that passes a batch through the model more than once draws the batches of a step all the same.
+        A script that passes a batch through the model more than once draws the batches of a step all the
+        same.
         """
         optimizer = min(self.steps)
         steps = [self.rows((optimizer, number)) for number in range(len(self.steps[optimizer]))]
@@ -168,22 +170,29 @@ class Recording(msgspec.Struct, frozen=True):
             batches = [[] if loader is None else loader.own for loader in loaders]
             size = self.split.accumulation
             whole = range(0, min(map(len, batches)) - size + 1, size)
-            steps = [[one[first : first + size] for one in batches] for first in whole]
+            steps = [[rank[first : first + size] for rank in batches] for first in whole]
         rows = [
             [row for rank in step for batch in rank for row in batch] for step in steps if step is not None
         ]
         return rows or None
 
     def samples(self, event: tuple[int, int]) -> int:
-        """Counts the samples of a step over all ranks: rows of the dataset where they are known, else of the model's input."""
+        """Counts the samples of a step over all ranks: dataset rows if known, else rows of the model's input."""
         if (rows := self.rows(event)) is not None:
             return sum(len(batch) for rank in rows for batch in rank)
         step = self.at(event)
-        return 0 if step is None else sum(len(one.hashes) for record in step.ranks for one in record.passes)
+        return (
+            0
+            if step is None
+            else sum(len(samples.hashes) for record in step.ranks for samples in record.passes)
+        )
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
-    """Reads what the ranks of a run wrote; None where no rank finished a step. A step that not every rank finished is left out."""
+    """Reads the ranks' records of a run; None if no rank finished a step.
+
+    A step is left out unless every rank finished it.
+    """
     records: dict[tuple[int, int], dict[int, RankStep]] = {}
     decoder = msgspec.json.Decoder(RankStep)
     for path in folder.glob("step-*.json"):

@@ -83,7 +83,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"not an answer of this version: {error}", file=str(path)) from None
 
     def lines(self) -> Iterator[str]:
-        """Yields the verdict, the table of splits, the causes with what mends them, and what the runs changed."""
+        """Yields the verdict, the table of splits, the causes with their mends, and the runs' changes."""
         yield self._verdict()
         yield ""
         head = ("ranks × accumulation × micro-batch", "weight of each sample", "gradient", "learning rate")
@@ -106,7 +106,10 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     def _verdict(self) -> str:
         wrong = [split for split in self.splits if not split.same]
         if not wrong:
-            return f"The same training at {counted(len(self.splits) + 1, 'split')} of a batch of {self.splits[0].samples}."
+            return (
+                f"The same training at {counted(len(self.splits) + 1, 'split')} of a batch of "
+                f"{self.splits[0].samples}."
+            )
         return (
             f"Not the same training: {len(wrong)} of {counted(len(self.splits), 'split')} "
             f"{'differs' if len(wrong) == 1 else 'differ'} from one pass over the batch ({self.reference})."
@@ -123,7 +126,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         return split.split.replace("x", " × "), weights, f"differs by {split.difference:.1e}", rates
 
     def _causes(self) -> Iterator[str]:
-        """Yields each cause once, with the splits that have it."""
+        """Yields each cause once, with its splits."""
         causes: dict[tuple[str, str], dict[str, list[str]]] = {}
         for split in self.splits:
             for cause in split.causes:

@@ -1,4 +1,4 @@
-"""What a training command really runs, seen in its first steps, beside what its flags and files say; and a recipe made of it."""
+"""The first steps of a training command, beside its flags and files, and a recipe made of them."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,12 @@ from isobatch.errors import InputError
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""
 STEPS = 2
-"""Optimizer steps before which the run is seen: at the second one the scheduler has moved as it does in the run."""
+"""Optimizer steps before which the run is seen: at the second one the scheduler has moved as it does in the
+run."""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a command runs. A value is None where the run does not show it.
+    """A command's real run. A value is None if the run does not show it.
 
     Attributes:
         title: of the trainer and its version.
@@ -73,7 +74,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def effective_batch(self) -> int | None:
-        """Samples of a step over the ranks that ran."""
+        """Samples of a step over the started ranks."""
         return None if self.micro_batch is None else self.ranks * self.accumulation * self.micro_batch
 
     @property
@@ -84,7 +85,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
-    """Starts a command as it is, ends it before its second optimizer step, and returns what it ran with.
+    """Starts a command as typed, ends it before its second optimizer step, and returns its real settings.
 
     Args:
         words: the command, as a shell gives them.
@@ -120,7 +121,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
 
 
 def _source(launch: CommandLine, tool: str | None) -> tuple[ToolSettings | None, list[str]]:
-    """Reads what the command says; a note where that cannot be read."""
+    """Reads the command's own settings, or a note if they cannot be read."""
     notes = [*launch.notes]
     try:
         source = read_source(launch.program, tool or launch.tool)
@@ -140,10 +141,10 @@ def _running(
     ranks: int,
     notes: Sequence[str],
 ) -> Running:
-    number = max(recording.steps, key=lambda one: sum(recording.steps[one][0].first.entries))
+    number = max(recording.steps, key=lambda optimizer: sum(recording.steps[optimizer][0].first.entries))
     steps = recording.steps[number]
     first, last = steps[0].first, steps[-1].first
-    seen = last.running or {}
+    values = last.running or {}
     more = [
         *notes,
         *(
@@ -160,12 +161,12 @@ def _running(
         more.append(f"{ranks} processes started, and each trains alone: they form no process group")
     loader = recording.training_loader()
     loaders = [] if loader is None else [loader]
-    scheduler = seen.get("scheduler")
+    scheduler = values.get("scheduler")
     peak = float(first.groups[0]["lr"])
     rates = [(0, peak), *((at, rate) for at, rate in (scheduler or {}).get("rates", ()) if at)]
     bounds = {limit for step in steps for _, limit in step.first.norms}
     return Running(
-        title=_title(seen, last.versions),
+        title=_title(values, last.versions),
         versions=last.versions,
         ranks=first.world,
         started=ranks,
@@ -179,9 +180,9 @@ def _running(
         clip_norm=min(bounds) if bounds and min(bounds) < float("inf") else None,
         scheduler=scheduler,
         rates=rates,
-        total_steps=seen.get("total_steps"),
+        total_steps=values.get("total_steps"),
         parameters=sum(entries for entries, own in zip(first.entries, first.own, strict=True) if own),
-        arguments=seen.get("arguments"),
+        arguments=values.get("arguments"),
         stated={} if source is None else source.fields,
         keys={} if source is None else source.keys,
         notes=tuple(more),
@@ -189,15 +190,15 @@ def _running(
     )
 
 
-def _title(seen: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+def _title(values: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """Names the trainer, and the libraries with their versions."""
     libraries = ", ".join(f"{name} {version}" for name, version in versions.items())
-    trainer = seen.get("trainer")
+    trainer = values.get("trainer")
     return f"{trainer} ({libraries})" if trainer else f"a loop of its own ({libraries})"
 
 
 def _micro_batch(record: RankStep, draws: Sequence[list[list[int]]]) -> int | None:
     """Samples of a pass: rows that the loader drew at once, else rows that the model got."""
     batches = [len(batch) for loader in draws for batch in loader]
-    rows = [len(one.hashes) for one in record.passes]
+    rows = [len(samples.hashes) for samples in record.passes]
     return max(batches, default=0) or max(rows, default=0) or None

@@ -1,4 +1,4 @@
-"""What a run has beside what its command says, and the recipe that is made of it."""
+"""A run's real settings beside its command's, and the recipe made of them."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ _WORDS = {
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A setting that runs otherwise than the command says.
+    """A setting with another value in the run than in the command.
 
     Attributes:
         field: of a recipe, or "schedule".
@@ -64,14 +64,15 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recipe:
-    """Makes the recipe of a run: what was seen, and of its length and schedule what its trainer's arguments or the command say.
+    """Makes the recipe of a run; length and schedule come from the trainer's arguments or the command.
 
     Args:
         running: the run.
         given: fields that win over what was seen.
 
     Raises:
-        InputError: the run does not show a field that a recipe needs; the message has the --set that gives it.
+        InputError: the run does not show a field that a recipe needs; the message has the --set that gives
+            it.
     """
     fields = _recipe_fields(running, given or {})
     if not {"schedule", "warmup", "lr"} & (given or {}).keys() and _first_other_rate(
@@ -79,7 +80,8 @@ def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recip
     ):
         if len({rate for _, rate in running.rates}) > 1 or running.total_steps is None:
             raise InputError(
-                f"the learning rate does not follow {fields['schedule']}, warmup {fields.get('warmup') or 'none'}: "
+                f"the learning rate does not follow {fields['schedule']}, warmup "
+                f"{fields.get('warmup') or 'none'}: "
                 "give --set schedule=NAME",
                 field="schedule",
             )
@@ -88,10 +90,12 @@ def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recip
 
 
 def _observed(running: Running) -> dict[str, Any]:
-    """The fields of a recipe that were seen."""
+    """Returns the recipe's fields shown by the run."""
     group = running.groups[0]
-    name = next((ours for ours, classes in _OPTIMIZERS.items() if running.optimizer in classes), None)
-    decays = [float(one.get("weight_decay") or 0.0) for one in running.groups]
+    name = next(
+        (optimizer for optimizer, classes in _OPTIMIZERS.items() if running.optimizer in classes), None
+    )
+    decays = [float(values.get("weight_decay") or 0.0) for values in running.groups]
     betas = group.get("betas")
     return {
         "gpus": running.ranks,
@@ -110,7 +114,7 @@ def _observed(running: Running) -> dict[str, Any]:
 
 
 def differences(running: Running) -> Iterator[Mismatch]:
-    """Yields what runs otherwise than the command says."""
+    """Yields the differences between the run and its command."""
     observed, stated = _observed(running), dict(running.stated)
     if running.launcher:
         stated["gpus"] = running.started
@@ -134,12 +138,12 @@ def differences(running: Running) -> Iterator[Mismatch]:
         yield schedule
 
 
-def _alike(stated: Any, seen: Any) -> bool:
-    if isinstance(stated, int | float) and isinstance(seen, int | float):
-        return abs(stated - seen) <= _CLOSE * max(abs(stated), abs(seen))
-    if isinstance(stated, list | tuple) and isinstance(seen, list | tuple):
-        return len(stated) == len(seen) and all(map(_alike, stated, seen))
-    return bool(stated == seen)
+def _alike(stated: Any, observed: Any) -> bool:
+    if isinstance(stated, int | float) and isinstance(observed, int | float):
+        return abs(stated - observed) <= _CLOSE * max(abs(stated), abs(observed))
+    if isinstance(stated, list | tuple) and isinstance(observed, list | tuple):
+        return len(stated) == len(observed) and all(map(_alike, stated, observed))
+    return bool(stated == observed)
 
 
 def shown_value(value: Any) -> str:
@@ -152,7 +156,7 @@ def shown_value(value: Any) -> str:
 
 
 def _schedule_difference(running: Running) -> Mismatch | None:
-    """Compares the rates of the run with the schedule that its recipe has."""
+    """Compares the run's learning rates with its recipe's schedule."""
     times = (running.scheduler or {}).get("steps")
     if times is not None and times > 1:
         return Mismatch("scheduler", "one step with each of the optimizer", f"{times} steps")
@@ -160,10 +164,10 @@ def _schedule_difference(running: Running) -> Mismatch | None:
         recipe = Recipe(**_recipe_fields(running, {}))
     except InputError:
         return None
-    other = _first_other_rate(running, recipe)
-    if other is None:
+    difference = _first_other_rate(running, recipe)
+    if difference is None:
         return None
-    step, planned, rate = other
+    step, planned, rate = difference
     stated = (
         f"{figure(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
     )
@@ -171,13 +175,15 @@ def _schedule_difference(running: Running) -> Mismatch | None:
 
 
 def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:
-    """The first step with another learning rate than a recipe has there: (step, the recipe's, the run's); None without one."""
+    """Returns the first step with another learning rate: (step, the recipe's rate, the run's), or None."""
     try:
         rate_at = plan(recipe, running.ranks).lr_at
     except InputError:
         return None
-    rates = ((step, rate_at(step), rate) for step, rate in running.rates)
-    return next((other for other in rates if abs(other[1] - other[2]) > _RATE * running.lr), None)
+    for step, rate in running.rates:
+        if abs(rate_at(step) - rate) > _RATE * running.lr:
+            return step, rate_at(step), rate
+    return None
 
 
 def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,9 +196,11 @@ def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]
     if running.arguments is not None:
         base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
     base.pop("batch_per_gpu", None)
-    seen = {name: value for name, value in _observed(running).items() if value is not None}
+    observed = {name: value for name, value in _observed(running).items() if value is not None}
     fields = {
-        name: value for name, value in {**base, **seen, **given}.items() if name in Recipe.__struct_fields__
+        name: value
+        for name, value in {**base, **observed, **given}.items()
+        if name in Recipe.__struct_fields__
     }
     typed = running.typed_ranks
     if (
@@ -203,12 +211,12 @@ def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]
     ):
         fields.setdefault("gpus", typed)
         fields |= {"gpus": typed, "effective_batch": running.effective_batch // running.ranks * typed}
-    for name, what in (
+    for name, description in (
         ("effective_batch", "the samples of a step were not seen"),
         ("optimizer", f"{running.optimizer} is none that a rule knows"),
     ):
         if name not in fields:
-            raise InputError(f"{what}: give --set {name}=VALUE", field=name)
+            raise InputError(f"{description}: give --set {name}=VALUE", field=name)
     if "schedule" not in fields:
         fields["schedule"] = _seen_schedule(running)
     if running.total_steps is not None:

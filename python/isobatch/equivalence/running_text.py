@@ -1,4 +1,4 @@
-"""What a run has, in words."""
+"""A run's real settings, in words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _RATES = 3
 
 
 def text_of(running: Running, different: Sequence[Mismatch]) -> str:
-    """Says what a run has, and what runs otherwise than its command says."""
+    """Describes a run, and its differences from its command."""
     return "\n".join(_lines(running, different))
 
 
@@ -24,7 +24,8 @@ def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
     else:
         yield (
             f"A step has {counted(running.effective_batch, 'sample')}: {counted(running.ranks, 'rank')} × "
-            f"{counted(running.accumulation, 'pass', 'passes')} × {counted(running.micro_batch or 0, 'sample')}"
+            f"{counted(running.accumulation, 'pass', 'passes')} × "
+            f"{counted(running.micro_batch or 0, 'sample')}"
         )
     size = running.dataset_size
     yield "Dataset: its size was not seen" if size is None else f"Dataset: {counted(size, 'row')}"
@@ -36,7 +37,10 @@ def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
     yield from running.notes
     if different:
         yield "Not as the command says:"
-        yield from (f"  {one.field}: expected {one.stated}, runs {one.seen}" for one in different)
+        yield from (
+            f"  {difference.field}: expected {difference.stated}, runs {difference.seen}"
+            for difference in different
+        )
     elif running.stated:
         yield "As the command says."
 

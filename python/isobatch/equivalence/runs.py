@@ -1,4 +1,4 @@
-"""Starts the command at a split with the recorder riding along, and ends everything that it started."""
+"""Starts the command at a split with the recorder, and ends every process it started."""
 
 import os
 import re
@@ -38,7 +38,7 @@ QUIET = {
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The settings of the recorder, which reads them from ISOBATCH_SAME."""
+    """Settings of the recorder, passed in ISOBATCH_SAME."""
 
     folder: str
     steps: int
@@ -75,7 +75,7 @@ def start_run(
     limit: float,
     device: str,
 ) -> SplitRun:
-    """Runs a command until it has recorded its steps, ends by itself, or its time is over; nothing is left running.
+    """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
     Args:
         words: the command at this split.
@@ -116,7 +116,7 @@ def start_run(
 
 
 def _last_lines(output: str) -> str:
-    """The last lines that the script printed, without what torchrun says of its end."""
+    """Returns the script's last lines, without torchrun's summary."""
     lines = output.strip().splitlines()
     ends = (place for place, line in enumerate(lines) if _OF_TORCHRUN.search(line))
     return "\n".join(lines[: next(ends, len(lines))][-TAIL:])
@@ -138,7 +138,7 @@ def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _strays(folder: Path) -> list[int]:
-    """Lists the processes whose environment names the folder of a run."""
+    """Lists the processes with the folder of a run in their environment."""
     marker = os.fsencode(folder)
     strays = []
     for path in Path("/proc").glob("[0-9]*/environ"):

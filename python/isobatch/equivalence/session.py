@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from isobatch.equivalence.causes import SplitCause
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison, SplitResult, repeat_noise, share_factor
+from isobatch.equivalence.compare import (
+    OTHER_SAMPLES,
+    UNJUDGED,
+    Comparison,
+    SplitResult,
+    repeat_noise,
+    share_factor,
+)
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, SplitRun, start_run
@@ -32,14 +40,14 @@ def same(
     as_is: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Same:
-    """Asks whether a training is the same at other splits of its batch over ranks, accumulation and micro-batch.
+    """Compares a training with itself at other splits of its batch over ranks, accumulation and micro-batch.
 
     The command is started once a split, for a few optimizer steps; nothing of the script is edited.
 
     Args:
         command: words, with braces such as `{micro_batch}`, or of a tool whose options are known.
-        split: RANKSxACCUMULATIONxMICRO_BATCH, or several of the same batch; the command's own where it says it.
-        tool: the name of the tool where it is not recognized.
+        split: RANKSxACCUMULATIONxMICRO_BATCH, or several of the same batch; by default the command's own.
+        tool: the tool's name, if it is not recognized.
         steps: optimizer steps to compare.
         limit: seconds of a run.
         device: "cpu", or "cuda", where ranks may share a GPU.
@@ -54,21 +62,21 @@ def same(
     isobatch.errors.InputError: ...
     """
     words = list(command)
-    requested, others = _requested_splits([split] if isinstance(split, str) else list(split or []))
+    requested, further = _requested_splits([split] if isinstance(split, str) else list(split or []))
     read = read_command(words, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
         session = Session(
             words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say
         )
-        return session.ask(requested or read.default, others)
+        return session.ask(requested or read.default, further)
 
 
 def _requested_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
     splits = [Split.parse(text) for text in texts]
-    for other in splits[1:]:
-        if other.effective_batch != splits[0].effective_batch:
+    for further in splits[1:]:
+        if further.effective_batch != splits[0].effective_batch:
             raise InputError(
-                f"--split {other} has {other.effective_batch} samples in a step and {splits[0]} has "
+                f"--split {further} has {further.effective_batch} samples in a step and {splits[0]} has "
                 f"{splits[0].effective_batch}: splits of one batch are compared"
             )
     return (splits[0], splits[1:] or None) if splits else (None, None)
@@ -96,11 +104,11 @@ class Session:
         self.loader: str | None = None
         self.began = time.monotonic()
 
-    def ask(self, requested: Split, others: list[Split] | None) -> Same:
+    def ask(self, requested: Split, further: list[Split] | None) -> Same:
         """Runs the splits and compares them."""
         splits = choose_splits(requested)
-        if others is not None:
-            splits = splits._replace(others=tuple(others))
+        if further is not None:
+            splits = splits._replace(others=tuple(further))
         first = self._record(requested, "asked")
         if first.rows(next(first.events())) is not None and any(
             "random draws" in note for note in first.notes
@@ -127,11 +135,13 @@ class Session:
                 unasked[str(split)] = _reason(run)
             else:
                 recordings.append(run.recording)
-        results = share_factor([comparison.compare(one) for one in recordings if one is not None])
+        results = share_factor(
+            [comparison.compare(recording) for recording in recordings if recording is not None]
+        )
         results, unjudged = _part_results(results)
-        unasked |= unjudged
+        unasked |= {split: cause.text for split, cause in unjudged.items()}
         if unjudged and all(result.same for result in results):
-            raise _other_samples(unjudged, results)
+            raise _not_comparable(unjudged, results)
         return Same(
             same=all(result.same for result in results),
             command=self.words,
@@ -187,7 +197,7 @@ class Session:
         return run
 
     def _keep_rows(self, recording: Recording) -> None:
-        """Keeps the rows of the dataset that the requested split drew, step by step, for every other split."""
+        """Keeps the requested split's dataset rows, step by step, for every other split."""
         steps = recording.drawn_steps()
         loader = recording.training_loader()
         if steps and loader is not None:
@@ -218,25 +228,23 @@ class Session:
         )
 
 
-def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, str]]:
-    """Parts the splits that took other samples, each with the reason, from those that can be judged."""
-    judged = [result for result in results if all(cause.name != OTHER_SAMPLES for cause in result.causes)]
-    others = {
-        result.split: cause.text
-        for result in results
-        for cause in result.causes
-        if cause.name == OTHER_SAMPLES
-    }
-    return judged, others
+def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, SplitCause]]:
+    """Separates splits with other samples or other random draws, each with its cause, from splits to judge."""
+    judged, unjudged = [], {}
+    for result in results:
+        causes = [cause for cause in result.causes if cause.name in UNJUDGED]
+        if causes and (causes[0].name == OTHER_SAMPLES or len(causes) == len(result.causes)):
+            unjudged[result.split] = causes[0]
+        else:
+            judged.append(result)
+    return judged, unjudged
 
 
-def _other_samples(others: dict[str, str], judged: list[SplitResult]) -> InputError:
-    """Says which splits cannot be asked since they take other samples, and which are the same."""
+def _not_comparable(unjudged: dict[str, SplitCause], judged: list[SplitResult]) -> InputError:
+    """Names the splits that cannot be judged with their first cause, and the splits with the same training."""
     same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
-    return InputError(
-        f"{', '.join(others)} cannot be compared: {next(iter(others.values()))}. Draw the rows through a torch DataLoader, or "
-        f"by a seed that does not depend on the rank{same}"
-    )
+    cause = next(iter(unjudged.values()))
+    return InputError(f"{', '.join(unjudged)} cannot be compared: {cause.text}. To mend: {cause.mend}{same}")
 
 
 def _reason(run: SplitRun) -> str:

@@ -1,4 +1,5 @@
-"""Settings of a known tool in a command: read from its flags, overrides and file, and written anew for a split."""
+"""Settings of a known tool in a command: read from its flags, overrides and file, and written anew for a
+split."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ _ON_CPU: dict[str, dict[str, Any]] = {
     "torchtune": {"device": "cpu", "dtype": "fp32"},
     "lightning": {"trainer.accelerator": "cpu", "trainer.precision": "32-true"},
 }
-"""By tool, values without which it asks for a GPU; trainers built on transformers refuse the switches of reduced precision."""
+"""By tool, values without which it asks for a GPU; trainers built on transformers refuse the switches of
+reduced precision."""
 _OFF = ("false", "no", "off", "0", "none")
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _MAX_FILE_BYTES = 16 << 20
@@ -53,7 +55,8 @@ class Given(NamedTuple):
 def given_settings(words: Sequence[str]) -> list[Given]:
     """Lists `--name value`, `--name=value` and `name=value`.
 
-    >>> [(given.name, given.value) for given in given_settings(["t.py", "--micro-batch", "2", "--bf16", "--lr=1", "a.b=3"])]
+    >>> words = ["t.py", "--micro-batch", "2", "--bf16", "--lr=1", "a.b=3"]
+    >>> [(given.name, given.value) for given in given_settings(words)]
     [('micro_batch', '2'), ('bf16', True), ('lr', '1'), ('a.b', '3')]
     """
     settings, at = [], 0
@@ -73,7 +76,7 @@ def given_settings(words: Sequence[str]) -> list[Given]:
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The settings of a command whose tool is known.
+    """The settings of a known tool's command.
 
     Attributes:
         tool: its name among the readers.
@@ -90,7 +93,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     keys: dict[str, str]
 
     def split(self, ranks: int) -> Split:
-        """The split that the settings ask for on this many ranks.
+        """Returns the settings' split on a number of ranks.
 
         Raises:
             InputError: they contradict each other, or leave the micro-batch open.
@@ -101,21 +104,22 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise error.at(file=self.file or "the command") from None
 
     def ranks(self) -> int | None:
-        """The number of processes that the settings name, or that follows from the batch of all; None where they do not say."""
+        """The number of processes by the settings or by the batch of all ranks; None if unknown."""
         named = {name: self.fields[name] for name in (*_BATCH, "gpus") if self.fields.get(name) is not None}
         ranks = complete(named).get("gpus")
         return ranks if isinstance(ranks, int) else None
 
 
 def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None:
-    """Reads the settings in a program's words and in the file that they name; None where no tool is recognized.
+    """Reads the settings in a program's words and in their file; None if no tool is recognized.
 
     Args:
         program: the script or module and its arguments.
         tool: that is known or forced; None: the one that the flags or the file show.
 
     Raises:
-        InputError: several files may be the one, the settings cannot be read, or split the model over several GPUs.
+        InputError: several files may be the one, the settings cannot be read, or split the model over several
+            GPUs.
     """
     words = _of_words(program)
     if tool is None:
@@ -136,7 +140,8 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
     if tool == "torchtune" and not files:
         name = words.get("config", "RECIPE_CONFIG")
         raise InputError(
-            f"cannot be split: the settings of {name} are inside torchtune; copy them by tune cp {name} config.yaml, and name the copy"
+            f"cannot be split: the settings of {name} are inside torchtune; copy them by tune cp {name} "
+            "config.yaml, and name the copy"
         )
     typed = _merged(_content(files[0]) if files else {}, words)
     reading = read_file(typed, tool)
@@ -158,12 +163,12 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
 
 
 def _of_words(program: Sequence[str]) -> dict[str, Any]:
-    """The settings of the words; of one that comes twice the last counts."""
-    return {given.name: given.value for given in given_settings(program)}
+    """Returns the settings of the words; the last of several values counts."""
+    return {setting.name: setting.value for setting in given_settings(program)}
 
 
 def _detected(words: Mapping[str, Any]) -> str | None:
-    """The tool whose flags the words are; None of a script of one's own."""
+    """Recognizes a tool by its flags; None for a script of one's own."""
     try:
         return read_file(_merged({}, words)).tool if words else None
     except InputError:
@@ -171,11 +176,11 @@ def _detected(words: Mapping[str, Any]) -> str | None:
 
 
 def _files(program: Sequence[str], flags: Sequence[str] | None) -> list[str]:
-    """Lists the files among a program's words: those of these flags and those without a flag; None: of any flag."""
+    """Lists the files among a program's words: without a flag, or with one of these flags (None: any)."""
     settings = given_settings(program)
-    taken = {given.at + (0 if given.joined else 1) for given in settings if given.value is not True}
-    named = [str(given.value) for given in settings if flags is None or given.name in flags]
-    alone = [word for at, word in enumerate(program[1:], 1) if at not in taken]
+    values = {setting.at + (0 if setting.joined else 1) for setting in settings if setting.value is not True}
+    named = [str(setting.value) for setting in settings if flags is None or setting.name in flags]
+    alone = [word for at, word in enumerate(program[1:], 1) if at not in values]
     files = [name for name in (*named, *alone) if Path(name).suffix.lower() in _SUFFIXES]
     return [name for name in dict.fromkeys(files) if Path(name).is_file()]
 
@@ -245,7 +250,8 @@ _BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
 def write_settings(source: ToolSettings, program: Sequence[str], split: Split, folder: Path) -> list[str]:
     """Writes a split into a program's words, and into a copy of its file in `folder`.
 
-    What is written is read again by the tool's own reader: a setting that means another split is refused, not started.
+    What is written is read again by the tool's own reader: a setting that means another split is refused, not
+    started.
 
     Returns:
         The program's words; the name of the copy is in the place of the file's.
@@ -265,7 +271,7 @@ def write_settings(source: ToolSettings, program: Sequence[str], split: Split, f
 
 
 def write_for_cpu(source: ToolSettings, program: Sequence[str], folder: Path) -> list[str]:
-    """Writes what a CPU needs into a program's words, and into a copy of its file in `folder`; its batch stays as it is typed."""
+    """Writes the settings for a CPU into a program's words and a copy of its file; its batch stays as typed."""
     changes = cpu_changes(source)
     return _written(source, program, changes, (), folder) if changes else [*program]
 
@@ -279,18 +285,18 @@ def _written(
 ) -> list[str]:
     words = _write_words(program, changes)
     named = _of_words(program)
-    left = {name: value for name, value in changes.items() if name not in named}
+    unnamed = {name: value for name, value in changes.items() if name not in named}
     if source.file is None:
-        return [*words, *(word for name, value in left.items() for word in (f"--{name}", str(value)))]
+        return [*words, *(word for name, value in unnamed.items() for word in (f"--{name}", str(value)))]
     content = {
-        name: value for name, value in _merged(_content(source.file), left).items() if name not in removed
+        name: value for name, value in _merged(_content(source.file), unnamed).items() if name not in removed
     }
     copy = _write_copy(source.file, content, folder)
     return [_renamed(word, source.file, copy) for word in words]
 
 
 def _split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
-    """Names what a split changes, in the tool's own names."""
+    """Names the settings changed by a split, as the tool names them."""
     keys, fields = source.keys, source.fields
     micro_key = keys.get("batch_per_gpu") or keys.get("micro_batch")
     steps_key = keys.get("accumulation")
@@ -309,13 +315,13 @@ def _split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
 
 
 def cpu_changes(source: ToolSettings) -> dict[str, Any]:
-    """Names the settings that ask for a GPU, with their values for a CPU."""
+    """Names the settings for a GPU, with their values for a CPU."""
     switches = [name for name in _SWITCHES if str(source.typed.get(name, False)).lower() not in _OFF]
     return dict.fromkeys(switches, False) | _ON_CPU.get(source.tool, {})
 
 
 def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:
-    """Copies the DeepSpeed configuration beside a Trainer's settings, its batch as `auto`, which the Trainer fills in."""
+    """Copies a Trainer's DeepSpeed configuration with the batch as `auto`, filled in by the Trainer."""
     if not isinstance(file, str) or Path(file).suffix != ".json" or not Path(file).is_file():
         return {}
     content = _content(file)
@@ -327,18 +333,18 @@ def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:
 
 
 def _write_words(program: Sequence[str], changes: Mapping[str, Any]) -> list[str]:
-    """Replaces values in the words; a switch that goes off is left out."""
+    """Replaces values in the words; a switch turned off is left out."""
     words: list[str | None] = [*program]
-    for given in given_settings(program):
-        if given.name not in changes:
+    for setting in given_settings(program):
+        if setting.name not in changes:
             continue
-        value = str(changes[given.name])
-        if given.joined:
-            words[given.at] = f"{program[given.at].partition('=')[0]}={value}"
-        elif given.value is True:
-            words[given.at] = None
+        value = str(changes[setting.name])
+        if setting.joined:
+            words[setting.at] = f"{program[setting.at].partition('=')[0]}={value}"
+        elif setting.value is True:
+            words[setting.at] = None
         else:
-            words[given.at + 1] = value
+            words[setting.at + 1] = value
     return [word for word in words if word is not None]
 
 

@@ -1,4 +1,4 @@
-"""Splits of a batch over ranks, accumulation and micro-batch, and the choice of those that tell causes apart."""
+"""Splits of a batch over ranks, accumulation and micro-batch, and the choice of splits to compare."""
 
 import re
 from collections.abc import Iterator
@@ -62,7 +62,8 @@ class Split(msgspec.Struct, frozen=True):
 
 
 DEFAULT = Split(2, 3, 2)
-"""The split of a command that names none: its ranks, its accumulation and their product are three different factors."""
+"""The split of a command that names none: its ranks, its accumulation and their product are three different
+factors."""
 
 
 class Splits(NamedTuple):
@@ -82,19 +83,21 @@ class Splits(NamedTuple):
 
 
 def choose_splits(requested: Split, unit: int = 1) -> Splits:
-    """Chooses the splits of a batch that tell the causes of a wrong weight apart.
+    """Chooses splits of a batch to tell the causes of a wrong weight apart.
 
-    Beside the requested split a step is taken with accumulation alone, with ranks alone, and with both, where the batch divides:
-    a factor that appears in one of them names its cause. Within a split unequal numbers are preferred, since a weight of 2 at
-    2x2x2 may come from the ranks, the accumulation or the micro-batch; at 2x4x3 it can only come from the ranks. Two ranks are
-    preferred to more, which cost a process each, and micro-batches of several units, since a mean of means needs them.
+    Beside the requested split a step is taken with accumulation alone, with ranks alone, and with both, where
+    the batch divides: a factor that appears in one of them names its cause. Within a split unequal numbers
+    are preferred, since a weight of 2 at 2x2x2 may come from the ranks, the accumulation or the micro-batch;
+    at 2x4x3 it can only come from the ranks. Two ranks are preferred to more, which cost a process each, and
+    micro-batches of several units, since a mean of means needs them.
 
     Args:
         requested: the split to judge; its batch is that of every other.
         unit: samples that have a gradient only together, such as 2 for in-batch negatives.
 
     Raises:
-        InputError: the micro-batch is no multiple of the unit, or the batch is one unit, which cannot be split.
+        InputError: the micro-batch is no multiple of the unit, or the batch is one unit, which cannot be
+            split.
 
     >>> choose_splits(Split(2, 2, 2)).others
     (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
@@ -102,7 +105,8 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
     batch = requested.effective_batch
     if requested.micro_batch % unit:
         raise InputError(
-            f"--split {requested} has a micro-batch of {requested.micro_batch}, which is no multiple of the unit {unit}: "
+            f"--split {requested} has a micro-batch of {requested.micro_batch}, which is no multiple of the "
+            f"unit {unit}: "
             f"use {Split(requested.ranks, requested.accumulation, unit)}",
             field="--split",
         )
@@ -111,19 +115,19 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
             f"a batch of {batch} cannot be split: use at least two units, such as --split 2x2x{2 * unit}",
             field="--split",
         )
-    taken = {requested, Split(1, 1, batch), Split(1, batch // unit, unit)}
-    others = []
+    chosen = {requested, Split(1, 1, batch), Split(1, batch // unit, unit)}
+    further = []
     for has_ranks, accumulates in ((False, True), (True, False), (True, True)):
         if (requested.ranks > 1, requested.accumulation > 1) == (has_ranks, accumulates):
             continue
         candidates = [
             split
             for split in _divisions(batch, unit)
-            if (split.ranks > 1, split.accumulation > 1) == (has_ranks, accumulates) and split not in taken
+            if (split.ranks > 1, split.accumulation > 1) == (has_ranks, accumulates) and split not in chosen
         ]
         if candidates:
-            others.append(min(candidates, key=lambda split: _cost(split, unit)))
-    return Splits(requested, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(others))
+            further.append(min(candidates, key=lambda split: _cost(split, unit)))
+    return Splits(requested, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(further))
 
 
 def _divisions(batch: int, unit: int) -> Iterator[Split]:
@@ -141,7 +145,7 @@ def _cost(split: Split, unit: int) -> tuple[bool, int, int, int]:
 
 
 def ambiguity(split: Split) -> int:
-    """Counts the factors of a split that another factor equals, so that a weight would have several causes.
+    """Counts equal factors of a split: a weight would have several causes.
 
     >>> ambiguity(Split(2, 2, 2)), ambiguity(Split(2, 4, 3)), ambiguity(Split(1, 4, 2))
     (2, 0, 0)
@@ -154,8 +158,9 @@ def ambiguity(split: Split) -> int:
 def shrink(requested: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
     """Makes a split with fewer samples and the same shape, for a comparison on a few cores.
 
-    Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation are kept where they
-    fit, the micro-batch shrinks first; of the splits left the one with the fewest equal factors is taken, then the cheapest.
+    Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation
+    are kept where they fit, the micro-batch shrinks first; of the splits left the one with the fewest equal
+    factors is taken, then the cheapest.
 
     Args:
         requested: the user's split; returned as it is where its samples and its ranks fit.

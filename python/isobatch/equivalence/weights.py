@@ -12,7 +12,8 @@ from isobatch.equivalence.records import RecordedStep, Vector
 CONDITION = 1e5
 """Above it the samples' gradients, rounded to float32, do not stand apart, and no weight is known."""
 FAINT = 1e-5
-"""A group of tensors under this part of the gradient's norm is rounding: the gradient of a key's bias is 0 in truth."""
+"""A group of tensors under this part of the gradient's norm is rounding: the gradient of a key's bias is 0 in
+truth."""
 
 
 class Solution(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 class GroupDifference(msgspec.Struct, frozen=True):
-    """A group of tensors whose gradient is not the reference's.
+    """A group of tensors with another gradient than the reference.
 
     Attributes:
         name: of its tensors, `*` for the number of a layer.
@@ -42,7 +43,7 @@ class GroupDifference(msgspec.Struct, frozen=True):
 
 
 def solve(changes: Vector, gradient: Vector) -> Solution | None:
-    """Solves for the weight of each sample in a gradient; None where the samples' gradients do not stand apart.
+    """Solves for the weight of each sample in a gradient; None if the samples' gradients are too alike.
 
     Args:
         changes: (samples, buckets), the sketch of each sample's gradient.
@@ -76,7 +77,7 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
 
 
 def distance(gradient: Vector, reference: Vector) -> float:
-    """Returns the relative L2 distance of a gradient to the reference; infinite where the reference is 0 and the gradient is not.
+    """Returns the relative L2 distance of a gradient to the reference; infinite if only the reference is 0.
 
     >>> distance(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
     0.1
@@ -89,21 +90,22 @@ def distance(gradient: Vector, reference: Vector) -> float:
 def differing_groups(
     step: RecordedStep, gradient: Vector, reference: Vector, tolerance: float
 ) -> list[GroupDifference]:
-    """Lists the groups of tensors that differ from the reference by more than a tolerance, the worst first."""
+    """Lists the groups of tensors with a difference above a tolerance, the worst first."""
     total = float(np.linalg.norm(reference))
     differences = []
     for name, columns in tensor_groups(step).items():
-        ours, theirs = gradient[columns], reference[columns]
-        norm, error = float(np.linalg.norm(theirs)), float(np.linalg.norm(ours - theirs))
+        group, reference_group = gradient[columns], reference[columns]
+        norm = float(np.linalg.norm(reference_group))
+        error = float(np.linalg.norm(group - reference_group))
         if norm > FAINT * total and error > tolerance * norm:
-            differences.append(GroupDifference(name, error / norm, float(ours @ theirs) / norm**2))
+            differences.append(GroupDifference(name, error / norm, float(group @ reference_group) / norm**2))
         elif norm <= FAINT * total and error > 10 * FAINT * total:
             differences.append(GroupDifference(name, error / max(norm, 1e-300), float("inf")))
     return sorted(differences, key=lambda group: -group.difference)
 
 
 def tensor_groups(step: RecordedStep) -> dict[str, npt.NDArray[np.bool_]]:
-    """Marks the buckets of each group of tensors: those whose names differ only in the number of the layer."""
+    """Marks the buckets of each group of tensors: names with only the layer's number different."""
     record = step.first
     groups: dict[str, list[Any]] = {}
     edges = np.cumsum([0, *record.sizes])

@@ -1,4 +1,4 @@
-"""Files by a path: one, a folder's, or the matches of a glob; on disk, or in a store that pyarrow knows (s3://, gs://, …)."""
+"""Files by a path: a file, a folder or a glob; on disk, or in a store known to pyarrow (s3://, gs://, …)."""
 
 import csv
 import os
@@ -24,7 +24,7 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Files:
-    """The files of one table, in the order of their names, in the folder `base` or below it; `folder`: all of its files."""
+    """The files of one table, ordered by name, in the folder `base` or below it; `folder`: all its files."""
 
     fs: FileSystem
     base: str
@@ -49,8 +49,9 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
 
 
 def find(path: str | os.PathLike[str]) -> Files:
-    """Finds the files that a path names: one, those of a folder and the folders in it, or the matches of a glob. Names that begin with
-    `_` or `.` are no data.
+    """Finds the files of a path: a file, a folder with the folders in it, or the matches of a glob.
+
+    Names with a leading `_` or `.` are no data.
 
     Raises:
         InputError: there is none.
@@ -72,16 +73,16 @@ def find(path: str | os.PathLike[str]) -> Files:
         else:
             raise InputError("there is no such file", file=inner)
         listed = fs.get_file_info(FileSelector(base or ".", recursive=True))
-    found = []
+    infos = []
     for info in sorted(listed, key=lambda info: info.path):
         name = below(info.path, base)
-        wanted = name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith(("_", "."))
-        wanted = wanted and "/_" not in name and "/." not in name
-        if info.type == FileType.File and wanted and (pattern is None or _is_match(info.path, pattern)):
-            found.append(info)
-    if not found:
+        is_data = name[name.rfind(".") :].lower() in SUFFIXES and not name.startswith(("_", "."))
+        is_data = is_data and "/_" not in name and "/." not in name
+        if info.type == FileType.File and is_data and (pattern is None or _is_match(info.path, pattern)):
+            infos.append(info)
+    if not infos:
         raise InputError(f"holds no {few(SUFFIXES)} file", file=os.fspath(path))
-    return Files(fs, base, tuple(found), folder=pattern is None)
+    return Files(fs, base, tuple(infos), folder=pattern is None)
 
 
 def below(path: str, base: str) -> str:
@@ -117,7 +118,9 @@ def _plain(path: str) -> str:
 
 
 def _is_match(path: str, pattern: Sequence[str]) -> bool:
-    """Matches a path with a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them. The time grows with the
+    """Matches a path with a glob, folder by folder: `*` and `?` stay within one, `**` is any number of them.
+
+    The time grows with the
     lengths, whatever the glob."""
     names = _plain(path).split("/")
     # Whether the names from each place on match the rest of the glob.

@@ -84,7 +84,8 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     """Reads YAML.
 
     Args:
-        tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here does; None: an error.
+        tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here
+            does; None: an error.
 
     Raises:
         InputError: PyYAML is not installed, or the text is nested too deep or merges too many tables.

@@ -25,8 +25,9 @@ _Decode = Callable[[bytes], dict[str, Any]]
 
 
 def lines_schema(stream: Any, path: str) -> pa.Schema:
-    """Finds the schema of the table in JSON lines: an object a line, its columns in the order in which they first come. Cells that Arrow has
-    no common type for are texts. All lines are read, as the last may have a column or a type of its own.
+    """Finds the schema of the table in JSON lines: an object a line, columns ordered by their first line.
+
+    Cells without a common type in Arrow become texts. All lines are read: the last may have a new column.
 
     Raises:
         InputError: a line is no object; the message names the row.
@@ -96,27 +97,30 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 def _decode_unique(line: bytes) -> dict[str, Any]:
     """Decodes a JSON object, and refuses a key twice in one."""
-    found = _decode(line)
-    if line.count(b":") != len(found):
-        refuse_duplicate_keys(line, found)
-    return found
+    values = _decode(line)
+    if line.count(b":") != len(values):
+        refuse_duplicate_keys(line, values)
+    return values
 
 
 def _object(decode: _Decode, line: bytes) -> dict[str, Any]:
-    """Reads the object of a line. A second look, at lines that are no JSON, takes the numbers that JSON lacks and Python and pandas write: NaN
-    is unknown, as in NumPy, and what is infinite is a wrong value of its row."""
+    """Reads the object of a line.
+
+    A line outside of JSON may have numbers as Python and pandas write them: NaN is unknown, as in NumPy, and
+    an infinite number is a wrong value of its row.
+    """
     try:
         return decode(line)
     except msgspec.MsgspecError:
         try:
-            found: dict[str, Any] = json.loads(line.decode(), parse_constant=_STRANGE.get)
-            msgspec.json.encode(found)  # refuses half a character
+            values: dict[str, Any] = json.loads(line.decode(), parse_constant=_STRANGE.get)
+            msgspec.json.encode(values)  # refuses half a character
         except ValueError:
-            found = {}
-        if not found or not isinstance(found, dict):
+            values = {}
+        if not values or not isinstance(values, dict):
             raise
-        refuse_duplicate_keys(line, found)
-        return found
+        refuse_duplicate_keys(line, values)
+        return values
 
 
 _STRANGE = {"NaN": None, "Infinity": inf, "-Infinity": -inf}
@@ -128,7 +132,10 @@ def _why(line: bytes, error: Exception) -> str:
         return "nested too deep"
     if line.lstrip().startswith(b"["):
         return "it is a list; give each job a line of its own, such as by jq -c '.[]' FILE"
-    return f"{printable(str(error))}. Each line is one whole object: {printable(line.decode(errors='replace').strip(), 80)}"
+    return (
+        f"{printable(str(error))}. Each line is one whole object: "
+        f"{printable(line.decode(errors='replace').strip(), 80)}"
+    )
 
 
 def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:

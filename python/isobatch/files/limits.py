@@ -1,4 +1,4 @@
-"""What a file may cost, whatever its format, and names that may be in it once."""
+"""Limits on the cost of a file in any format, and on names listed twice."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def too_large(file: str) -> InputError:
 
 
 def refuse_large(data: Any, file: str) -> None:
-    """Refuses data nested too deep or of too many values, without walking what YAML's aliases repeat twice.
+    """Refuses data nested too deep or of too many values, without walking an alias of YAML twice.
 
     Raises:
         InputError: it is or does.
@@ -64,11 +64,11 @@ def refuse_duplicates(names: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first.
     """
-    seen: set[str] = set()
+    listed: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in listed:
             raise ValueError(f"{shown(name)} is listed twice")
-        seen.add(name)
+        listed.add(name)
 
 
 def refuse_columns(names: Collection[str], file: str | None) -> None:
@@ -84,18 +84,18 @@ def refuse_columns(names: Collection[str], file: str | None) -> None:
     if len(names) > MAX_COLUMNS:
         raise InputError(f"has {len(names):,} columns, more than the {MAX_COLUMNS:,} of a table", file=file)
     if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
-        what = "the column" if len(doubled) == 1 else "the columns"
+        subject = "the column" if len(doubled) == 1 else "the columns"
         verb = "is" if len(doubled) == 1 else "are"
         raise InputError(
-            f"{what} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
+            f"{subject} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
         )
 
 
-def refuse_duplicate_keys(line: bytes, found: Any) -> None:
-    """Refuses JSON with a key twice in an object, after a faster reader than Python's has made `found` of it.
+def refuse_duplicate_keys(line: bytes, values: Any) -> None:
+    """Refuses JSON with a key twice in an object, decoded to `values` by a faster reader than Python's.
 
-    Where the text has no more quotes before a colon than `found` has keys, no key can be lost: a second reading is needed only for
-    lines with such colons in their texts, and for those to be refused.
+    Where the text has no more quotes before a colon than `values` has keys, no key can be lost: a second
+    reading is needed only for lines with such colons in their texts, and for those to be refused.
 
     Raises:
         InputError: naming the key.
@@ -105,7 +105,7 @@ def refuse_duplicate_keys(line: bytes, found: Any) -> None:
     Traceback (most recent call last):
     isobatch.errors.InputError: 'lr' is listed twice
     """
-    if len(_KEYS.findall(line)) == _key_count(found):
+    if len(_KEYS.findall(line)) == _key_count(values):
         return
     try:
         # Numbers are not looked at: Python refuses those of thousands of digits.

@@ -40,8 +40,10 @@ def blocks(
     rows: int,
     encoded: Collection[str] = (),
 ) -> Iterator[pa.Table]:
-    """Reads the table in a file, in blocks of at most this many rows, at least one block; of a Parquet file these row groups.
-    JSON lines are read twice: what their columns are is known at their end. Texts in `encoded` columns may come as dictionaries, where a Parquet file holds few.
+    """Reads the table in a file, in at least one block of at most `rows` rows.
+
+    JSON lines are read twice, since their last line may have a new column. A Parquet file's texts in
+    `encoded` columns come as dictionaries if the file has few values.
 
     Raises:
         InputError: it cannot be read; the message names it.
@@ -138,14 +140,19 @@ _SEPARATORS = ",\t;|"
 
 class _CsvHeader(NamedTuple):
     schema: pa.Schema
-    """Every column is text, which the core reads exactly. A type guessed from the first rows would fail in later ones, and what is
-    carried along stays as it is ("007" stays "007")."""
+    """Every column is text, and the core reads it exactly.
+
+    A type guessed from the first rows would fail in later ones, and a user's own "007" stays "007".
+    """
     separator: str
     has_rows: bool
 
 
 def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
-    """Reads the header. Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the text that it is, and is
+    """Reads the header.
+
+    Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the
+    text that it is, and is
     refused where a number is read: 1.281 may be meant as either."""
     with (
         fs.open_input_stream(path) as stream,
@@ -168,10 +175,10 @@ def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
     Raises:
         InputError: they are longer; a file may be one line of gigabytes.
     """
-    left = _MAX_HEADER_CHARACTERS
-    while line := text.readline(left + 1):
-        left -= len(line)
-        if left < 0:
+    room = _MAX_HEADER_CHARACTERS
+    while line := text.readline(room + 1):
+        room -= len(line)
+        if room < 0:
             raise InputError(f"has a header of more than {_MAX_HEADER_CHARACTERS:,} characters", file=path)
         yield line
 
@@ -194,10 +201,10 @@ def _csv_batches(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.R
 
 def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
     """Finds the first row with more or fewer cells than the header; None where there is none."""
-    found: list[Any] = []
+    rows: list[Any] = []
 
     def keep(row: Any) -> str:
-        found.append(row)
+        rows.append(row)
         return "error"
 
     undecodable: list[Any] = []
@@ -210,18 +217,24 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
         sys.unraisablehook = hook
     if undecodable:
         return not_utf8(path)
-    if not found:
+    if not rows:
         return None
-    row = found[0]
+    row = rows[0]
     columns = counted(row.expected_columns, "column")
     if '"' in row.text and "\n" in row.text:
-        what = f"a quote that is opened here is not closed where the row ends: {columns} were expected"
+        problem = f"a quote that is opened here is not closed where the row ends: {columns} were expected"
     elif row.actual_columns < row.expected_columns:
-        what = f"has {counted(row.actual_columns, 'cell')} for {columns}: an unknown cell is empty, and keeps its {header.separator!r}"
+        problem = (
+            f"has {counted(row.actual_columns, 'cell')} for {columns}: an unknown cell is empty, and keeps "
+            f"its {header.separator!r}"
+        )
     else:
-        what = f"has {counted(row.actual_columns, 'cell')} for {columns}: put a cell that has {header.separator!r} in it between quotes"
+        problem = (
+            f"has {counted(row.actual_columns, 'cell')} for {columns}: put a cell that has "
+            f"{header.separator!r} in it between quotes"
+        )
     # The header is its first row.
-    return InputError(f"{what}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
+    return InputError(f"{problem}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
 
 
 def _csv_reader(

@@ -1,4 +1,4 @@
-"""JSON, YAML and TOML, written so that every reader reads the same."""
+"""JSON, YAML and TOML, written for all readers to read alike."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escapes in JSON, YAML or TOML what does not print: they do not take all of it as it is, and it hides what is there."""
+    """Escapes unprintable characters: JSON, YAML and TOML refuse some, and they hide text."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" or ord(c) > 0xFFFF else f"\\u{ord(c):04x}" for c in text)
@@ -50,7 +50,7 @@ def number_text(value: float) -> str:
 def scalar_text(value: Any) -> str:
     """Writes a value on one line of YAML, quoted where it must be.
 
-    >>> scalar_text(2e-05), scalar_text("cosine"), scalar_text("a: b"), scalar_text(True), scalar_text([0.9, 0.95])
+    >>> tuple(map(scalar_text, (2e-05, "cosine", "a: b", True, [0.9, 0.95])))
     ('2.0e-05', 'cosine', '"a: b"', 'true', '[0.9, 0.95]')
     """
     if isinstance(value, str):
@@ -162,7 +162,8 @@ def _block_lines(before: str, text: str, pad: str) -> Iterator[str]:
 def toml_text(fields: Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
     """Writes a TOML document: plain values, then a section for each table; values that are None are left out.
 
-    >>> print(toml_text({"lr": 1e-5, "training": {"steps": 9, "seed": None}}, {"training.steps": "was 3"}), end="")
+    >>> tree = {"lr": 1e-5, "training": {"steps": 9, "seed": None}}
+    >>> print(toml_text(tree, {"training.steps": "was 3"}), end="")
     lr = 1.0e-05
     <BLANKLINE>
     [training]

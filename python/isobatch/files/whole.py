@@ -68,8 +68,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
-    """Writes files at their paths below a folder, all of them or none; folders are made as they are needed, and no link below `top`
-    is followed.
+    """Writes files at their paths below a folder, all of them or none.
+
+    Missing folders are made; no link below `top` is followed.
 
     Raises:
         InputError: one cannot be written, or a link is in the way; the message names it.
@@ -83,7 +84,7 @@ def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
 
 
 def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> None:
-    """Writes the files of `write_folder` under other names, and then gives them theirs; `fresh` are folders that a failure removes."""
+    """Writes files under other names, then renames them all; a failure removes the folders in `fresh`."""
     waiting: dict[Path, str] = {}
     path = top
     try:
@@ -113,7 +114,7 @@ def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> N
 
 @contextmanager
 def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[int]:
-    """Opens the folder at a path below `top`, made where it is not there; no part of that path may be a link."""
+    """Opens the folder at a path below `top`, making missing ones; no part of the path may be a link."""
     handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
     try:
         path = top
@@ -131,7 +132,7 @@ def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[int]:
 
 
 def _write_new(partial: str, data: bytes, name: str, folder: int) -> None:
-    """Writes a new file in a folder, with the mode of the one that it will replace."""
+    """Writes a new file in a folder, with the mode of the file to replace."""
     handle = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666, dir_fd=folder)
     with open(handle, "wb") as file:  # noqa: PTH123 - by its handle
         with suppress(FileNotFoundError):
@@ -159,8 +160,10 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 
 def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Moves a whole file to its place, with the mode of the file there before; it survives a power cut from here on, once its
-    folder is synced too."""
+    """Moves a whole file to its place, with the mode of the file it replaces.
+
+    It survives a power cut from then on, once its folder is synced too.
+    """
     with suppress(FileNotFoundError):
         Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
     sync(partial)
@@ -205,8 +208,9 @@ def unique() -> str:
 
 @contextmanager
 def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
-    """Gives a hidden place beside a path, whose file is moved to the path when the block ends, and on a disk by then; deletes it where
-    the block fails.
+    """Gives a hidden path beside a path; its file is synced and moved to the path as the block ends.
+
+    If the block fails, the file is deleted.
 
     Raises:
         InputError: the path is a device, a pipe or a link.
@@ -233,8 +237,9 @@ def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
 
 @contextmanager
 def partial_of(path: str) -> Iterator[str]:
-    """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts. What a killed writer on this
-    machine has left of the same output is nobody's lock, and is written over.
+    """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts.
+
+    What a killed writer on this machine has left of the same output is nobody's lock, and is written over.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -254,17 +259,17 @@ def partial_of(path: str) -> Iterator[str]:
 
 
 def _locked(path: Path) -> int | None:
-    """Opens and locks a file; None where it is not ours alone: another run is writing it, or the filesystem has no locks."""
+    """Opens and locks a file; None if another run holds the lock, or the filesystem has no locks."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
     except OSError:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        there = os.fstat(handle)
+        status = os.fstat(handle)
         # Who held the lock may have moved the file to its place.
-        is_own = there.st_uid == os.geteuid() and there.st_nlink == 1  # another name may be a file of worth
-        if is_own and os.path.samestat(there, os.lstat(path)):
+        is_own = status.st_uid == os.geteuid() and status.st_nlink == 1  # another name may be a file of worth
+        if is_own and os.path.samestat(status, os.lstat(path)):
             return handle
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -1,5 +1,7 @@
-"""Tables, written to files whole or not at all: CSV, Parquet, JSON lines, and TSV without quotes, which the simplest
-program can read; on disk, or in a store that pyarrow knows."""
+"""Tables, written whole or not at all, on disk or in a store known to pyarrow.
+
+Formats: CSV, Parquet, JSON lines, and TSV without quotes for the simplest programs.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -19,12 +21,12 @@ Write = Callable[["pa.Table"], None]
 
 @contextmanager
 def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool = False) -> Iterator[Write]:
-    """Gives a function to append tables of one schema to a file; the file appears when the block ends, or not at all.
+    """Gives a function to append tables of one schema to a file, which appears whole as the block ends.
 
     Args:
         output: a path or URL; its suffix says the format.
-        metadata: what Parquet is to hold beside the table.
-        escape_formulas: in CSV and TSV, put `'` before texts that a spreadsheet would run.
+        metadata: for Parquet, stored beside the table.
+        escape_formulas: in CSV and TSV, put `'` in front of texts with a meaning for spreadsheets.
 
     Raises:
         InputError: there is no such folder, the suffix is not known, or the file cannot be written.
@@ -51,7 +53,10 @@ def parquet_writer(
     metadata: dict[str, str],
     footer: Callable[[], dict[bytes, bytes]] | None = None,
 ) -> Iterator[Write]:
-    """Appends tables to a Parquet file, a row group each; the metadata join its schema's, and what `footer` gives at the end the file's."""
+    """Appends tables to a Parquet file, a row group each.
+
+    The metadata join the schema's; `footer` gives the file's own at the end.
+    """
     import pyarrow.parquet as pq
 
     with ExitStack() as files:
@@ -81,24 +86,26 @@ _SAMPLE_ROWS = 1 << 12
 
 
 def _repeating(table: pa.Table) -> list[str] | bool:
-    """Returns the columns worth a dictionary, by their paths in Parquet, from a sample of the first rows: where many
-    values differ, it costs more time and bytes than it saves. Of a small table all."""
+    """Returns the columns worth a dictionary, by their paths in Parquet, from a sample of the rows.
+
+    With many different values a dictionary costs more than it saves; a small table has one for each column.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
     if table.num_rows < 8 * _SAMPLE_ROWS:
         return True
     sample = table.take(pa.array(np.linspace(0, table.num_rows - 1, _SAMPLE_ROWS).astype(np.int64)))
-    found = []
+    names = []
     for name, column in zip(sample.column_names, sample.columns, strict=True):
         kind = column.type
         if pa.types.is_list(kind):
-            found.append(f"{name}.list.element")
+            names.append(f"{name}.list.element")
         elif not (pa.types.is_primitive(kind) or pa.types.is_string(kind)) or (
             8 * pc.count_distinct(column).as_py() <= _SAMPLE_ROWS - column.null_count
         ):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 _BLOCK_LINES = 1 << 13
@@ -159,7 +166,7 @@ def _unquoted(table: pa.Table, before: int) -> str | None:
     """Names the first text in need of quotes, and its place; None where there is none."""
     import pyarrow.compute as pc
 
-    found = []
+    problems = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -167,16 +174,16 @@ def _unquoted(table: pa.Table, before: int) -> str | None:
             continue
         row = pc.index(pc.match_substring_regex(column, '[\t\r\n"]'), True).as_py()
         if row >= 0:
-            found.append((row, name, column[row].as_py()))
-    if not found:
+            problems.append((row, name, column[row].as_py()))
+    if not problems:
         return None
-    row, name, text = min(found)
+    row, name, text = min(problems)
     has = f"row {before + row + 1:,}, column {name}: {shown(text)} has a tab, a line end or a quote in it"
     return f"{has}, which .tsv cannot hold; rename it, or write .csv, .parquet or .jsonl"
 
 
 def _as_text(table: pa.Table, *, escape_formulas: bool) -> pa.Table:
-    """The table as cells of text: lists joined, and what a spreadsheet would run escaped where that is asked for."""
+    """Returns the table as cells of text: lists joined, formulas of spreadsheets escaped on request."""
     table = _joined(table)
     if not escape_formulas:
         return table

@@ -1,7 +1,7 @@
-"""The loader of YAML: libyaml's events where PyYAML has it, which take a tenth of the time, with limits on what they make.
+"""The loader of YAML, with limits on depth and size, by libyaml if PyYAML has it (a tenth of the time).
 
-PyYAML reads YAML 1.1, where `2e-5` is a text, `1:30` is 90, `010` is 8, and of a key that is listed twice the last one wins in
-silence. Here YAML is what people expect, which is YAML 1.2: `2e-5` is a number, `1:30` a text, `no` a word. `010` is refused, since the
+PyYAML reads YAML 1.1: `2e-5` is a text, `1:30` is 90, `010` is 8, and the last of two equal keys wins in
+silence. People expect YAML 1.2: `2e-5` is a number, `1:30` a text, `no` a word. `010` is refused, since the
 two versions differ on it.
 """
 
@@ -36,7 +36,8 @@ _SCALARS = (
 _NO_PLAIN_VALUES = ("python/", "timestamp", "binary", "set", "omap", "pairs")
 """Beginnings of tags of which no text, number, flag, list or table comes."""
 _MAX_KEY_DIGITS = 15
-"""Of a whole number as a key: larger ones may all have one hash, and a table of them takes the square of their number."""
+"""Of a whole number as a key: larger ones may all have one hash, and a table of them takes the square of
+their number."""
 _MAX_DIGITS = 400
 
 _EVENTS: tuple[Any, ...] = (
@@ -93,12 +94,12 @@ class Loader(Composer, *_EVENTS, SafeConstructor, Resolver):  # type: ignore[mis
         ) as error:  # PyYAML's, at a tag with another value
             if isinstance(error, InputError):
                 raise
-            what = (
+            problem = (
                 str(error)
                 if type(error) is ValueError
                 else f"{shown(node.value)} is no {node.tag.removeprefix(_TAG)}"
             )
-            raise ConstructorError(None, None, what, node.start_mark) from None
+            raise ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""An elastic run in Ray Train, with a `ScalingConfig(num_workers=(least, most))` to start the workers again in other numbers."""
+"""An elastic run in Ray Train: `ScalingConfig(num_workers=(least, most))` restarts it with other workers."""
 
 import tempfile
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _RUN = "isobatch"
 
 
 def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict[str, Any]]:
-    """Makes the run on Ray's workers of now, and reads the last states of `report`, empty at the run's first start.
+    """Makes the run on Ray's present workers, and reads the last states of `report` (at first none).
 
     For the function that a TorchTrainer runs on each worker, whose process group is there already.
 
@@ -33,7 +33,8 @@ def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict
             for step in run.steps(loader):
                 ...
                 if run.finished or (step.number + 1) % 500 == 0:
-                    report(run, {"loss": loss}, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+                    report(run, {"loss": loss}, {"model": model.state_dict(), "optimizer":
+                    optimizer.state_dict()})
 
     Args:
         recipe: what was tuned, or a plan.
@@ -49,7 +50,9 @@ def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict
 
 
 def report(run: ElasticRun, metrics: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-    """Reports metrics and a checkpoint to Ray Train, with the run's state in it; all workers call it, and rank 0 writes.
+    """Reports metrics and a checkpoint to Ray Train, with the run's state in it.
+
+    All workers call it, and rank 0 writes.
 
     Args:
         run: the run; in its loop, after the scheduler's step.
@@ -79,7 +82,8 @@ def _saved() -> dict[str, Any]:
         path = Path(folder) / _FILE
         if not path.exists():
             raise InputError(
-                f"{_FILE} is missing in Ray's checkpoint: it must be one that isobatch.integrations.elastic_ray.report made",
+                f"{_FILE} is missing in Ray's checkpoint: it must be one that "
+                "isobatch.integrations.elastic_ray.report made",
                 file=folder,
             )
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""A plan's learning rate for Lightning, and an elastic run in its Trainer: its own resume, on another number of processes."""
+"""A plan's learning rate for Lightning, and an elastic run in its Trainer by its own resume."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from isobatch.planning.plan import Plan
 
 
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
-    """Returns the result for `LightningModule.configure_optimizers`: the optimizer, and its PlanLR stepped every optimizer step.
+    """Returns the result for `LightningModule.configure_optimizers`: the optimizer and its PlanLR.
 
-    The Trainer's side of the plan: `accumulate_grad_batches=plan.accumulation`, `max_steps=plan.total_steps`, and for a
-    PlanSampler `use_distributed_sampler=False`.
+    The Trainer's side of the plan: `accumulate_grad_batches=plan.accumulation`, `max_steps=plan.total_steps`,
+    and for a PlanSampler `use_distributed_sampler=False`.
 
     Raises:
         InputError: as PlanLR.
@@ -40,12 +40,13 @@ _NEVER = 1 << 62
 
 
 def state_in(checkpoint: str | None) -> dict[str, Any] | None:
-    """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`; None where there is no checkpoint.
+    """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`, or None.
 
     Nothing in the file is executed.
 
     Raises:
-        InputError: the file cannot be read so: it has objects of more kinds than tensors, numbers, texts and lists of them.
+        InputError: the file cannot be read so: it has objects of more kinds than tensors, numbers, texts and
+            lists of them.
     """
     if checkpoint is None:
         return None
@@ -56,7 +57,8 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
     except Exception as error:  # A damaged file fails in any way that torch's reader has.
         raise InputError(
             "the checkpoint cannot be read without executing what is in it "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}): keep objects of your own, as in hyperparameters, out of it, "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}): keep objects of your own, as in "
+            "hyperparameters, out of it, "
             'or read it yourself where you trust it: torch.load(path, weights_only=False)["isobatch"]',
             file=str(checkpoint),
         ) from None
@@ -71,10 +73,11 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         trainer = Trainer(callbacks=[elastic], use_distributed_sampler=False, **elastic.arguments)
         trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)
 
-    In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times the factor;
-    `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. `current_epoch` is the run's epoch, and where the Trainer
-    validates every `check_val_every_n_epoch` epochs, it does so at their ends; `on_train_epoch_start` and `on_train_epoch_end` are called
-    once in a start, as the rest of the run is one epoch to the Trainer. SIGTERM and SIGUSR1 stop the training after a step.
+    In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times
+    the factor; `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. `current_epoch` is
+    the run's epoch, and where the Trainer validates every `check_val_every_n_epoch` epochs, it does so at
+    their ends; `on_train_epoch_start` and `on_train_epoch_end` are called once in a start, as the rest of the
+    run is one epoch to the Trainer. SIGTERM and SIGUSR1 stop the training after a step.
 
     Args:
         run: the run, made on every rank.
@@ -112,7 +115,8 @@ class ElasticLightning(Callback):  # type: ignore[misc]
             self._loop.begin_step()
             self._count_epochs(trainer)
             if trainer.check_val_every_n_epoch is not None and trainer.val_check_interval == 1.0:
-                # To the Trainer the rest of the run is one epoch; it validates behind batches that this divides.
+                # To the Trainer the rest of the run is one epoch; it validates behind batches that this
+                # divides.
                 trainer.val_check_batch = index + self._loop.passes if self._loop.ends_epoch else _NEVER
 
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, _batch: Any, index: int) -> None:
@@ -132,6 +136,6 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         self._loop.end()
 
     def _count_epochs(self, trainer: Any) -> None:
-        """Makes the run's epoch the Trainer's `current_epoch`, and that of the samplers of its other loaders."""
-        done = trainer.fit_loop.epoch_progress.current
-        done.processed = done.completed = self._loop.epoch
+        """Sets the Trainer's `current_epoch`, and the epoch of its other loaders' samplers, to the run's."""
+        epoch = trainer.fit_loop.epoch_progress.current
+        epoch.processed = epoch.completed = self._loop.epoch

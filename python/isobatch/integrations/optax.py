@@ -8,7 +8,8 @@ from isobatch.planning.plan import Plan, refuse_no_plan
 def schedule(plan: Plan) -> Any:
     """Returns a function count → learning rate for optax's optimizers, also inside jit, vmap and scan.
 
-    It looks the value up in an array of total_steps + 1 values in JAX's float type, made here; the last one holds past the end.
+    It looks the value up in an array of total_steps + 1 values in JAX's float type, made here; the last one
+    holds past the end.
 
     Raises:
         InputError: the plan is infeasible or has no duration.

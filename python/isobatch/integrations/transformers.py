@@ -1,4 +1,4 @@
-"""A plan's learning rate for the Trainer of transformers, and an elastic run in it: its own resume, on another number of processes."""
+"""A plan's learning rate for the Trainer of transformers, and an elastic run in it by its own resume."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from isobatch.planning.plan import Plan
 
 
 def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:
-    """Returns the pair for `Trainer(optimizers=…)`. The Trainer then ignores its own learning rate, warmup and scheduler type.
+    """Returns the pair for `Trainer(optimizers=…)`, in the place of its own learning rate and scheduler.
 
     The arguments' side of the plan: `per_device_train_batch_size=plan.micro_batch`,
     `gradient_accumulation_steps=plan.accumulation`, `max_steps=plan.total_steps`.
@@ -39,7 +39,7 @@ _FACTOR = "isobatch_factor"
 
 
 def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
-    """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`; None where there is no checkpoint.
+    """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`, or None.
 
     Raises:
         InputError: the folder has none, or it cannot be read.
@@ -63,7 +63,7 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
 
 
 def arguments(run: ElasticRun) -> dict[str, Any]:
-    """Returns the plan's part of TrainingArguments: batch, accumulation, length; the data begins behind what was consumed.
+    """Returns the plan's part of TrainingArguments: batch, accumulation, length, and consumed data.
 
     >>> import isobatch as ib
     >>> recipe = ib.Recipe(effective_batch=64, lr=1e-4, dataset_size=640, duration="3ep")
@@ -80,16 +80,20 @@ def arguments(run: ElasticRun) -> dict[str, Any]:
 
 
 class ElasticTrainer:
-    """Makes a Trainer elastic: `class Mine(ElasticTrainer, transformers.Trainer): pass`, for SFTTrainer and the like as well.
+    """Makes a Trainer elastic: `class Mine(ElasticTrainer, transformers.Trainer).
+
+    Pass`, for SFTTrainer and the like as well.
 
         run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
         trainer = Mine(model, TrainingArguments(out, **arguments(run)), train_dataset=data, elastic=run,
-                       elastic_optimizer=optimizer)  # left out: the Trainer's own, with its groups without decay
+                       elastic_optimizer=optimizer)  # left out: the Trainer's own, with its groups without
+                       decay
         trainer.train(resume_from_checkpoint=checkpoint)
 
-    Where the Trainer counts labels (`num_items_in_batch`), the loss is the mean over the labels of the step, as without it, and
-    stand-ins have none; else each micro-batch has its weight in samples. What the arguments ask for every epoch is done at the end
-    of each of the run's epochs. SIGTERM and SIGUSR1 save and stop after a step.
+    Where the Trainer counts labels (`num_items_in_batch`), the loss is the mean over the labels of the step,
+    as without it, and stand-ins have none; else each micro-batch has its weight in samples. What the
+    arguments ask for every epoch is done at the end of each of the run's epochs. SIGTERM and SIGUSR1 save and
+    stop after a step.
     """
 
     def __init__(
@@ -104,26 +108,26 @@ class ElasticTrainer:
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
         """Makes the Trainer's own optimizer, and the run's scheduler for it before Accelerate wraps it."""
-        mine: Any = self
-        made = super().create_optimizer(*args, **options)  # type: ignore[misc]
-        if mine.lr_scheduler is None:
-            mine.lr_scheduler = self._loop.scheduler(made)
-        return made
+        trainer: Any = self
+        optimizer = super().create_optimizer(*args, **options)  # type: ignore[misc]
+        if trainer.lr_scheduler is None:
+            trainer.lr_scheduler = self._loop.scheduler(optimizer)
+        return optimizer
 
     @property
     def _counts_labels(self) -> bool:
-        mine: Any = self
-        return bool(mine.model_accepts_loss_kwargs or mine.compute_loss_func is not None)
+        trainer: Any = self
+        return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
 
     def get_train_dataloader(self) -> Any:
         """Makes a loader of the run's micro-batches, with this Trainer's own collator and workers."""
-        mine: Any = self
+        trainer: Any = self
         options = {
-            "collate_fn": mine._get_collator_with_removed_columns(mine.data_collator, "training"),
-            "num_workers": mine.args.dataloader_num_workers,
-            "pin_memory": mine.args.dataloader_pin_memory,
+            "collate_fn": trainer._get_collator_with_removed_columns(trainer.data_collator, "training"),
+            "num_workers": trainer.args.dataloader_num_workers,
+            "pin_memory": trainer.args.dataloader_pin_memory,
         }
-        return self._loop.loader(mine.train_dataset, self._join, **options)
+        return self._loop.loader(trainer.train_dataset, self._join, **options)
 
     def _join(self, batch: Any, factor: float) -> Any:
         if not factor and self._counts_labels:
@@ -161,7 +165,10 @@ class _Steps:
         self._loop.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
-        """Counts a step, and asks for what the arguments want at the end of each of the run's epochs."""
+        """Counts a step, and saves and evaluates at the end of each of the run's epochs.
+
+        As the arguments say.
+        """
         ends = self._loop.ends_epoch
         self._loop.end_step()
         place, size = self._run.position, self._run.plan.recipe.dataset_size
@@ -175,7 +182,7 @@ class _Steps:
             control.should_training_stop = control.should_save = True
 
     def on_epoch_end(self, args: Any, _state: Any, control: Any, **__: Any) -> None:
-        """Undoes what the end of the loader asks for: its last step has done it, or it is no epoch's."""
+        """Ignores the loader's end: its last step has saved and evaluated, or it ends no epoch."""
         for strategy, flag in _EACH_EPOCH.items():
             if getattr(args, strategy) == "epoch":
                 setattr(control, flag, False)

@@ -1,1 +1,4 @@
-"""The experiment behind the scaling rules: short trainings for the learning rate. `ib.probe` and `isobatch probe`; what needs torch is imported when it is first used."""
+"""The experiment behind the scaling rules: short trainings for the learning rate, `ib.probe`.
+
+torch is imported on first use.
+"""

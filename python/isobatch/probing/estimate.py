@@ -1,10 +1,12 @@
 """The best learning rate from trials, with a bootstrap interval, and the words of the finding. NumPy alone.
 
-Losses come in an array of shape (learning rates, seeds, parts): one number for each part of the evaluation samples. A resample draws parts
-with replacement, and moves the mean over seeds as far as a few seeds leave it open: by Student's distribution around the mean of all, since three
-seeds drawn with replacement are too much alike (their 95 % interval held the truth in 71 to 79 % of cases). Both are the same for all
-learning rates, so that what is common to them cancels. In each the best learning rate is the vertex of a parabola through the lowest point
-and its neighbours over the logarithm of the learning rate. Of one seed nothing is known of how seeds differ: the interval is that of the parts alone.
+Losses come in an array of shape (learning rates, seeds, parts): one number for each part of the evaluation
+samples. A resample draws parts with replacement, and moves the mean over seeds as far as a few seeds leave it
+open: by Student's distribution around the mean of all, since three seeds drawn with replacement are too much
+alike (their 95 % interval held the truth in 71 to 79 % of cases). Both are the same for all learning rates,
+so that what is common to them cancels. In each the best learning rate is the vertex of a parabola through the
+lowest point and its neighbours over the logarithm of the learning rate. Of one seed nothing is known of how
+seeds differ: the interval is that of the parts alone.
 """
 
 from collections.abc import Sequence
@@ -18,14 +20,18 @@ from isobatch.words import counted, figure, real
 
 RESAMPLES = 2000
 MAX_STEEPNESS = 4.0
-"""A neighbour's excess counts at most so many times the other one's, which moves the vertex by 0.3 of a step of the grid at most."""
+"""A neighbour's excess counts at most so many times the other one's, which moves the vertex by 0.3 of a step
+of the grid at most."""
 WIDE_INTERVAL = 4.0
 """An interval that spans more hardly tells one learning rate from another: two steps of the grid."""
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 Doubt = Literal["short", "edge", "untuned"]
-"""Why nothing should be done by a learning rate: its trials are not whole, or of one seed where more were asked for; the best one at a batch is the
-last one tried; or the recipe's is far from the best one at its own batch, so that a ratio to it says nothing."""
+"""Why a learning rate should not be used.
+
+"short": its trials are not whole, or of one seed. "edge": the best one at a batch is the last one tried.
+"untuned": the recipe's own is far from the best one at its batch, so that a ratio to it says nothing.
+"""
 
 
 def best_log_lr(logs: Floats, losses: Floats) -> float:
@@ -49,7 +55,9 @@ def best_log_lr(logs: Floats, losses: Floats) -> float:
 
 
 def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
-    """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds, parts).
+    """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds.
+
+    Parts).
 
     >>> means = resampled_means(np.array([[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]]))
     >>> low, high = interval(means[:, 0])
@@ -73,8 +81,10 @@ def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
 
 
 class Rates:
-    """Holds the trials of one batch at equal samples: `lrs` ascending, `losses` of shape (learning rates, seeds, parts), infinite where one
-    diverged."""
+    """Holds the trials of one batch at equal samples.
+
+    `lrs` ascend; `losses` have the shape (learning rates, seeds, parts) and are infinite after a divergence.
+    """
 
     def __init__(self, lrs: Sequence[float], losses: Floats) -> None:
         order = np.argsort(lrs)
@@ -96,14 +106,17 @@ class Rates:
         return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
 
     def resampled(self, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-        """Returns (the best learning rates' logarithms, shape (resamples,); mean losses, shape (resamples, learning rates))."""
+        """Returns (the best learning rates' logarithms, shape (resamples,).
+
+        Mean losses, shape (resamples, learning rates)).
+        """
         means = resampled_means(self.losses, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
     def summary(self, batch: int, rule_lr: float, drawn: tuple[Floats, Floats]) -> "BatchRates":
         """Summarizes the trials, with intervals from the resampled ones."""
         logs, means = drawn
-        found = []
+        losses = []
         for log, mean, column in zip(self.logs, self.means, means.T, strict=True):
             ended = bool(np.isfinite(mean))
             rate = Rate(
@@ -111,14 +124,14 @@ class Rates:
                 loss=float(mean) if ended else None,
                 interval=interval(column) if ended else None,
             )
-            found.append(rate)
+            losses.append(rate)
         return BatchRates(
             batch=batch,
             best_lr=self.best,
             interval=interval(np.exp(logs)),
             at_edge=self.at_edge,
             rule_lr=rule_lr,
-            rates=tuple(found),
+            rates=tuple(losses),
         )
 
 
@@ -172,8 +185,10 @@ def span(ends: Interval) -> str:
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Records one short training: its effective batch, peak learning rate, seed, samples, and the losses on each part of the evaluation
-    samples; none where it diverged."""
+    """Records one short training: effective batch, peak learning rate, seed, samples, losses.
+
+    There is a loss for each part of the evaluation samples, and none after a divergence.
+    """
 
     batch: int
     lr: float
@@ -195,7 +210,10 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Gives one learning rate at one batch: the mean loss over seeds and its 95 % interval, None where it diverged."""
+    """Gives one learning rate at one batch.
+
+    The mean loss over seeds and its 95 % interval, None where it diverged.
+    """
 
     lr: float
     loss: float | None
@@ -205,8 +223,8 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
     """Summarizes the trials at one batch.
 
-    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie beyond those tried.
-    `rule_lr` is the tuned batch's by the rule.
+    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie
+    beyond those tried. `rule_lr` is the tuned batch's by the rule.
     """
 
     batch: int
@@ -234,11 +252,12 @@ class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
 class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Names the learning rate to take at the planned batch.
 
-    Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones: a short training
-    prefers another learning rate than a long one, and the ratio does not see that. Where trials are as long as the run itself
-    (`whole_run`), it is the best one. `within`: the plan's own lies in the interval. `doubt`: why nothing should be done by it.
-    `exponent`: of the best learning rate over the batch, None from one batch. Where the trials ended early (`complete` is false)
-    `samples` and `seeds` may be fewer than `whole_samples` and `asked_seeds`. `trials` are all that were made.
+    Where the tuned batch was measured too, `lr` is the tuned learning rate × the ratio of the two best ones:
+    a short training prefers another learning rate than a long one, and the ratio does not see that. Where
+    trials are as long as the run itself (`whole_run`), it is the best one. `within`: the plan's own lies in
+    the interval. `doubt`: why nothing should be done by it. `exponent`: of the best learning rate over the
+    batch, None from one batch. Where the trials ended early (`complete` is false) `samples` and `seeds` may
+    be fewer than `whole_samples` and `asked_seeds`. `trials` are all that were made.
     """
 
     samples: int
@@ -270,22 +289,26 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         else:
             why, following = self._refusal(planned, tuned)
             lines = [
-                f"No learning rate can be named at batch {planned:,}: {why}. Taken as they are, these trials would say "
-                f"{figure(self.lr)} ({of}{span(self.interval)}); the plan's is {real(self.plan_lr)} by rule {rule}."
+                f"No learning rate can be named at batch {planned:,}: {why}. Taken as they are, these trials "
+                "would say "
+                f"{figure(self.lr)} ({of}{span(self.interval)}); the plan's is {real(self.plan_lr)} by rule "
+                f"{rule}."
             ]
         if self.exponent is not None and self.exponent_interval is not None:
             low, high = self.exponent_interval
             lines.append(
-                f"Exponent of the learning rate over the batch: {self.exponent:.3g} ({low:.3g} to {high:.3g}); "
+                f"Exponent of the learning rate over the batch: {self.exponent:.3g} ({low:.3g} to "
+                f"{high:.3g}); "
                 "linear is 1, sqrt is 0.5."
             )
         lines.append(f"Next: {following}")
         lines.append(
-            f"Mean losses after {self.samples:,} samples{', as many as the run has' if self.whole_run else ''}, "
+            f"Mean losses after {self.samples:,} "
+            f"samples{', as many as the run has' if self.whole_run else ''}, "
             f"{counted(self.seeds, 'seed')}, on samples drawn for it:"
         )
-        for one in self.batches:
-            lines += one.lines()
+        for batch in self.batches:
+            lines += batch.lines()
         if self.seeds == 1:
             lines.append("Warning: one seed: the interval does not know how much seeds differ.")
         return lines
@@ -295,22 +318,26 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         if self.doubt == "short":
             return (
                 f"the trials have {self.samples:,} of {self.whole_samples:,} samples and {self.seeds} of "
-                f"{counted(self.asked_seeds, 'seed')} so far, and short trials prefer other learning rates than long ones",
+                f"{counted(self.asked_seeds, 'seed')} so far, and short trials prefer other learning rates "
+                "than long ones",
                 "let the probe come to its end: a larger --budget.",
             )
         if self.doubt == "edge":
-            edges = " and ".join(f"{one.batch:,}" for one in self.batches if one.at_edge)
+            edges = " and ".join(f"{batch.batch:,}" for batch in self.batches if batch.at_edge)
             return (
                 f"at batch {edges} the best one is the last one tried, and may lie beyond",
                 "a larger --budget looks further.",
             )
-        best, at = {one.batch: one.best_lr for one in self.batches}, self.batches[0].rule_lr
+        best, at = {batch.batch: batch.best_lr for batch in self.batches}, self.batches[0].rule_lr
         ratio = best[tuned] / at
         return (
-            f"the recipe's {real(at)} is far from the best one at its own batch of {tuned:,}, {figure(best[tuned])} here: "
-            f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does not look tuned for this training, "
+            f"the recipe's {real(at)} is far from the best one at its own batch of {tuned:,}, "
+            f"{figure(best[tuned])} here: "
+            f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does "
+            "not look tuned for this training, "
             "or the trials are too short to see that it is",
-            f"longer trials (--samples), or a recipe tuned at batch {tuned:,}; of these trials the lowest losses were at "
+            f"longer trials (--samples), or a recipe tuned at batch {tuned:,}; of these trials the lowest "
+            "losses were at "
             f"{figure(best[tuned])} there and {figure(best[planned])} at {planned:,}.",
         )
 
@@ -319,20 +346,24 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         low, high = self.interval
         if self.within and high > WIDE_INTERVAL * low:
             return (
-                f"train with the plan as it is, or ask for more: the interval spans a factor of {figure(high / low, 2)}, in which these trials can "
-                "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
+                "train with the plan as it is, or ask for more: the interval spans a factor of "
+                f"{figure(high / low, 2)}, in which these trials can "
+                "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a "
+                "larger --budget narrow it."
             )
         if self.within:
             return "train with the plan as it is; these trials give no reason to change its learning rate."
         if planned == tuned and not self.whole_run:
             return (
-                "be careful: the batch stays, and a short training often prefers a higher learning rate than a long one. Before you change "
+                "be careful: the batch stays, and a short training often prefers a higher learning rate than "
+                "a long one. Before you change "
                 "the recipe's, compare both in longer trials (--samples)."
             )
         if self.exponent is None:
             return f"plan with lr {figure(self.lr)} (--set lr={self.lr:.3g})."
-        what = "learning rate and the exponent" if self.whole_run else "exponent"
+        estimates = "learning rate and the exponent" if self.whole_run else "exponent"
         return (
-            f"plan with lr {figure(self.lr)}: --recipe FILE writes the {what} into the recipe, and `isobatch plan FILE --policy grow --rule "
+            f"plan with lr {figure(self.lr)}: --recipe FILE writes the {estimates} into the recipe, and "
+            "`isobatch plan FILE --policy grow --rule "
             "power` plans with it."
         )

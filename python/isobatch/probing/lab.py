@@ -65,7 +65,10 @@ def maker(factory: Callable[[], Any]) -> Make:
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
-    """Sets the plan's changes against the tuned recipe in the user's optimizer: weight decay by its factor, betas and eps as planned."""
+    """Sets the plan's changes against the tuned recipe in the user's optimizer.
+
+    Weight decay by its factor, betas and eps as planned.
+    """
     recipe = plan.recipe
     factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
     betas = recipe.betas or (0.9, 0.999)
@@ -147,10 +150,10 @@ class Lab:
         recipe = self.plan.recipe
         fields = {name: value for name, value in msgspec.structs.asdict(recipe).items() if name not in _SPLIT}
         settings = {name: getattr(self.plan.settings, name) for name in ("rule", *HYPERPARAMETERS)}
-        found: Plan = plan(Recipe(**fields), 1, policy=batch, **settings)
-        if found.status == "infeasible":
-            raise InputError(f"batch {batch:,} cannot be planned: {found.explain()}", field="batches")
-        return found
+        batch_plan: Plan = plan(Recipe(**fields), 1, policy=batch, **settings)
+        if batch_plan.status == "infeasible":
+            raise InputError(f"batch {batch:,} cannot be planned: {batch_plan.explain()}", field="batches")
+        return batch_plan
 
     def training(self, batch: int, seed: int) -> ShortTraining:
         """Makes a training by the plan of its batch."""
@@ -196,12 +199,12 @@ class Lab:
         Raises:
             InputError: they are fewer than needed.
         """
-        asked = self.options.samples
-        if asked is not None and asked < least:
+        samples = self.options.samples
+        if samples is not None and samples < least:
             raise InputError(
-                f"samples must be at least {least:,}, so that {so_that}, got {asked:,}", field="samples"
+                f"samples must be at least {least:,}, so that {so_that}, got {samples:,}", field="samples"
             )
-        return asked
+        return samples
 
     def fitting_samples(self, batches: list[int], trials: int, wholes: float, least: int) -> float:
         """Returns the samples of a whole trial within the budget, and `least` at least.
@@ -218,37 +221,41 @@ class Lab:
         """
         costs = [self._cost(batch) for batch in batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
-        left = self.budget.left()
+        remaining = self.budget.left()
         work = fixed * trials + each * wholes * least
-        needed = self.budget.seconds - left + work / SPARE
-        fitting = (SPARE * left - fixed * trials) / (each * wholes) if each else float("inf")
+        needed = self.budget.seconds - remaining + work / SPARE
+        fitting = (SPARE * remaining - fixed * trials) / (each * wholes) if each else float("inf")
         self.needed_seconds = float(needed)
-        if work > left:
+        if work > remaining:
             raise InputError(
-                f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} at "
-                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the whole ones of {least:,} samples. "
+                f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} "
+                "at "
+                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the "
+                f"whole ones of {least:,} samples. "
                 f"A budget of {budget_text(needed)} would likely do",
                 field="budget",
             )
         return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Times (a trial beside its steps, a sample) in seconds: the median of a few steps behind a warmup; a batch of many
-        micro-batches by four of them."""
+        """Returns seconds (of a trial beside its steps, of a sample): medians of a few steps after a warmup.
+
+        A batch of many micro-batches is timed by four of them.
+        """
         clock, timed = self.budget.clock, min(batch, 4 * self.micro)
         begun = clock()
-        taken: list[float] = []
+        seconds: list[float] = []
         with own_randomness():
             training, shares = self.training(batch, 0), self.split(timed)
-            made = clock()
+            trained = clock()
             for _ in range(TIMED_STEPS + 1):
                 stepping = clock()
                 training.step(shares, 0.0)
-                taken.append(clock() - stepping)
+                seconds.append(clock() - stepping)
             stepped = clock()
             training.evaluate(self.part)
-        fixed = made - begun + clock() - stepped
-        return fixed, float(np.median(taken[1:])) / timed
+        fixed = trained - begun + clock() - stepped
+        return fixed, float(np.median(seconds[1:])) / timed
 
 
 def tuned_batch(plan: Plan) -> int:
@@ -275,19 +282,25 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
         with user_code("the workload's batch"):
             return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
 
-    once, again, other = drawn(first, 1), drawn(first, 1), drawn(first, 2)
+    once, again, third = drawn(first, 1), drawn(first, 1), drawn(first, 2)
     wrong = next((tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
-    got = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}"
+    problem = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}"
     todo = "Draw indices from the generator"
-    for found, why in (
+    for is_wrong, why in (
         (not once, "batch must give tensors, or mappings or tuples of them"),
-        (wrong is not None, f"{got}: the first dimension must be the samples"),
-        (not _equal(once, again), f"cannot be reseeded: batch gave other samples for the same state of its generator. {todo}"),
-        (_equal(once, other), f"cannot be reseeded: batch gives the same samples whatever its generator. {todo}"),
-    ):  # fmt: skip
-        if found:
+        (wrong is not None, f"{problem}: the first dimension must be the samples"),
+        (
+            not _equal(once, again),
+            f"cannot be reseeded: batch gave other samples for the same state of its generator. {todo}",
+        ),
+        (
+            _equal(once, third),
+            f"cannot be reseeded: batch gives the same samples whatever its generator. {todo}",
+        ),
+    ):
+        if is_wrong:
             raise unusable(why)
 
 
-def _equal(some: list[Tensor], others: list[Tensor]) -> bool:
-    return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+def _equal(some: list[Tensor], expected: list[Tensor]) -> bool:
+    return len(some) == len(expected) and all(torch.equal(a, b) for a, b in zip(some, expected, strict=True))

@@ -1,9 +1,9 @@
 """The best learning rate at the tuned and the planned batch, by successive halving.
 
-Learning rates are on one grid for each batch: the rule's × 2^i. First all batches are tried on a quarter of the samples, then the better
-learning rates on a half, then the best one, its neighbours and the rule's on all of them, one seed after the other: whenever the budget
-ends, all batches have come equally far, and the last round that is complete says what is known. Where the best one lies at the edge, the
-grid grows.
+Learning rates are on one grid for each batch: the rule's × 2^i. First all batches are tried on a quarter of
+the samples, then the better learning rates on a half, then the best one, its neighbours and the rule's on all
+of them, one seed after the other: whenever the budget ends, all batches have come equally far, and the last
+round that is complete says what is known. Where the best one lies at the edge, the grid grows.
 """
 
 import math
@@ -26,7 +26,8 @@ HALF = 4
 """Learning rates in the second round."""
 MAX_EXTENSIONS = 6
 FAR = 4.0
-"""Short trials prefer a learning rate a few times as high: a tuned one farther than this from their interval was not tuned for this training."""
+"""Short trials prefer a learning rate a few times as high: a tuned one farther than this from their interval
+was not tuned for this training."""
 
 
 def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
@@ -53,9 +54,9 @@ class _Search:
         whole = self._whole = self._samples()
         places = {batch: list(range(-WIDE, WIDE + 1)) for batch in batches}
         for batch in batches:
-            made = self._train(batch, places[batch], 0, whole // 4)
+            result = self._train(batch, places[batch], 0, whole // 4)
             if batch == batches[0]:
-                self._check_moving(made)
+                self._check_moving(result)
             self._extend(batch, places, whole // 4, 1)
         self._complete(whole // 4, 1, places)
         places = {batch: self._best(batch, places[batch], whole // 4, HALF) for batch in batches}
@@ -79,9 +80,9 @@ class _Search:
         """Returns the samples of a whole trial: the ones asked for, or as many as the budget allows."""
         lab, largest = self.lab, max(self.lab.batches)
         unit = 4 * largest  # whole steps at every batch of a power-of-two family, also of a quarter
-        asked = lab.asked_samples(unit, f"a quarter of them is a step at batch {largest:,}")
-        if asked is not None:
-            return asked
+        requested = lab.asked_samples(unit, f"a quarter of them is a step at batch {largest:,}")
+        if requested is not None:
+            return requested
         run = lab.run_samples if lab.run_samples is not None else MAX_STEPS * largest
         least = max(unit, min(MIN_STEPS * largest, run // unit * unit))
         counts = 2 * WIDE + 1, HALF, 3 * lab.options.seeds
@@ -95,18 +96,19 @@ class _Search:
 
     def _train(self, batch: int, places: list[int], seed: int, samples: int) -> list[estimate.TrialResult]:
         """Makes the missing trials."""
-        lab, made = self.lab, []
+        lab, results = self.lab, []
         for place in places:
             key = (batch, place, seed, samples)
             if key not in self._trials:
                 trial = self._trials[key] = lab.train(batch, self.lr(batch, place), seed, samples)
                 result = "diverged" if trial.diverged else f"loss {trial.loss:.4f}"
                 self._say(
-                    f"batch {batch:,}, learning rate {real(trial.lr)}, seed {seed}, {samples:,} samples: {result} "
+                    f"batch {batch:,}, learning rate {real(trial.lr)}, seed {seed}, {samples:,} samples: "
+                    f"{result} "
                     f"({duration(max(lab.budget.left(), 0))} left)"
                 )
-            made.append(self._trials[key])
-        return made
+            results.append(self._trials[key])
+        return results
 
     def _rates(self, batch: int, places: list[int], samples: int, seeds: int) -> estimate.Rates:
         """Collects the losses at some places, infinite where a trial diverged."""
@@ -124,7 +126,10 @@ class _Search:
     def _extend(
         self, batch: int, grids: dict[int, list[int]], samples: int, seeds: int, *, wide: bool = False
     ) -> None:
-        """Tries more places while the best one (`wide`: or its interval) reaches an edge or lies beside a gap, or all diverge."""
+        """Tries more learning rates while the best is at an edge or beside a gap, or all diverge.
+
+        `wide`: also while the best one's interval reaches an edge.
+        """
         for _ in range(MAX_EXTENSIONS):
             places = grids[batch]
             rates = self._rates(batch, places, samples, seeds)
@@ -146,11 +151,16 @@ class _Search:
     def _check_moving(self, trials: list[estimate.TrialResult]) -> None:
         """Refuses a loss without any fall: it says nothing of learning rates."""
         before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
-        tried = f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples each"
+        tried = (
+            f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples "
+            "each"
+        )
         if not best.diverged and not estimate.learned(before, np.array(best.losses)):
             raise unusable(
-                f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, on samples that are "
-                "not trained on. Is there something to learn in it, and does the optimizer have the parameters? If a trial is too "
+                f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, "
+                "on samples that are "
+                "not trained on. Is there something to learn in it, and does the optimizer have the "
+                "parameters? If a trial is too "
                 "short to learn anything, raise --samples or --budget"
             )
 
@@ -159,8 +169,8 @@ class _Search:
     ) -> None:
         """Publishes the finding of a complete round."""
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
-        for batch, one in rates.items():
-            if not np.isfinite(one.means).any():
+        for batch, batch_rates in rates.items():
+            if not np.isfinite(batch_rates.means).any():
                 low, high = self.lr(batch, places[batch][0]), self.lr(batch, places[batch][-1])
                 tried = f"learning rates from {real(low)} to {real(high)}, {samples:,} samples each"
                 todo = "Plan a smaller batch, or check the recipe's learning rate"
@@ -172,19 +182,19 @@ class _Search:
     ) -> estimate.LrFinding:
         """Concludes from a round, by the losses at each batch."""
         lab = self.lab
-        drawn = {batch: one.resampled() for batch, one in rates.items()}
+        drawn = {batch: batch_rates.resampled() for batch, batch_rates in rates.items()}
         logs = {batch: both[0] for batch, both in drawn.items()}
         whole_run = self._is_whole_run(samples)
         lr, ends = self._to_take(rates, logs, whole_run=whole_run)
         plan_lr = lab.plan.require().lr
         slope, span = None, None
         if len(lab.batches) > 1:
-            best = [math.log(one.best) for one in rates.values()]
+            best = [math.log(batch_rates.best) for batch_rates in rates.values()]
             slope, span = estimate.exponent(lab.batches, best, [*logs.values()])
         return estimate.LrFinding(
             samples=samples,
             seeds=seeds,
-            batches=tuple(rates[it].summary(it, self.lr(it, 0), drawn[it]) for it in lab.batches),
+            batches=tuple(rates[size].summary(size, self.lr(size, 0), drawn[size]) for size in lab.batches),
             lr=lr,
             interval=ends,
             plan_lr=plan_lr,
@@ -224,7 +234,7 @@ class _Search:
         lab = self.lab
         if samples < self._whole or seeds == 1 < lab.options.seeds:
             return "short"
-        if any(one.at_edge for one in rates.values()):
+        if any(batch_rates.at_edge for batch_rates in rates.values()):
             return "edge"
         if lab.tuned_batch == lab.planned_batch or self._is_whole_run(samples):
             return None

@@ -91,8 +91,8 @@ def seconds_of(text: str | float) -> float:
     >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of(45)
     (600.0, 5400.0, 45.0)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|m|min|h)?\s*", str(text))
-    value = 0.0 if found is None else float(found[1]) * _UNITS[found[2] or "s"]
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|m|min|h)?\s*", str(text))
+    value = 0.0 if match is None else float(match[1]) * _UNITS[match[2] or "s"]
     if not 0 < value < 1e8:
         raise must_be('a time above 0 such as "90s", "10m" or "2h"', text, field="budget")
     return value

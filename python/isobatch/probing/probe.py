@@ -27,8 +27,8 @@ NEEDED = 1.25
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the finding, `lr`, and how it was measured.
 
-    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or "interrupted";
-    `needed_seconds` is then a budget that would likely do, where it is known.
+    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or
+    "interrupted"; `needed_seconds` is then a budget that would likely do, where it is known.
     """
 
     workload: str
@@ -49,12 +49,16 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """The command's: 0, or 1 where the plan's learning rate lies outside the interval; 2 where the trials name none (`lr.doubt`)."""
+        """The command's exit code.
+
+        0; 1 if the plan's learning rate is outside the interval; 2 if the trials give none (`lr.doubt`).
+        """
         return 2 if self.lr.doubt is not None else int(not self.lr.within)
 
     def to_recipe(self) -> Recipe:
-        """Returns the recipe with the measured exponent as its `power`, for plans by rule "power"; from trials as long as the run itself also
-        with the best learning rate at the tuned batch.
+        """Returns the recipe with the measured exponent as its `power`, for plans by rule "power".
+
+        Trials as long as the run also give it the best learning rate at the tuned batch.
 
         Raises:
             InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
@@ -78,9 +82,10 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         if Path(path).suffix == ".json" or self.lr.exponent_interval is None:
             return
         low, high = self.lr.exponent_interval
-        batches = ", ".join(f"{one.batch:,}" for one in self.lr.batches)
+        batches = ", ".join(f"{batch.batch:,}" for batch in self.lr.batches)
         comment = (
-            f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, batches {batches}; "
+            f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, "
+            f"batches {batches}; "
             'plan with rule "power"\n'
         )
         write_whole(path, comment.encode() + Path(path).read_bytes())
@@ -94,7 +99,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     def show(self) -> str:
         """Writes the finding in words: first the answer and the next step, then the trials behind it."""
         lines = [
-            f"isobatch probe: {self.workload} with {self.optimizer}, on {self.device}, {counted(len(self.lr.trials), 'trial')}, "
+            f"isobatch probe: {self.workload} with {self.optimizer}, on {self.device}, "
+            f"{counted(len(self.lr.trials), 'trial')}, "
             f"{duration(self.seconds)} of a budget of {duration(self.budget_seconds)}.",
             *self._early(),
             *self.lr.lines(self.planned_batch, self.tuned_batch, self.rule),
@@ -125,9 +131,10 @@ def probe(
     say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Probe:
-    """Trains for a short time, to measure the learning rate that a scaling rule only says.
+    """Trains for a short time and measures the learning rate, where a scaling rule only predicts it.
 
-    It is measured at the tuned and the planned batch at equal samples, with its interval and the exponent between them.
+    It is measured at the tuned and the planned batch at equal samples, with its interval and the exponent
+    between them.
 
     Args:
         plan: a plan, or the path of one.
@@ -138,12 +145,13 @@ def probe(
         options: the other fields of `isobatch.probing.options.ProbeOptions`: seeds, batches, samples, device.
 
     Returns:
-        What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power. `stopped` says what ended
-        it early: "budget" or "interrupted" (Ctrl-C).
+        What was found; `.show()` has it in words, `.to_recipe()` the recipe with the exponent as its power.
+        `stopped` says what ended it early: "budget" or "interrupted" (Ctrl-C).
 
     Raises:
-        InputError: the plan is infeasible, an argument is out of range, the workload is missing or cannot be reseeded, its loss is
-            not finite from the start or never moves, or nothing was known when the budget ended.
+        InputError: the plan is infeasible, an argument is out of range, the workload is missing or cannot be
+            reseeded, its loss is not finite from the start or never moves, or nothing was known when the
+            budget ended.
 
     >>> import torch
     >>> import isobatch as ib

@@ -14,7 +14,8 @@ from isobatch.planning.plan import Plan
 from isobatch.validate.workload import Workload, fault_of_loss, user_code
 
 GROWTH = 4.0
-"""A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS steps."""
+"""A training has diverged where its loss is above its first by this much of it, or by 1, for PATIENCE_STEPS
+steps."""
 PATIENCE_STEPS = 3
 PARTS = 32
 """Parts of the evaluation samples."""
@@ -30,15 +31,17 @@ def device_of(name: str) -> torch.device:
     Raises:
         InputError: "cuda" is asked for and there is none.
     """
-    found = torch.cuda.is_available() if name != "cpu" else False
-    if name == "cuda" and not found:
+    has_cuda = torch.cuda.is_available() if name != "cpu" else False
+    if name == "cuda" and not has_cuda:
         raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
-    return torch.device("cuda" if found else "cpu")
+    return torch.device("cuda" if has_cuda else "cpu")
 
 
 def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
-    """Returns the learning rate of each step of a short training: the plan's whole schedule, made as short as it, with this peak; or a
-    constant one after a tenth of warmup, where the recipe has no duration."""
+    """Returns the learning rate of each step of a short training: the plan's whole schedule, shortened.
+
+    Without a duration the rate is constant after a tenth of warmup.
+    """
     planned, total = plan.lr, plan.total_steps
     if plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
@@ -47,12 +50,12 @@ def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
 
 
 def unusable(why: str) -> InputError:
-    """Returns the error of a workload that cannot be probed."""
+    """Returns the error for an unsuitable workload."""
     return InputError(why, field="workload")
 
 
 class Stream:
-    """Draws a workload's samples in blocks, each from a generator of its own: sample i is the same whoever asks for it.
+    """Draws a workload's samples in blocks, each from its own generator: sample i is always the same.
 
     Args:
         workload: draws them.
@@ -115,7 +118,8 @@ class ShortTraining:
         check_budget: raises Expired where the budget is spent; called before each micro-batch.
 
     Raises:
-        InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be made.
+        InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be
+            made.
     """
 
     def __init__(
@@ -147,7 +151,9 @@ class ShortTraining:
         self.consumed = 0
 
     def step(self, shares: list[range], lr: float) -> float:
-        """Takes one optimizer step on the next samples, in micro-batches: the samples of each, counted within the step.
+        """Takes one optimizer step on the next samples, in micro-batches.
+
+        The samples of each, counted within the step.
 
         Returns:
             The mean loss over the step; NaN or infinite where it is.
@@ -211,17 +217,19 @@ class ShortTraining:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """Returns the mean loss on each of PARTS parts of `size` samples apart from training, the same for every trial.
+        """Returns the mean loss on each of PARTS parts of `size` samples apart from training.
+
+        The same for every trial.
 
         Raises:
             Expired: the budget is spent.
         """
         self.model.eval()
-        found = []
+        losses = []
         for index in range(PARTS):
             self._check_budget()
-            found.append(self._evaluated(index, size))
-        return tuple(found)
+            losses.append(self._evaluated(index, size))
+        return tuple(losses)
 
     def _evaluated(self, index: int, size: int) -> float:
         """Returns the mean loss on one part."""
@@ -236,7 +244,7 @@ class ShortTraining:
 
 
 def diverges(training: ShortTraining, shares: list[range], steps: int, lr_at: Callable[[int], float]) -> bool:
-    """Trains for some steps, and tells whether the loss grew far above its first or was not finite: then they end early.
+    """Trains for some steps, and tells whether it diverged: a loss far above the first, or not finite.
 
     Raises:
         Expired: the budget is spent.

@@ -1,4 +1,4 @@
-"""Python imports this file at its start, in every process of a training that `isobatch same` starts; it waits for torch."""
+"""Python imports this file in every process started by `isobatch same`; it waits for torch."""
 
 import importlib.machinery
 import importlib.util
@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost every s
 
 
 class _AfterTorch:
-    """A finder that installs the recorder as soon as torch is imported."""
+    """A finder to install the recorder as soon as torch is imported."""
 
     is_looking = False
 
@@ -40,7 +40,7 @@ class _AfterTorch:
 
 
 def _import_own_sitecustomize() -> None:
-    """Imports the sitecustomize that this file hides, where the user has one."""
+    """Imports the user's own sitecustomize, hidden by this file."""
     elsewhere = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:

@@ -1,6 +1,9 @@
-"""A plan in a torch training loop: `PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, `GlobalLoader` loads them for any
-trainer, `ElasticRun` does both
-in a run that changes its GPUs, and `survivors` keeps one alive that loses some."""
+"""A plan in a torch training loop.
+
+`PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, `GlobalLoader` loads them for any
+trainer. `ElasticRun` does both in a run on changing GPUs, and `survivors` keeps a run alive without lost
+ones.
+"""
 
 from isobatch.integrations.torch.elastic.group import LeftOut
 from isobatch.integrations.torch.elastic.run import ElasticRun

@@ -1,4 +1,4 @@
-"""Deals the samples of each step to the replicas: the same steps at every number of replicas, in PlanSampler and ElasticRun alike."""
+"""Deals the samples of each step to the replicas: the same steps at every number of replicas."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from isobatch.planning.plan import Plan
 class Span(NamedTuple):
     """The samples of one optimizer step: `samples` of them behind the first `offset` of the epoch's order.
 
-    `full` steps have the batch of their stage. A stream, whose epochs do not end steps, goes on in the next epoch's order; it is one
-    epoch where the dataset's size is not known.
+    `full` steps have the batch of their stage. A stream, whose epochs do not end steps, goes on in the next
+    epoch's order; it is one epoch where the dataset's size is not known.
     """
 
     number: int
@@ -24,8 +24,8 @@ class Span(NamedTuple):
 class Pass(NamedTuple):
     """One forward and backward of a replica, on these places of the epoch's order.
 
-    `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its collectives. After it all
-    replicas are at `stop` of the epoch's order.
+    `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its
+    collectives. After it all replicas are at `stop` of the epoch's order.
     """
 
     places: range
@@ -42,15 +42,16 @@ class Pass(NamedTuple):
 def spans(course: Plan, step: int) -> Iterator[Span]:
     """Yields the steps of a run from `step` to its end.
 
-    An epoch is ⌈dataset / batch⌉ steps, the last of them with what is left of it; ⌊dataset / batch⌋ where the recipe drops that.
-    Under a batch ramp, which counts through the epochs, and where the dataset's size is not known, all steps are full.
+    An epoch is ⌈dataset / batch⌉ steps, the last of them with what is left of it; ⌊dataset / batch⌋ where the
+    recipe drops that. Under a batch ramp, which counts through the epochs, and where the dataset's size is
+    not known, all steps are full.
     """
     dataset = course.recipe.dataset_size
     if dataset is None or course.recipe.ramp is not None:
         yield from _of_a_stream(course, dataset, step)
         return
-    here = course.position(step)
-    epoch, offset = here.epoch or 0, here.offset or 0
+    position = course.position(step)
+    epoch, offset = position.epoch or 0, position.offset or 0
     batch = course.effective_batch or 0
     least = batch if course.recipe.drop_last else 1
     for number in range(step, course.total_steps or 0):
@@ -77,9 +78,9 @@ def passes(
 ) -> list[Pass]:
     """Lists the passes of a replica in a step.
 
-    Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's samples do not depend on
-    the replicas. In `uneven` plans a full step's last round goes in whole micro-batches to the first replicas; else it is spread over as
-    many as there are samples.
+    Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's
+    samples do not depend on the replicas. In `uneven` plans a full step's last round goes in whole
+    micro-batches to the first replicas; else it is spread over as many as there are samples.
 
     Args:
         equal: every replica makes the same number of passes, those it lacks being stand-ins.

@@ -1,4 +1,4 @@
-"""Values among ranks as data: torch's object collectives would unpickle, and so execute, what a peer sends."""
+"""Values among ranks as data: torch's object collectives would unpickle, so execute, a peer's message."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MAX_BYTES = 1 << 26
 
 
 def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:
-    """Returns the bytes of all ranks of a group that has a backend for the CPU.
+    """Returns the bytes of all ranks of a group with a backend for the CPU.
 
     Raises:
         RuntimeError: a rank announces more than MAX_BYTES, or the ranks cannot reach each other.
@@ -22,7 +22,7 @@ def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:
     size = torch.tensor([len(written)])
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, size, group=group)
-    lengths = [int(one) for one in sizes]
+    lengths = [int(length) for length in sizes]
     if not 0 <= min(lengths) <= max(lengths) <= MAX_BYTES:
         raise RuntimeError(f"gloo: a rank announces a value of {max(lengths):,} bytes")
     padded = torch.zeros(max(lengths), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""`GlobalLoader`: micro-batches whose steps have the same samples at every number of ranks, for any loop or trainer."""
+"""`GlobalLoader`: steps with the same samples at every number of ranks, for any loop or trainer."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, TypeAlias
@@ -22,11 +22,12 @@ _SAME = ("seed", "batch", "dataset_size")
 
 
 class GlobalLoader:
-    """Loads this rank's micro-batches; a step has the same samples at every number of ranks, and its state fits any of them.
+    """Loads this rank's micro-batches; a step has the same samples at every number of ranks.
 
-    Each iteration goes from the loader's place to the end of the epoch, and the next one on from there, as with a DataLoader. A stream
-    without `dataset_size` is read without end. The state is that of whole steps: a step whose last micro-batch was not taken is done
-    again. Workers may run ahead; a trainer that itself reads ahead has to save the state of the step that it computes.
+    Each iteration goes from the loader's place to the end of the epoch, and the next one on from there, as
+    with a DataLoader. A stream without `dataset_size` is read without end. The state is that of whole steps:
+    a step whose last micro-batch was not taken is done again. Workers may run ahead; a trainer that itself
+    reads ahead has to save the state of the step that it computes.
 
         loader = GlobalLoader(dataset, 256, max_micro_batch=8)
         if checkpoint:
@@ -36,7 +37,8 @@ class GlobalLoader:
             if loader.last:
                 optimizer.step(); optimizer.zero_grad()
 
-    It is no DataLoader, so that Accelerate's `prepare` and the like leave it as it is: there is nothing left to divide.
+    It is no DataLoader, so that Accelerate's `prepare` and the like leave it as it is: there is nothing left
+    to divide.
 
     Attributes:
         plan: how a step is dealt over the ranks.
@@ -44,23 +46,27 @@ class GlobalLoader:
         batch_sampler, num_workers: of the DataLoader inside.
         passes: micro-batches of a rank in each step, where `equal_passes`; else 1.
         equal: whether all ranks make the same number of passes in a step.
-        weight: the factor of the last micro-batch's mean loss, so that the mean of the ranks' gradients is that of the step's mean loss.
+        weight: the factor of the last micro-batch's mean loss, so that the mean of the ranks' gradients is
+            that of the step's mean loss.
         last: whether it was this rank's last in its step.
         stand_in: whether it only keeps the rank in the others' collectives: one sample, weight 0.
 
     Args:
-        dataset: a map-style dataset, or a stream: an IterableDataset, or what can only be iterated, in the same order on every rank.
+        dataset: a map-style dataset, or a stream: an IterableDataset, or what can only be iterated, in the
+            same order on every rank.
         batch: samples a step, over all ranks.
-        rank, ranks: this one and how many; None: of the process group, else of torchrun's or Slurm's variables, else 0 of 1.
+        rank, ranks: this one and how many; None: of the process group, else of torchrun's or Slurm's
+            variables, else 0 of 1.
         max_micro_batch: the most samples of a micro-batch; None: as many as there are for a rank.
         split: "uneven" or "ragged" where the batch does not divide, as in `isobatch.plan`.
         seed: of the order, with the epoch added.
         shuffle: a new order each epoch, else the dataset's own; a stream is always read in its own.
         drop_last: an epoch ends with its last full step.
         dataset_size: of a stream: samples of an epoch.
-        equal_passes: every rank makes the same number of passes in every step, so that a trainer can accumulate `passes` micro-batches;
-            those that a rank lacks are stand-ins.
-        options: the DataLoader's own: num_workers, persistent_workers, pin_memory, collate_fn, …; of a stream num_workers is 0 or 1.
+        equal_passes: every rank makes the same number of passes in every step, so that a trainer can
+            accumulate `passes` micro-batches; those that a rank lacks are stand-ins.
+        options: the DataLoader's own: num_workers, persistent_workers, pin_memory, collate_fn, …; of a stream
+            num_workers is 0 or 1.
 
     Raises:
         InputError: the batch cannot be split over the ranks, or an argument is none.
@@ -106,9 +112,11 @@ class GlobalLoader:
         if size is not None and size < (batch if drop_last else 1):
             raise InputError(f"the dataset has {size:,} samples, and no step of {batch:,}", field="dataset")
         recipe = Recipe(effective_batch=batch, lr=1.0, dataset_size=size, convention="exact", duration="1st")
-        made = plan(recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True).require()
+        own_plan = plan(
+            recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True
+        ).require()
         self._share: ReplicaShare = _EpochShare(
-            made, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
+            own_plan, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
         )
         self._join: Join | None = None
         self.equal, self.passes = equal_passes, self._share.rounds if equal_passes else 1
@@ -125,7 +133,7 @@ class GlobalLoader:
         least: int = 1,
         join: Join | None = None,
     ) -> Self:
-        """Makes the loader of a run, which itself says where it is.
+        """Makes the loader of a run, at the run's own place.
 
         Args:
             share: the run's part for this replica.
@@ -164,16 +172,16 @@ class GlobalLoader:
         batches = iter(self._loader)
         scale = self._share.replicas
         for span in self._share.spans():
-            for one in self._share.passes(span, equal=self.equal, least=self.passes):
+            for micro_batch in self._share.passes(span, equal=self.equal, least=self.passes):
                 batch = next_batch(batches, span.number)
-                self.weight = one.samples * scale / span.samples
-                self.last, self.stand_in = one.last, one.stand_in
-                if one.last:
+                self.weight = micro_batch.samples * scale / span.samples
+                self.last, self.stand_in = micro_batch.last, micro_batch.stand_in
+                if micro_batch.last:
                     self._share.advance(span)
                 yield batch if self._join is None else self._join(batch, self.weight * self.passes)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch; where the loader already is in that epoch, and in a run, it stays."""
+        """Goes to the start of an epoch; in a run, a loader already in this epoch stays."""
         if type(epoch) is not int or epoch < 0:
             raise must_be("a whole number from 0", epoch, field="epoch")
         if isinstance(self._share, _EpochShare) and epoch != self._share.epoch:
@@ -182,7 +190,8 @@ class GlobalLoader:
     def state_dict(self) -> dict[str, Any]:
         """Returns the place in the data, the same on all ranks and good for any number of them.
 
-        `offset` samples of `epoch` are consumed, by steps of `batch` samples, in the order of `seed` (None: not shuffled).
+        `offset` samples of `epoch` are consumed, by steps of `batch` samples, in the order of `seed` (None:
+        not shuffled).
         """
         return {"schema": _SCHEMA, **dict(zip(_PLACE, self._share.place, strict=True)), **self._conditions()}
 
@@ -190,21 +199,22 @@ class GlobalLoader:
         """Goes to a place; iterations under way go on where they were.
 
         Raises:
-            InputError: it is none, or of another dataset's length, batch or seed; a loader of a run is elsewhere.
+            InputError: it is none, or of another dataset's length, batch or seed; a loader of a run is
+                elsewhere.
         """
         if not isinstance(state_dict, dict) or state_dict.get("schema") != _SCHEMA:
             raise InputError(
                 f"state must be what GlobalLoader.state_dict() gave ({_SCHEMA}), got {shown(state_dict)}",
                 field="state",
             )
-        here = self._conditions()
+        conditions = self._conditions()
         if missing := [name for name in (*_PLACE, *_SAME) if name not in state_dict]:
             raise InputError(f"state is damaged: it has no {missing[0]}", field=missing[0])
         as_in = "{} must be {} as in the state, got {}".format
         raise_all(
-            InputError(as_in(name, shown(state_dict[name]), shown(here[name])), field=name)
+            InputError(as_in(name, shown(state_dict[name]), shown(conditions[name])), field=name)
             for name in _SAME
-            if state_dict[name] != here[name]
+            if state_dict[name] != conditions[name]
         )
         epoch, offset = (state_dict[name] for name in _PLACE)
         for name, value in ("epoch", epoch), ("offset", offset):
@@ -213,12 +223,15 @@ class GlobalLoader:
         if not isinstance(self._share, _EpochShare):
             if (epoch, offset) != self._share.place:
                 raise InputError(
-                    f"state must be of the run's place {self._share.place}, got {(epoch, offset)}: give the run's own state to ElasticRun",
+                    f"state must be of the run's place {self._share.place}, got {(epoch, offset)}: give the "
+                    "run's own state to ElasticRun",
                     field="state",
                 )
             return
-        if offset % here["batch"] or (here["dataset_size"] is not None and offset >= here["dataset_size"]):
-            raise must_be(f"a multiple of {here['batch']:,} within the epoch", offset, field="offset")
+        if offset % conditions["batch"] or (
+            conditions["dataset_size"] is not None and offset >= conditions["dataset_size"]
+        ):
+            raise must_be(f"a multiple of {conditions['batch']:,} within the epoch", offset, field="offset")
         self._share.epoch, self._share.offset = epoch, offset
 
     def _conditions(self) -> dict[str, Any]:
@@ -238,7 +251,7 @@ class _EpochShare(ReplicaShare):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place behind the last step whose micro-batches were taken."""
+        """The place after the last step with all micro-batches taken."""
         return self.epoch, self.offset
 
     def spans(self) -> Iterator[Span]:
@@ -254,7 +267,7 @@ class _EpochShare(ReplicaShare):
             offset = after
 
     def advance(self, span: Span) -> None:
-        """Notes that a step's last micro-batch was taken."""
+        """Notes the end of a step's last micro-batch."""
         self.epoch, self.offset = (
             (span.epoch + 1, 0) if span.last_of_epoch else (span.epoch, span.offset + span.samples)
         )

@@ -23,21 +23,23 @@ _SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()
 class PlanLR(LRScheduler):
     """Sets each parameter group's learning rate to `plan.lr_at(step)` times the group's multiplier.
 
-    The value is closed form: it depends on the step alone, not on the values before. A group's multiplier is its
-    `lr_multiplier`, where the group has that key, else its `lr` over the optimizer's default `lr`; so the optimizer's own
-    learning rate is free, the plan's counts. Call `step()` once after every `optimizer.step()`.
+    The value is closed form: it depends on the step alone, not on the values before. A group's multiplier is
+    its `lr_multiplier`, where the group has that key, else its `lr` over the optimizer's default `lr`; so the
+    optimizer's own learning rate is free, the plan's counts. Call `step()` once after every
+    `optimizer.step()`.
 
-    The state is the progress in samples. Loaded into a PlanLR of another plan (another length, GPU count or batch), training
-    goes on there at the same progress: the plan it is built with wins, and the optimizer's learning rates are set at once, also
-    when the optimizer's state is loaded later.
+    The state is the progress in samples. Loaded into a PlanLR of another plan (another length, GPU count or
+    batch), training goes on there at the same progress: the plan it is built with wins, and the optimizer's
+    learning rates are set at once, also when the optimizer's state is loaded later.
 
     Args:
         optimizer: any torch optimizer, its state loaded or not.
         plan: a plan with a duration; also one that `replan` moved.
 
     Raises:
-        InputError: the plan is none, is infeasible or has no duration, or the optimizer has no default `lr` to compare with, or is
-            a wrapper; later, in `step()`, when it is not called once for every optimizer step.
+        InputError: the plan is none, is infeasible or has no duration, or the optimizer has no default `lr`
+            to compare with, or is a wrapper; later, in `step()`, when it is not called once for every
+            optimizer step.
 
     >>> import isobatch as ib
     >>> model = torch.nn.Linear(2, 2)
@@ -54,7 +56,8 @@ class PlanLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, plan: Plan) -> None:
         if not hasattr(optimizer, "_optimizer_step_post_hooks"):
             raise InputError(
-                f"{type(optimizer).__name__} cannot be watched: give the torch optimizer inside it (Accelerate: before prepare)",
+                f"{type(optimizer).__name__} cannot be watched: give the torch optimizer inside it "
+                "(Accelerate: before prepare)",
                 field="optimizer",
             )
         refuse_no_plan(plan)
@@ -88,7 +91,7 @@ class PlanLR(LRScheduler):
 
     @property
     def position(self) -> Fraction:
-        """The optimizer steps done, counted as the plan counts; a fraction where a state of another plan was loaded."""
+        """The optimizer steps taken, in the plan's steps; a fraction after another plan's state is loaded."""
         return self._position
 
     def get_lr(self) -> list[float | torch.Tensor]:
@@ -113,8 +116,10 @@ class PlanLR(LRScheduler):
         self._set()
 
     def _is_blank(self) -> bool:
-        """Returns whether the step just taken is none of the training's: torch's `set_state_dict` takes one with learning rate 0 and
-        without gradients, to make the optimizer's state."""
+        """Recognizes a step outside of the training.
+
+        torch's `set_state_dict` takes a step with learning rate 0 to make the optimizer's state.
+        """
         groups = self.optimizer.param_groups
         rates = [
             group["lr"] for group in groups if not isinstance(group["lr"], torch.Tensor) or group["lr"].is_cpu
@@ -140,7 +145,7 @@ class PlanLR(LRScheduler):
         return {"samples": round(samples), "step": self.last_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes to the progress in `state_dict`, under this scheduler's own plan, and sets the optimizer's learning rates.
+        """Goes to the progress in `state_dict` under this scheduler's plan, and sets the learning rates.
 
         Raises:
             InputError: it is no state of a PlanLR.
@@ -167,12 +172,15 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
 def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
-            f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() once after each "
-            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of prepare), nor where a "
+            f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() "
+            "once after each "
+            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of "
+            "prepare), nor where a "
             "GradScaler skipped the step"
         )
     return (
-        f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call scheduler.step() after each "
+        f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call "
+        "scheduler.step() after each "
         'optimizer.step(), not once an epoch (Lightning: "interval": "step")'
     )
 
@@ -180,11 +188,13 @@ def _wrong_count(steps: int, last: int) -> str:
 class ElasticLR(PlanLR):
     """A PlanLR at the step of a run. A step that a GradScaler skipped counts: its samples are consumed.
 
-    Where the plan moves betas, eps or the weight decay, the optimizer's groups have them from the start, and again after the
-    optimizer's state is loaded; a group's weight decay keeps its ratio to the recipe's, and 0 stays 0.
+    Where the plan moves betas, eps or the weight decay, the optimizer's groups have them from the start, and
+    again after the optimizer's state is loaded; a group's weight decay keeps its ratio to the recipe's, and 0
+    stays 0.
 
-    A velocity that holds the learning rate moves with it, once (Goyal et al. 2017, remark 2): `velocity` is its name in the
-    optimizer's state. That of timm's RMSpropTF (`lr_in_momentum`) is found without it; torch's own optimizers have none.
+    A velocity that holds the learning rate moves with it, once (Goyal et al. 2017, remark 2): `velocity` is
+    its name in the optimizer's state. That of timm's RMSpropTF (`lr_in_momentum`) is found without it;
+    torch's own optimizers have none.
     """
 
     def __init__(
@@ -228,7 +238,8 @@ class ElasticLR(PlanLR):
         """
         if state_dict.get("step") != self.last_epoch:
             raise InputError(
-                f"the scheduler's state must be of step {self.last_epoch}, where the run is, got {state_dict.get('step')!r}: load "
+                f"the scheduler's state must be of step {self.last_epoch}, where the run is, got "
+                f"{state_dict.get('step')!r}: load "
                 "the checkpoint that run.state_dict() is in",
                 field="state_dict",
             )
@@ -239,7 +250,8 @@ class ElasticLR(PlanLR):
             for name, change in self._changes().items():
                 own = f"tuned_{name}"
                 if name in group and (change is not None or own in group):
-                    # The group keeps its tuned value beside: a checkpoint has the one that the plan made of it.
+                    # The group keeps its tuned value beside: a checkpoint has the one that the plan made of
+                    # it.
                     tuned = group.setdefault(own, group[name])
                     group[name] = tuned if change is None else change(tuned)
             self._scale_velocity(group)
@@ -249,7 +261,8 @@ class ElasticLR(PlanLR):
         lr = self.plan.lr
         if name is None or not lr:
             return
-        # The group keeps the learning rate that its velocity was scaled for, also in a checkpoint: so it is scaled once.
+        # The group keeps the learning rate that its velocity was scaled for, also in a checkpoint: so it is
+        # scaled once.
         before = group.setdefault(_SCALED_FOR, lr)
         if before != lr:
             group[_SCALED_FOR] = lr

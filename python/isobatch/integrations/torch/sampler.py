@@ -17,14 +17,14 @@ from isobatch.reason import Reason
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch in its step: the factor of its mean loss, and whether it is this replica's last in the step."""
+    """A micro-batch in its step: the factor of its mean loss, and `last` of this replica in the step."""
 
     weight: float
     last: bool
 
 
 class _Place(NamedTuple):
-    """A place in the data: samples of the epoch that all replicas have taken, and how many of them for an unfinished step."""
+    """A place in the data: samples of the epoch taken by all replicas, and those of an unfinished step."""
 
     epoch: int
     offset: int
@@ -32,30 +32,32 @@ class _Place(NamedTuple):
 
 
 class PlanSampler(Sampler[list[int]]):
-    """Serves one replica of a plan its micro-batches, from any place in an epoch on. For a DataLoader's `batch_sampler`.
+    """Draws one replica's micro-batches, from any place in an epoch on, as a DataLoader's `batch_sampler`.
 
-    The samples of an epoch are in one order for all replicas, and each round of micro-batches takes the next of them, dealt
-    out like cards. So what was consumed is always the order's beginning, and a run resumes on any number of GPUs from two
-    numbers, epoch and offset. For a plain plan the micro-batches are those of torch's DistributedSampler, seed for seed.
-    The end of an epoch is padded or dropped as the plan says (`samples_per_epoch`, `padded_samples`, `dropped_samples`). In a plan with a
-    batch ramp, which counts through the epochs, it ends no step: the epoch's last step takes the rest from the next one, which begins
+    The samples of an epoch are in one order for all replicas, and each round of micro-batches takes the next
+    of them, dealt out like cards. So what was consumed is always the order's beginning, and a run resumes on
+    any number of GPUs from two numbers, epoch and offset. For a plain plan the micro-batches are those of
+    torch's DistributedSampler, seed for seed. The end of an epoch is padded or dropped as the plan says
+    (`samples_per_epoch`, `padded_samples`, `dropped_samples`). In a plan with a batch ramp, which counts
+    through the epochs, it ends no step: the epoch's last step takes the rest from the next one, which begins
     behind that.
 
-    After an epoch the sampler is at the start of the next one: `set_epoch` is only needed to go elsewhere. With DataLoader
-    workers the sampler runs ahead of the training by what they prefetch: save its state through torchdata's
-    StatefulDataLoader, which knows, or resume from `plan.position(step)`.
+    After an epoch the sampler is at the start of the next one: `set_epoch` is only needed to go elsewhere.
+    With DataLoader workers the sampler runs ahead of the training by what they prefetch: save its state
+    through torchdata's StatefulDataLoader, which knows, or resume from `plan.position(step)`.
 
     Args:
         dataset: what is sampled; only its length is asked for.
         plan: the plan; one that `replan` moved starts where it was moved.
-        rank: which replica this is; None: the rank in the default process group. With model parallelism, give it.
+        rank: which replica this is; None: the rank in the default process group. With model parallelism, give
+            it.
         shuffle: a new order each epoch, by `seed` + epoch; else the dataset's own.
         seed: the same on all replicas, and in all parts of a run.
         epoch, offset: where to start: behind the first `offset` samples of this epoch.
 
     Raises:
-        InputError: the plan is infeasible or has no epochs (convention "megatron"), the dataset is not as long as the
-            recipe's, the process group is not the plan's, or there is no such rank or place.
+        InputError: the plan is infeasible or has no epochs (convention "megatron"), the dataset is not as
+            long as the recipe's, the process group is not the plan's, or there is no such rank or place.
 
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=8, lr=0.1, dataset_size=20), 2, max_micro_batch=2)
@@ -90,7 +92,8 @@ class PlanSampler(Sampler[list[int]]):
             )
         if plan.recipe.dataset_size not in (None, self._size):
             raise InputError(
-                f"the dataset has {self._size:,} samples, the recipe's dataset_size is {plan.recipe.dataset_size:,}",
+                f"the dataset has {self._size:,} samples, the recipe's dataset_size is "
+                f"{plan.recipe.dataset_size:,}",
                 field="dataset_size",
             )
         if not self._size:
@@ -118,7 +121,7 @@ class PlanSampler(Sampler[list[int]]):
         return self._start.offset
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch; where the sampler already is in that epoch, it stays."""
+        """Goes to the start of an epoch; a sampler already in this epoch stays."""
         if epoch != self._start.epoch:
             self._start = self._at = self._checked(_Place(epoch, 0, 0))
 
@@ -149,19 +152,22 @@ class PlanSampler(Sampler[list[int]]):
         self._start = self._at = after
 
     def _of_later_epochs(self, epoch: int, places: NDArray[np.int64]) -> list[int]:
-        """Returns the samples at places that go on in the next epochs' orders."""
-        found = []
+        """Returns the samples at places, which may run on into the next epochs' orders."""
+        samples = []
         for later, place in zip(*(part.tolist() for part in divmod(places, self._size)), strict=True):
             order = self._order(epoch + later)
-            found.append(int(place if order is None else order[place]))
-        return found
+            samples.append(int(place if order is None else order[place]))
+        return samples
 
     def weights(self) -> Iterator[MicroBatch]:
-        """Yields a MicroBatch for each micro-batch of the last iterator: the factor of its mean loss, and when to step.
+        """Yields a MicroBatch for each micro-batch of the last iterator.
 
-        The factor is n·replicas/N, n samples in the micro-batch and N in its step, so that the gradients that DDP averages over
-        the replicas are those of the mean over the step, at an epoch's smaller last step too. A replica that has nothing to
-        do in such a step gets one sample with weight 0, since all replicas must take part.
+        The factor of its mean loss, and when to step.
+
+        The factor is n·replicas/N, n samples in the micro-batch and N in its step, so that the gradients that
+        DDP averages over the replicas are those of the mean over the step, at an epoch's smaller last step
+        too. A replica that has nothing to do in such a step gets one sample with weight 0, since all replicas
+        must take part.
 
             for batch, (weight, last) in zip(loader, sampler.weights()):
                 with contextlib.nullcontext() if last else model.no_sync():
@@ -173,15 +179,15 @@ class PlanSampler(Sampler[list[int]]):
             yield micro_batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the sampler is in the data: the same for all replicas after a whole step, and good for any other plan."""
+        """Returns the sampler's place in the data: after a whole step the same for all replicas, in any plan."""
         return {**self._at._asdict(), "seed": self._seed, "shuffle": self._shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes to where `state_dict` was taken, on any number of GPUs and with any batch.
 
         Raises:
-            InputError: the order was another (seed, shuffle), or the state is of the middle of a step that this plan cannot
-                go on with.
+            InputError: the order was another (seed, shuffle), or the state is of the middle of a step that
+                this plan cannot go on with.
         """
         for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
             if state[name] != own:
@@ -194,7 +200,8 @@ class PlanSampler(Sampler[list[int]]):
         epoch, offset, into = place
         if type(epoch) is not int or epoch < 0:
             raise must_be("a whole number of at least 0", epoch, field="epoch")
-        # An epoch that is padded ends past the dataset's size, and so does a step that goes on in the next one.
+        # An epoch that is padded ends past the dataset's size, and so does a step that goes on in the next
+        # one.
         past = self._plan.layout.effective_batch if self._streams else self._micro * self._replicas
         if type(offset) is not int or not 0 <= offset <= self._size + past:
             raise must_be(f"0 to {self._size}", offset, field="offset")
@@ -202,7 +209,8 @@ class PlanSampler(Sampler[list[int]]):
             then.offset == offset for *_, then in self._passes(_Place(epoch, offset - into, 0))
         ):
             raise InputError(
-                "the state is of the middle of a step, and this plan's steps begin elsewhere: save after a whole step",
+                "the state is of the middle of a step, and this plan's steps begin elsewhere: save after a "
+                "whole step",
                 field="offset",
             )
         return place
@@ -215,7 +223,10 @@ class PlanSampler(Sampler[list[int]]):
         return cast(NDArray[np.int64], torch.randperm(self._size, generator=generator).numpy())
 
     def _passes(self, place: _Place) -> Iterator[tuple[range, MicroBatch, _Place]]:
-        """Yields the samples of this replica from a place to the end of the epoch, and where the run is after them."""
+        """Yields this replica's samples from a place to the end of the epoch.
+
+        With the run's place after them.
+        """
         epoch, offset, into = place
         start = offset - into
         end = self._size if self._streams else start + rest_of_epoch(self._plan, self._size, start).served
@@ -244,11 +255,11 @@ class PlanSampler(Sampler[list[int]]):
             step = Span(0, 0, 0, batch, full, last_of_epoch=False)
             self._alike[batch, full] = [
                 (
-                    one.places,
-                    MicroBatch(one.samples * self._replicas / batch, one.last),
-                    batch if one.last else one.stop,
+                    micro_batch.places,
+                    MicroBatch(micro_batch.samples * self._replicas / batch, micro_batch.last),
+                    batch if micro_batch.last else micro_batch.stop,
                 )
-                for one in passes(self._plan, step, self._rank, uneven=self._uneven)
+                for micro_batch in passes(self._plan, step, self._rank, uneven=self._uneven)
             ]
         return self._alike[batch, full]
 
@@ -260,14 +271,17 @@ def _rank(replicas: int) -> int:
             return 0
         raise InputError(
             f"the plan has {replicas} replicas, and there is no process group: start the script by torchrun "
-            f"--nproc-per-node {replicas} and call torch.distributed.init_process_group first, or pass which replica this is",
+            f"--nproc-per-node {replicas} and call torch.distributed.init_process_group first, or pass which "
+            "replica this is",
             field="rank",
         )
     if distributed.get_world_size() != replicas:
         size = distributed.get_world_size()
         raise InputError(
-            f"the process group has {size} processes, the plan {replicas} replicas: plan for {size} (isobatch.plan(recipe, {size})), "
-            "or use ElasticRun, which plans for as many as there are; with model parallelism, pass which replica this is",
+            f"the process group has {size} processes, the plan {replicas} replicas: plan for {size} "
+            f"(isobatch.plan(recipe, {size})), "
+            "or use ElasticRun, which plans for as many as there are; with model parallelism, pass which "
+            "replica this is",
             field="rank",
         )
     return distributed.get_rank()

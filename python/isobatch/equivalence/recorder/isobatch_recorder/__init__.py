@@ -1,7 +1,8 @@
-"""Records what an unchanged training script does to its gradient. It runs in the script's own Python, with torch and nothing else.
+"""Records the gradient of an unchanged training script, in the script's own Python, with torch alone.
 
-A run of the script is one *split* of a batch. Each rank writes, at each optimizer step, the samples of each pass, a linear sketch of
-the gradient that the optimizer applies, the learning rates and what clipping saw; `isobatch.equivalence` compares the splits.
+A run of the script is one *split* of a batch. Each rank writes, at each optimizer step, the samples of each
+pass, a linear sketch of the gradient that the optimizer applies, the learning rates and what clipping saw;
+`isobatch.equivalence` compares the splits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random draws within a step that are alike for every row: which samples meet in a pass then changes nothing."""
+"""Random draws within a step, made alike for every row: the samples of a pass can then be any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fill = Callable[..., torch.Tensor]
 
 
 def install(recorder: Recorder) -> None:
-    """Patches the functions of torch that draw, and the loading of rows."""
+    """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
     rows.install(recorder, draws)
     normal: Any = torch.Tensor.normal_
@@ -36,7 +36,8 @@ def install(recorder: Recorder) -> None:
         setattr(torch, name, draws.integers(getattr(torch, name), uniform))
     torch.bernoulli = draws.coins(torch.bernoulli, uniform)
     torch.multinomial = draws.choices(torch.multinomial, uniform)
-    torch.Tensor.exponential_ = draws.floats(torch.Tensor.exponential_, torch.Tensor.exponential_)  # type: ignore[method-assign]
+    exponential = torch.Tensor.exponential_
+    torch.Tensor.exponential_ = draws.floats(exponential, exponential)  # type: ignore[method-assign]
 
 
 class AlikeDraws:
@@ -69,7 +70,7 @@ class AlikeDraws:
             self.applies, self._collates = self._everywhere, False
 
     def floats(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
-        """Wraps a function that draws floating-point numbers."""
+        """Wraps a random function of floating-point numbers."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             drawn = draw(*args, **kwargs)
@@ -81,11 +82,11 @@ class AlikeDraws:
         return call
 
     def integers(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
-        """Wraps a function that draws integers below `high`."""
+        """Wraps a random function of integers below `high`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             drawn = draw(*args, **kwargs)
-            bounds = [one for one in (*args, kwargs.get("low"), kwargs.get("high")) if type(one) is int]
+            bounds = [bound for bound in (*args, kwargs.get("low"), kwargs.get("high")) if type(bound) is int]
             if not self._applies(drawn, kwargs) or not bounds:
                 return drawn
             low, high = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
@@ -95,7 +96,7 @@ class AlikeDraws:
         return call
 
     def coins(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
-        """Wraps a function that draws 0 or 1 by a tensor of probabilities."""
+        """Wraps a random function of 0 and 1 by a tensor of probabilities."""
 
         def call(input: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._applies(input, kwargs):
@@ -105,7 +106,7 @@ class AlikeDraws:
         return call
 
     def choices(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
-        """Wraps a function that draws a place of each row by its probabilities, more than once only with replacement."""
+        """Wraps `multinomial`: places of each row by its probabilities, several only with replacement."""
 
         def call(input: Any, num_samples: int, replacement: bool = False, **kwargs: Any) -> Any:
             drawn = draw(input, num_samples, replacement, **kwargs)
@@ -138,7 +139,7 @@ class AlikeDraws:
 
 
 def _line() -> int:
-    """Numbers the line that draws: the innermost one outside of torch, since a pass may be called by DDP or not."""
+    """Numbers the drawing line: the innermost one outside of torch, since DDP may call a pass or not."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
         frame = frame.f_back

@@ -60,20 +60,22 @@ def _watch_backward(recorder: Recorder) -> None:
 def _watch_steps(recorder: Recorder) -> None:
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         arguments = args[1:] if args and args[0] is optimizer else args
-        closure = kwargs.get("closure") or next((one for one in arguments if callable(one)), None)
+        closure = kwargs.get("closure") or next(
+            (argument for argument in arguments if callable(argument)), None
+        )
         if closure is None:
             recorder.write_step(optimizer)
             return None
         wrapped = _after(closure, lambda: recorder.write_step(optimizer))
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
-        return tuple(wrapped if one is closure else one for one in args), kwargs
+        return tuple(wrapped if argument is closure else argument for argument in args), kwargs
 
     optimizers.register_optimizer_step_pre_hook(before_step)
 
 
 def _after(closure: Callable[..., Any], write: Callable[[], None]) -> Callable[..., Any]:
-    """Wraps a closure that makes the gradient inside the step, as Lightning's and LBFGS's do."""
+    """Wraps a closure for the gradient inside the step, as Lightning and LBFGS have them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         outcome = closure(*args, **kwargs)
@@ -84,7 +86,7 @@ def _after(closure: Callable[..., Any], write: Callable[[], None]) -> Callable[.
 
 
 def _synchronize_each_pass() -> None:
-    """FSDP2 keeps gradients that are not synchronized in a buffer of its own: here every pass is synchronized."""
+    """Synchronizes every pass of FSDP2, whose own buffer holds gradients without synchronization."""
     try:
         from torch.distributed.fsdp import FSDPModule
     except ImportError:

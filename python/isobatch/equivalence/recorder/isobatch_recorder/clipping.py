@@ -11,7 +11,7 @@ from .sketch import whole
 
 
 def install(recorder: Recorder) -> None:
-    """Patches torch's functions that clip gradients."""
+    """Patches torch's gradient clipping."""
     utils: Any = torch.nn.utils
     module: Any = torch.nn.utils.clip_grad
     clip_grad_norm_ = module.clip_grad_norm_

@@ -1,4 +1,4 @@
-"""FSDP1's gradients, of which each rank has a shard: the model is kept whole, and the ranks' gradients are averaged as before."""
+"""FSDP1's gradients: the model stays whole on each rank, and the ranks' gradients are averaged as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def install(recorder: Recorder) -> None:
 
 
 class _AfterImport:
-    """A finder that patches the module of FSDP1 behind its import."""
+    """A finder to patch the module of FSDP1 after its import."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""The rows of the dataset that each loader draws, and the drawing of given rows in their place."""
+"""The dataset rows of each loader, recorded, or replaced by given rows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .record import Recorder
 def install(recorder: Recorder) -> None:
     """Watches the draws of torch's loaders in the main process, before any worker loads a row.
 
-    Ranks of another number rightly draw other rows (a RandomSampler in one process, a DistributedSampler in several): the rows that
-    the requested split drew are drawn in every other one.
+    Ranks of another number rightly draw other rows (a RandomSampler in one process, a DistributedSampler in
+    several): the rows that the requested split drew are drawn in every other one.
     """
     iterators: Any = dataloader._BaseDataLoaderIter
     next_index = iterators._next_index
     loaders: dict[tuple[Any, ...], dict[str, Any]] = {}
-    given = recorder.settings["rows"]
+    fixed_rows = recorder.settings["rows"]
     remaining: list[int] | None = None
 
     def loader_of(dataset: Any, sampler: Any) -> dict[str, Any]:
-        """Returns the draws from a dataset: those for an evaluation are kept apart from those for the training.
+        """Returns the draws from a dataset, an evaluation's apart from the training's.
 
         A script may make its loader anew in each epoch: loaders with samplers of one class are one.
         """
@@ -59,9 +59,9 @@ def install(recorder: Recorder) -> None:
         loader = loader_of(self._dataset, self._index_sampler)
         recorder.drawn_from = loader
         loader["own"].append([int(index) for index in indices])
-        if given is not None and given["loader"] == loader["name"]:
+        if fixed_rows is not None and fixed_rows["loader"] == loader["name"]:
             if remaining is None:
-                remaining = list(given["ranks"][recorder.rank % len(given["ranks"])])
+                remaining = list(fixed_rows["ranks"][recorder.rank % len(fixed_rows["ranks"])])
             if len(remaining) >= len(indices):
                 indices, remaining = remaining[: len(indices)], remaining[len(indices) :]
                 batch = indices if isinstance(batch, (list, tuple)) else indices[0]

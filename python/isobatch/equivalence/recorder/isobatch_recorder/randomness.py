@@ -1,4 +1,4 @@
-"""What is random in a step: generators are seeded, dropout is taken out, batch norm and draws within a step are noted."""
+"""Randomness in a step: generators are seeded, dropout is removed, batch norm and draws are noted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 
 
 def install(recorder: Recorder) -> None:
-    """Seeds every generator, and patches what would make two splits of the same training differ."""
+    """Seeds every generator, and patches rightful differences between two splits of the same training."""
     seed(0)
     _take_dropout_out(recorder)
     _watch_batch_norm(recorder)
 
 
 def seed(number: int) -> None:
-    """Seeds torch's and Python's generators, and NumPy's where it is there; a script that seeds them itself does so later."""
+    """Seeds torch's, Python's and, if installed, NumPy's generators; a script's own seeds come later."""
     torch.manual_seed(number)
     random.seed(number)
     try:
@@ -34,7 +34,8 @@ def seed(number: int) -> None:
 
 
 class Generators:
-    """Notes draws between two passes: noise, masks, sampling; dropout is out already, and so is what a loader draws for a row."""
+    """Notes draws between two passes (noise, masks, sampling), without dropout and a loader's draws for a
+    row."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -42,7 +43,7 @@ class Generators:
         self._steps = -1
 
     def compare(self) -> None:
-        """Compares the generators with what they were after the pass before."""
+        """Compares the generators with their states after the pass before."""
         states = _states()
         steps = sum(self._recorder.steps.values())
         if self._states is not None:
@@ -101,8 +102,8 @@ def _watch_batch_norm(recorder: Recorder) -> None:
     freeze = recorder.settings["freeze"]
 
     def normalize(
-        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-        *args: Any, **kwargs: Any,
+        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+        training: bool = False, *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
         if training:
             recorder.note("batch norm")

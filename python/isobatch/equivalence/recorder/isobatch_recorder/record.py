@@ -1,4 +1,4 @@
-"""What one rank records, and how it is written: a JSON file and a file of float64 for each step of an optimizer."""
+"""The record of one rank: a JSON file and a file of float64 for each step of an optimizer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Recorder:
     """The state of the recording of one process.
 
     Args:
-        settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch; `each_pass`, whether
-            the gradient of each pass is kept; `alike`, whether random draws are alike for all rows; `freeze`, whether batch
-            norm uses its running statistics; `as_is`, whether autocast stays; `describe`, whether the trainer and its
-            scheduler are described; `rows` to draw, or null.
+        settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch;
+            `each_pass`, whether the gradient of each pass is kept; `alike`, whether random draws are alike
+            for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
+            stays; `describe`, whether the trainer and its scheduler are described; `rows` to draw, or null.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -50,9 +50,9 @@ class Recorder:
         self.norms: list[tuple[float, float]] = []
         self.forwards: list[Pass] = []
 
-    def note(self, what: str) -> None:
-        """Counts something that the report mentions."""
-        self.notes[what] = self.notes.get(what, 0) + 1
+    def note(self, text: str) -> None:
+        """Counts a note for the report."""
+        self.notes[text] = self.notes.get(text, 0) + 1
 
     @property
     def rank(self) -> int:
@@ -65,7 +65,7 @@ class Recorder:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """The parameters of all optimizers, each once, in the order in which the optimizers have them."""
+        """The parameters of all optimizers, each once, in the optimizers' order."""
         every = (
             p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]
         )
@@ -83,7 +83,7 @@ class Recorder:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def end_pass(self, change: torch.Tensor | None) -> None:
-        """Keeps the samples of a backward pass; a second loss of the same samples belongs to the pass before."""
+        """Keeps the samples of a backward pass; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
@@ -100,7 +100,7 @@ class Recorder:
                 gradients[-1] = gradients[-1] + change
 
     def write_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Writes what led to a step of an optimizer, and ends the script after the last one that is asked for."""
+        """Writes the record of an optimizer step, and ends the script after the last requested step."""
         if self.busy or optimizer not in self.optimizers:
             return
         self.busy = True
@@ -138,7 +138,7 @@ class Recorder:
             "entries": [whole(p).numel() for p in parameters],
             "own": [id(p) in own for p in parameters],
             "half": any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters),
-            "passes": [{"hashes": one.hashes, "tokens": one.tokens} for one in passes],
+            "passes": [{"hashes": samples.hashes, "tokens": samples.tokens} for samples in passes],
             "norms": self.norms,
             "drawn": self.drawn,
             "notes": self.notes,
@@ -156,7 +156,10 @@ class Recorder:
         part.rename(self.folder / f"{name}.json")  # what is there is whole
 
     def _end(self, number: int, step: int) -> None:
-        """Ends this process once every rank has written its step: a rank that ends early would look like a failure to the others."""
+        """Ends this process after every rank has written its step.
+
+        A rank that ends early looks like a failure to the rest.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         deadline = time.monotonic() + 60
@@ -172,7 +175,7 @@ def _world() -> int:
 
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a parameter group that JSON has: the learning rate, betas, weight decay and so on."""
+    """Returns the JSON values of a parameter group: the learning rate, betas, weight decay and so on."""
     plain: dict[str, Any] = {}
     for name, value in group.items():
         if name == "params":
@@ -181,13 +184,13 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
             value = value.item()
         if isinstance(value, (bool, int, float, str)) or value is None:
             plain[name] = value
-        elif isinstance(value, (tuple, list)) and all(isinstance(one, (int, float)) for one in value):
+        elif isinstance(value, (tuple, list)) and all(isinstance(item, (int, float)) for item in value):
             plain[name] = list(value)
     return plain
 
 
 def _versions() -> dict[str, str]:
-    """Returns the versions of the libraries of training that the script has imported."""
+    """Returns the versions of the training libraries imported by the script."""
     names = (
         "torch",
         "transformers",

@@ -1,4 +1,4 @@
-"""Rows of a dataset that are loaded with random draws of their own: an augmentation is the same in whichever batch its row comes."""
+"""Random draws while a row is loaded, seeded by the row: its augmentation is the same in any batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .record import Recorder
 
 
 def install(recorder: Recorder, draws: Any) -> None:
-    """Seeds the generators by each row that a loader loads, in the main process and in workers, and by nothing for its collator."""
+    """Seeds the generators by each loaded row, in the main process and in workers, but not for the collator."""
 
     def fetch(self: Any, index: Any) -> Any:
         states = generator_states()
@@ -53,7 +53,7 @@ def generator_states() -> list[Any]:
 
 
 def restore(states: list[Any]) -> None:
-    """Sets the generators to states that they had."""
+    """Restores the generators' states."""
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     if states[2] is not None:

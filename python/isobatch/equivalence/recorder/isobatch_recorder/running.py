@@ -1,6 +1,7 @@
-"""What a script trains with, read from its own objects: its trainer, its scheduler and the learning rates of its run.
+"""A script's training, read from its own objects: its trainer, its scheduler and its learning rates.
 
-They are read before each recorded step. The process ends with the last one, so that its scheduler can be run to the end there.
+They are read before each recorded step. The process ends with the last one, so that its scheduler can be run
+to the end there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PARTS = 10
 
 
 def describe(optimizer: torch.optim.Optimizer, step: int, *, is_last: bool) -> dict[str, Any]:
-    """Returns what is known of the training beside the optimizer: each value is None where no object of the script says it.
+    """Describes the training beside the optimizer; a value is None if no object of the script has it.
 
     Args:
         optimizer: that is about to step.
@@ -58,7 +59,7 @@ def _one_of(objects: list[Any], module: str, name: str) -> Any:
     if kind is None:
         return None
     # By the type: asking a lazy object for its __class__ would load it.
-    instances = [one for one in objects if issubclass(type(one), kind)]
+    instances = [instance for instance in objects if issubclass(type(instance), kind)]
     return instances[0] if len(instances) == 1 else None
 
 
@@ -76,17 +77,18 @@ def _scheduler(
 ) -> dict[str, Any] | None:
     """Describes the scheduler of an optimizer; None where it has none."""
     schedulers = [
-        one
-        for one in objects
-        if issubclass(type(one), torch.optim.lr_scheduler.LRScheduler) and _inner(one) is optimizer
+        candidate
+        for candidate in objects
+        if issubclass(type(candidate), torch.optim.lr_scheduler.LRScheduler)
+        and _inner(candidate) is optimizer
     ]
-    inner = {id(part) for one in schedulers for part in getattr(one, "_schedulers", ())}
-    schedulers = [one for one in schedulers if id(one) not in inner]
+    inner = {id(part) for candidate in schedulers for part in getattr(candidate, "_schedulers", ())}
+    schedulers = [candidate for candidate in schedulers if id(candidate) not in inner]
     if not schedulers:
         return None
-    kind = " and ".join(type(one).__name__ for one in schedulers)
-    (scheduler, *others) = schedulers
-    if others:
+    kind = " and ".join(type(candidate).__name__ for candidate in schedulers)
+    (scheduler, *further) = schedulers
+    if further:
         return {"kind": kind, "state": {}, "steps": None, "rates": []}
     state = {
         name: value
@@ -105,33 +107,35 @@ def _scheduler(
 
 
 def _inner(scheduler: Any) -> Any:
-    """The optimizer of a scheduler, without the one that Accelerate puts around it."""
+    """Returns a scheduler's optimizer, without Accelerate's wrapper."""
     optimizer = getattr(scheduler, "optimizer", None)
     return getattr(optimizer, "optimizer", optimizer)
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(isinstance(one, (int, float)) for one in value)
+        return all(isinstance(item, (int, float)) for item in value)
     return isinstance(value, (int, float, str))
 
 
 def _rates(
     optimizer: torch.optim.Optimizer, scheduler: Any, times: int, step: int, length: int
 ) -> list[tuple[int, float]]:
-    """Runs a scheduler from this step on: the learning rate of the first group at the next steps, at each tenth of the run and at its
-    last step.
+    """Runs a scheduler from this step on.
+
+    Returns steps with the learning rate of the first group: the next ones, each tenth of the run, the last
+        one.
 
     Args:
-        times: steps of the scheduler in one of the optimizer; 0: it is not stepped with the optimizer, and nothing is run.
+        times: steps of the scheduler for each of the optimizer; 0 if it is not stepped with the optimizer.
         step: of the optimizer.
         length: of the run.
     """
     end = min(length, MAX_STEPS) if times else step + 1
-    wanted = {*range(step, step + FIRST_STEPS), *(end * part // PARTS for part in range(PARTS)), end - 1}
+    steps = {*range(step, step + FIRST_STEPS), *(end * part // PARTS for part in range(PARTS)), end - 1}
     rates = []
     for at in range(step, end):
-        if at in wanted:
+        if at in steps:
             rates.append((at, float(optimizer.param_groups[0]["lr"])))
         try:
             for _ in range(times):

@@ -12,7 +12,7 @@ from .record import Pass, Recorder
 
 
 def install(recorder: Recorder) -> None:
-    """Watches the calls of the outermost module that trains."""
+    """Watches the calls of the outermost module in training."""
     call = torch.nn.Module.__call__
     depth = 0
 
@@ -21,7 +21,7 @@ def install(recorder: Recorder) -> None:
         # Lightning puts the wrapper of a model into evaluation, and only the model back into training.
         trains = (
             depth == 0
-            and any(one.training for one in (self, *self.children()))
+            and any(module.training for module in (self, *self.children()))
             and torch.is_grad_enabled()
             and not recorder.in_backward
         )
@@ -73,12 +73,12 @@ def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
         for key in sorted(value.keys(), key=str):
             yield from _tensors(value[key], f"{name}.{key}")
     elif isinstance(value, (list, tuple)):
-        for number, one in enumerate(value):
-            yield from _tensors(one, f"{name}.{number}")
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{name}.{number}")
 
 
 def _labels(tensors: list[tuple[str, torch.Tensor]]) -> torch.Tensor | None:
-    """Returns the labels, -100 where nothing is counted; without labels the inputs, where 0 is taken for padding."""
+    """Returns the labels, -100 if uncounted; without labels the inputs, 0 taken for padding."""
     for name, tensor in tensors:
         if name.endswith("labels") and tensor.dim() == 2:
             return tensor

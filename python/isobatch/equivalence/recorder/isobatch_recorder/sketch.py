@@ -1,4 +1,7 @@
-"""A linear sketch of a tensor: signed sums of its entries in a few buckets. Sketches add up as the tensors do."""
+"""A linear sketch of a tensor: signed sums of its entries in a few buckets.
+
+Sketches add up as the tensors do.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ _signs: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """Returns the whole of a tensor that may be sharded over ranks (all ranks call this)."""
+    """Gathers a tensor, sharded over ranks or not (all ranks call this)."""
     full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full.detach()
 
 
 def sketch(number: int, tensor: Any, buckets: int) -> torch.Tensor:
-    """Sums the entries of the model's tensor of this number, each with a sign of its own, into at most `buckets` float64."""
+    """Sums the entries of a tensor of the model, each with its own sign, into at most `buckets` float64."""
     entries = whole(tensor)
     if entries.is_sparse:
         entries = entries.to_dense()

@@ -1,4 +1,4 @@
-"""Lets ranks share what there is: gloo in the place of NCCL, one GPU for several ranks, float32 unless asked otherwise."""
+"""Lets ranks share one machine: gloo instead of NCCL, one GPU for several ranks, float32 by default."""
 
 from __future__ import annotations
 
