@@ -380,3 +380,52 @@ def no_room_beside_the_validation():
         return _loss(model, batch)
 
     return Workload(_model(), _sgd, _batch, loss)
+
+
+class _Experts(nn.Module):
+    """Two experts and a router, with a balance loss over the samples of a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(6, 2)
+        self.experts = nn.ModuleList(nn.Linear(6, 3) for _ in range(2))
+
+    def forward(self, x):
+        shares = self.router(x).softmax(-1)
+        outputs = torch.stack([expert(x) for expert in self.experts], -1)
+        return (outputs * shares[:, None]).sum(-1), shares.mean(0).square().sum()
+
+
+def _balanced(model, batch, _):
+    outputs, balance = model(batch["x"])
+    return mse_loss(outputs, batch["y"]) + 0.1 * balance
+
+
+experts = with_loss(_balanced, model=_Experts)
+
+
+def _same_for_all(n, generator, device):
+    return _batch(n, torch.Generator().manual_seed(0), device)
+
+
+same_samples = with_loss(_loss, batch=_same_for_all)
+adam_for_sgd = with_loss(_loss, optimizer=lambda params: torch.optim.Adam(params, lr=0.1))
+another_momentum = with_loss(_loss, optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5))
+
+
+def _slow_on_rank_1(model, batch, _):
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+    return _loss(model, batch)
+
+
+slow_on_rank_1 = with_loss(_slow_on_rank_1)
+
+
+def ranks_start_apart():
+    """A layer that DDP leaves alone, with other weights on rank 1."""
+    model = _model()
+    with torch.no_grad():
+        model[3].weight.add_(0.1 * dist.get_rank())
+    model._ddp_params_and_buffers_to_ignore = ["3.weight", "3.bias"]
+    return Workload(model, _sgd, _batch, _loss)

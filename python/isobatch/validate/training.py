@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.tensors import AUTOCAST, dense, mapped
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, dense, differing, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group, copy_from_first
@@ -71,7 +71,7 @@ class _Wrapper:
 class Training:
     """The plan's step on this rank, for real.
 
-    `ddp` is the wrapper, `model` what it wraps. A plan for more ranks than there are is rehearsed: the first replicas'
+    `ddp` is the wrapper, `model` what it wraps, `apart` the ranks that start with other weights or buffers. A plan for more ranks than there are is rehearsed: the first replicas'
     micro-batches, weighted so that DDP's mean is the mean over what they hold together.
     """
 
@@ -85,6 +85,9 @@ class Training:
             self.model = self.model.to(memory_format=torch.channels_last)
         self._wrapper = _Wrapper()
         self.rewrap(self.hook)
+        # DDP has shared rank 0's weights, but for those that it is told to leave alone.
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        self.apart = differing(group.gather(checksum(weights), tuple[int, int]))
 
     @property
     def hook(self) -> Any:

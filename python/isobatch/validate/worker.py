@@ -17,6 +17,7 @@ from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
     all_reduce,
+    coupling,
     epoch,
     gpu,
     gradient,
@@ -43,7 +44,9 @@ CLAIMS: tuple[Claim, ...] = (
     workload.COMPILE,
     memory.CLAIM,
     workload.LOSS,
+    coupling.CLAIM,
     gradient.CLAIM,
+    workload.OPTIMIZER,
     workload.LEARNING_RATE,
     all_reduce.CLAIM,
     memory.SEARCH,

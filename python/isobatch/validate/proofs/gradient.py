@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -225,7 +226,13 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
     if theirs.gradient is not None:
         ours = grads(model)
-        proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how))
+        proof = _gradient(training, difference(ours, theirs.gradient), theirs.off, how)
+        if proof.diagnosis is not None and (training.apart or differing(sums)):
+            # Ranks that differ explain any gradient: the factor beside the reference would name a wrong cause.
+            named = group.pulse.named(training.apart or differing(sums))
+            when = "before the step" if training.apart else "after the all-reduce"
+            proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
+        proofs.append(proof)
         del ours  # or the gradients could not be freed
     if scaler is None:
         training.step(optimizer, None)
@@ -297,11 +304,12 @@ def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
-    off, name = differing(values), f"equal_{name}{suffix}"
+    start = training.apart if name == "weights" else []
+    off, name = start or differing(values), f"equal_{name}{suffix}"
     if not off:
         return pass_claim(name, f"the same bits on {training.group.world_size} ranks", 0)
     named = training.group.pulse.named(off)
-    text = f"{name.split('_')[1]} differ on {named}"
+    text = f"{name.split('_')[1]} differ on {named}{', before the first step' if start else ''}"
     return judge_claim(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
 
 

@@ -12,6 +12,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
 from isobatch.validate.figures import AllReduce, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
+from isobatch.validate.proofs.machine import CAUTION, FAIL, GPU_CAUTION, GPU_FAIL, judge_windows
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -26,6 +27,8 @@ BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
 MIN_BLOCK = 5
 TRIED = 3  # of a size of the micro-batch: a median of two is moved by either
 HALVINGS = 4  # of the micro-batch
+HOST_NOISE_SECONDS = 0.02
+"""Added to each rank's step on CPUs: another program takes such a share of a processor for seconds."""
 SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
 """Of the whole phase, unless a step is so slow that the least number of them takes longer."""
 FREE_SHARE, SIZES_SHARE = 1 / 3, 2 / 9
@@ -170,8 +173,8 @@ def free_running(group: Group, work: Callable[[], None], took: float, seconds: f
     return group.slowest([group.time(block) / count for _ in range(BLOCKS)])
 
 
-def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
-    """Measures the step's times and memory, over all ranks."""
+def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
+    """Measures the step's times and memory over all ranks, and this rank's own steps without communication."""
     training, group, buckets = trial.timed, trial.group, trial.buckets
     seconds = SECONDS[trial.options.extent]
     training.model.train()
@@ -218,7 +221,23 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
     )
-    return step, times.memory
+    return step, times.memory, times.alone
+
+
+def judge_ranks(training: Training, own: list[float]) -> Proof:
+    """Compares the ranks' own steps without communication: a slow one may be slow in loading or in its loss alone."""
+    group, name = training.group, "rank_steps"
+    if group.world_size == 1 or group.emulated:
+        return skip_claim(name, "one rank, or several on a GPU: nothing to compare")
+    if len(set(map(sum, training.sizes))) > 1:
+        return skip_claim(name, "the ranks have different numbers of samples")
+    rows = np.array(group.gather(own))
+    gates = (GPU_CAUTION, GPU_FAIL)
+    if group.device.type != "cuda":
+        rows, gates = rows + HOST_NOISE_SECONDS, (CAUTION, FAIL)
+    proof = judge_windows(rows, name, "step without communication", group.pulse.who, gates)
+    # Few steps on a host with other programs say little: `ranks` looks closer.
+    return skip_claim(name, proof.text, **proof.values) if proof.verdict is Verdict.INCONCLUSIVE else proof
 
 
 def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
@@ -317,11 +336,11 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Times the step, and finds its peak memory."""
-    step, peak = measure(trial)
+    """Times the step, compares the ranks' own times, and finds the step's peak memory."""
+    step, peak, own = measure(trial)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    return [judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
+    return [judge_ranks(trial.timed, own), judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 
-CLAIM = Claim(phase="step time", names=("step_time", "memory"), prove=prove)
+CLAIM = Claim(phase="step time", names=("rank_steps", "step_time", "memory"), prove=prove)

@@ -8,13 +8,15 @@ from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, ulp
+from isobatch.diagnosis.settings import differing_setting
+from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, tensors_in, ulp
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
+from isobatch.words import few
 
 MAX_SAMPLES = 8  # that the loss is tried on
 COMPILE_SECONDS = 900.0  # a phase of its own, so that no other one is over its limit for it
@@ -58,6 +60,12 @@ def _try(training: Training) -> bool:
         batch = training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank, 0)
     with user_code("slicing the batch by sample"):
         part(batch, 0, 1)
+    if _same_samples(batch, training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank + 1, 0)):
+        raise InputError(
+            "Workload.batch gives the same samples for every state of its generator, so that all ranks train on the "
+            "same data: draw them with generator=generator",
+            field="workload",
+        )
     with user_code("Workload.loss"):
         loss: Any = training.loss(training.model, batch, training.dtype)
     if fault := fault_of_loss(loss):
@@ -75,6 +83,12 @@ def _try(training: Training) -> bool:
         with user_code("Workload.weight"):
             float(workload.weight(batch))
     return bool(torch.isfinite(loss.detach()))
+
+
+def _same_samples(batch: Any, further: Any) -> bool:
+    """Compares two batches, tensor by tensor; without a tensor nothing is known."""
+    pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
+    return bool(pairs) and all(torch.equal(first, second) for first, second in pairs)
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
@@ -127,8 +141,27 @@ def judge_loss(measured: str, declared: str) -> Proof:
 
 def prove_loss(trial: Trial) -> list[Proof]:
     """Cuts a batch in two."""
-    trial.reduction = reduction(trial.training)
+    trial.reduction = trial.group.from_first(reduction(trial.training))
     return [judge_loss(trial.reduction, trial.workload.reduction)]
+
+
+def prove_optimizer(trial: Trial) -> list[Proof]:
+    """Compares the settings of the real optimizer with the plan's."""
+    plan, recipe = trial.plan, trial.plan.recipe
+    optimizer = trial.workload.optimizer(p for p in trial.training.model.parameters() if p.requires_grad)
+    settings = {
+        "momentum": plan.momentum if recipe.momentum is not None else None,
+        "betas": plan.betas if recipe.betas is not None else None,
+        "eps": plan.eps if recipe.eps is not None else None,
+        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
+    }
+    difference = differing_setting(optimizer, recipe.optimizer, settings)
+    kind = type(optimizer).__name__
+    if difference is None:
+        named = [name for name, value in settings.items() if value is not None]
+        return [pass_claim("optimizer", f"{kind}{' with the planned ' if named else ''}{few(named)}")]
+    name, text = difference
+    return [judge_claim("optimizer", Verdict.FAIL, text, Cause.ANOTHER_SETTING.likely(name))]
 
 
 def prove_learning_rate(trial: Trial) -> list[Proof]:
@@ -173,4 +206,5 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
 TRY = Claim(phase="workload", names=(), prove=prove_runs)
 COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, wanted=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
+OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)
 LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)
