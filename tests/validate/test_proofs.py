@@ -334,7 +334,10 @@ def test_a_rank_without_room_is_said_where_ddp_shares_buffers(two):
 
 
 def test_full_precision_has_its_own_time(two):
-    """8 micro-batches of each of 2 ranks are 3.2 s of one process in float32, of the 2 s that there are; in bfloat16 they are 0.02 s."""
+    """8 micro-batches of each of 2 ranks are 3.2 s of one process in float32, of the 2 s that there are.
+
+    In bfloat16 they are 0.02 s.
+    """
     plan = made(precision="bf16", effective_batch=128)
     report = check(two, plan, workload="ddp.workloads:slow_in_float32", phase_seconds=12.0)
     assert failed(report) == {}

@@ -1,8 +1,8 @@
 """Coupled samples: a micro-batch's gradient in one pass, against the gradients of its two parts.
 
 The gradient of a mean over samples is the mean of their gradients, however they are cut. Batch norm, in-batch
-negatives and a balance loss of experts have another gradient in another micro-batch, so that the same batch split
-otherwise is another training.
+negatives and a balance loss of experts have another gradient in another micro-batch, so that the same batch
+split otherwise is another training.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import out_of_memory
 
 GATE = 1e-4
-"""Of the gradient in float32: rounding stays a tenth below it, a balance loss of 0.01 is three times above."""
+"""Of the gradient in float32: rounding stays a tenth below it, a balance loss of 0.01 is three times above.
+"""
 
 
 def coupling(training: Training, reduction: str) -> tuple[float, float]:
@@ -72,7 +73,10 @@ def _gradient(
 
 @contextlib.contextmanager
 def _without_randomness(model: nn.Module) -> Iterator[None]:
-    """Trains without dropout, since a balance loss may exist in training mode alone; keeps batch norm's statistics."""
+    """Trains without dropout, since a balance loss may exist in training mode alone.
+
+    Batch norm's statistics are put back.
+    """
     model.train()
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     for module in model.modules():
