@@ -227,9 +227,9 @@ def judge_progress(progress: dict[int, Whereabouts], who: Callable[[int], str], 
     """Names the ranks behind the others in their collectives, and their places in the code.
 
     >>> near, far = Whereabouts(7, "step", "loss (my.py:12)"), Whereabouts(8, "step", "gather (group.py:90)")
-    >>> judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
-    "in phase 'step', over the limit of 60 s: the others wait for rank 1, in loss (my.py:12): 7 collectives
-    entered, theirs are 8"
+    >>> text = judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
+    >>> text.partition(": ")[2]
+    'the others wait for rank 1, in loss (my.py:12): 7 collectives entered, theirs are 8'
     """
     least, most = (pick(whereabouts.entered for whereabouts in progress.values()) for pick in (min, max))
     behind = [rank for rank, whereabouts in progress.items() if whereabouts.entered == least]
