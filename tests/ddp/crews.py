@@ -1,4 +1,7 @@
-"""Ranks as processes around a store, to be killed, paused and joined; and whether their run was the undisturbed one."""
+"""Ranks as processes around a store, to be killed, paused and joined.
+
+And whether their run was the undisturbed one.
+"""
 
 import contextlib
 import ctypes
@@ -113,7 +116,9 @@ def lines(folder: Path) -> list[dict]:
 
 
 def faults(folder: Path, alone: tuple[dict, dict], *, cut_off: bool = False) -> tuple[list[str], float]:
-    """What differs from the undisturbed run, or from its part up to where this one was cut off; and how far the weights are apart, over
+    """What differs from the undisturbed run, or from its part up to where this one was cut off.
+
+    And how far the weights are apart, over
     each tensor's largest value."""
     steps, weights = alone
     log = lines(folder)
@@ -133,7 +138,8 @@ def faults(folder: Path, alone: tuple[dict, dict], *, cut_off: bool = False) -> 
                 found.append(f"step {step} has other samples in crew {crew}")
             if {line["lr"] for line in took} != {steps[step][1]}:
                 found.append(f"step {step} has another learning rate")
-    # A rank that is lost may have done the step under way, which the next crew then does: one step, and never the same rank.
+    # A rank that is lost may have done the step under way, which the next crew then does: one step, and never
+    # the same rank.
     found += [f"{rank} did step {step} {times} times" for (rank, step), times in ranks.items() if times > 1]
     found += [f"crews {crews} did {count} steps both" for crews, count in shared.items() if count > 1]
     finals = [torch.load(path, map_location="cpu") for path in folder.glob("final-*.pt")]

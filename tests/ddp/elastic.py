@@ -99,7 +99,9 @@ def train(
     augmented=False,
     **settings,
 ):
-    """Trains from a checkpoint to step `stop` or the end; gives the checkpoint, and each step's samples, rate and stand-ins. Where they are
+    """Trains from a checkpoint to step `stop` or the end.
+
+    Gives the checkpoint, and each step's samples, rate and stand-ins. Where they are
     augmented, the samples are (index, what the model saw)."""
     torch.manual_seed(0)
     # A clock of which each step takes a second.
@@ -234,7 +236,10 @@ def steps_of(run, until=None, data=None):
 
 
 class Gathered(nn.SyncBatchNorm):
-    """What torch's SyncBatchNorm computes, which runs on GPUs only: statistics of all ranks' samples, gathered in forward and backward."""
+    """What torch's SyncBatchNorm computes, which runs on GPUs only.
+
+    Statistics of all ranks' samples, gathered in forward and backward.
+    """
 
     def forward(self, x):
         count = torch.tensor([float(len(x))], dtype=x.dtype)
@@ -248,8 +253,9 @@ class Gathered(nn.SyncBatchNorm):
 
 
 def normed():
-    """Four steps of a network with statistics of all ranks; gives its running mean, what counted, the expected mean, and whether
-    each step had gradients.
+    """Four steps of a network with statistics of all ranks.
+
+    Gives its running mean, what counted, the expected mean, and whether each step had gradients.
     """
     torch.manual_seed(0)
     net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)).double()

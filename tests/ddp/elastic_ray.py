@@ -1,7 +1,7 @@
 """An elastic run under Ray Train, on two nodes, one, and two again: python elastic_ray.py FOLDER.
 
-Each worker writes a line for each of its steps. The nodes go and come where the training says so, by a file, and waits for its end: no
-step of this depends on how long anything takes.
+Each worker writes a line for each of its steps. The nodes go and come where the training says so, by a file,
+and waits for its end: no step of this depends on how long anything takes.
 """
 
 import json
@@ -119,7 +119,8 @@ def main(folder):
     from ray.cluster_utils import Cluster
     from ray.train.torch import TorchTrainer
 
-    # With `shutdown_at_exit` a node sets handlers of signals, which only the main thread may, and one is added in another.
+    # With `shutdown_at_exit` a node sets handlers of signals, which only the main thread may, and one is
+    # added in another.
     cluster = Cluster(
         shutdown_at_exit=False, initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"slot": 1}}
     )

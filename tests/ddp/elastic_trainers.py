@@ -1,4 +1,7 @@
-"""Elastic runs inside trainers, stopped and gone on: each gives its weights, and the samples and rate of each step."""
+"""Elastic runs inside trainers, stopped and gone on.
+
+Each gives its weights, and the samples and rate of each step.
+"""
 
 import itertools
 import logging
@@ -42,7 +45,10 @@ class Words(torch.utils.data.Dataset):
 
 
 class Model(nn.Module):
-    """Predicts words; its loss is the mean over its labels, or over those of the whole step where it is told how many."""
+    """Predicts words; its loss is the mean over its labels.
+
+    Or over those of the whole step where it is told how many.
+    """
 
     def __init__(self):
         super().__init__()
@@ -64,7 +70,10 @@ class Averaging(Model):
 
 
 def every_step_agrees():
-    """Each step takes a second, on a clock of its own: so that ranks stop at the step after the one that asks for it."""
+    """Each step takes a second, on a clock of its own.
+
+    So that ranks stop at the step after the one that asks for it.
+    """
     agreement.monotonic = itertools.count().__next__
 
 
@@ -77,7 +86,10 @@ def sgd(parameters):
 
 
 def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=sgd, **options):
-    """Trains a run in the Trainer of transformers; gives it, the run, the rate of each step, and what was evaluated and saved when."""
+    """Trains a run in the Trainer of transformers.
+
+    Gives it, the run, the rate of each step, and what was evaluated and saved when.
+    """
     stay_offline()
     import transformers as hf
 
@@ -241,7 +253,10 @@ def lightning(path, stop=None, resume=False):
 
 
 def accelerate(checkpoint=None, stop=None):
-    """With a loop of one's own and Accelerate: the model is prepared, the loader and the optimizer need not be."""
+    """With a loop of one's own and Accelerate.
+
+    The model is prepared, the loader and the optimizer need not be.
+    """
     stay_offline()
     from accelerate import Accelerator
 

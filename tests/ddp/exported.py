@@ -1,4 +1,7 @@
-"""Trainings by the files that a plan was exported to, in the tools themselves: what they report, step by step."""
+"""Trainings by the files that a plan was exported to, in the tools themselves.
+
+What they report, step by step.
+"""
 
 import tempfile
 import warnings
@@ -36,7 +39,8 @@ def over_ranks(counts):
 def transformers(file, dataset_size, *, extra=None):
     """The Trainer with the arguments of an exported file.
 
-    Returns: the batch and the steps that it reports, and of every step its learning rate and its samples over all ranks.
+    Returns: the batch and the steps that it reports, and of every step its learning rate and its samples over
+    all ranks.
     """
     stay_offline()
     import transformers as hf
@@ -90,7 +94,10 @@ def _record(optimizer, seen, samples, waiting):
 
 
 def lightning(file, dataset_size, plan_json):
-    """Lightning's Trainer, optimizer and data by an exported configuration; the scheduler as its comment says."""
+    """Lightning's Trainer, optimizer and data by an exported configuration.
+
+    The scheduler as its comment says.
+    """
     import importlib
 
     import lightning.pytorch as pl

@@ -1,4 +1,6 @@
-"""The whole validator on one process that takes itself for one of many: torch's "fake" process group, whose collectives do nothing, and
+"""The whole validator on one process that takes itself for one of many.
+
+Torch's "fake" process group, whose collectives do nothing, and
 a control group that answers with this rank's own values and counts what a real one would gather."""
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Several hosts on one machine: network namespaces on a bridge, each with a limited link. Needs root and iproute2.
+"""Several hosts on one machine: network namespaces on a bridge, each with a limited link.
+
+Needs root and iproute2.
 
 with Hosts(2, "1gbit") as hosts:
     done = hosts.run(["-m", "isobatch.validate", "plan.json"])
@@ -27,8 +29,12 @@ def kill(processes: list[subprocess.Popen[str]]) -> None:
 
 
 class Hosts:
-    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only. `name` begins the names of
-    links and namespaces: two users of one machine take different ones. `burst` may leave a link at full speed."""
+    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only.
+
+    `name` begins the names of
+    links and namespaces: two users of one machine take different ones. `burst` may leave a link at full
+    speed.
+    """
 
     def __init__(self, count: int, rate: str, *, name: str = "ibt", burst: str = "128k") -> None:
         self.count, self.rate, self.name, self.burst = count, rate, name, burst
@@ -70,7 +76,8 @@ class Hosts:
         environment.pop("RANK", None)
         processes = []
         for host in range(1, self.count + 1):
-            # Before other programs: two cores carry all hosts and their links, and the link shall be the limit.
+            # Before other programs: two cores carry all hosts and their links, and the link shall be the
+            # limit.
             launch = ["nice", "-n", "-15", "ip", "netns", "exec", f"{self.name}-h{host}"]
             launch += ["unshare", "--uts", "bash", "-c"]
             launch += [

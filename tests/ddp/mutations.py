@@ -1,4 +1,6 @@
-"""Mutations of each message of a run: what is not the signed message to the last bit is refused, and nothing else ever happens.
+"""Mutations of each message of a run.
+
+What is not the signed message to the last bit is refused, and nothing else ever happens.
 
 python tests/ddp/mutations.py 1000000
 """
@@ -97,7 +99,10 @@ def read(place: str, written: bytes):
 
 
 def play(count: int, seed: int = 0) -> Counter:
-    """Plays so many mutations, and counts what came of them; raises where it is anything but refused or the message itself."""
+    """Plays so many mutations, and counts what came of them.
+
+    Raises where it is anything but refused or the message itself.
+    """
     chance, outcomes = random.Random(seed), Counter()
     places = [*MESSAGES]
     layout = msgspec.json.encode(parcels.layout_of(STATE)[0])

@@ -1,4 +1,7 @@
-"""A stranger who reaches the store of a run and has no key: he reads all, and writes, deletes and replays what he likes."""
+"""A stranger who reaches the store of a run and has no key.
+
+He reads all, and writes, deletes and replays what he likes.
+"""
 
 import os
 import pickle

@@ -163,7 +163,10 @@ def fits_37(model, batch, _):
 
 
 def fits_6_with_batch_norm():
-    """Memory runs out above 6 samples, on rank 1 only, of a model whose buffers DDP shares before each forward."""
+    """Memory runs out above 6 samples, on rank 1 only.
+
+    Of a model whose buffers DDP shares before each forward.
+    """
 
     class Tight(nn.Module):
         def __init__(self):
@@ -214,7 +217,10 @@ def dies_at_once():
 
 
 def _hang(call, at):
-    """Waits for something that never comes, on the rank of $HANGS, in that call; with $HANGS_LOCKED in C, and keeps Python's lock."""
+    """Waits for something that never comes, on the rank of $HANGS, in that call.
+
+    With $HANGS_LOCKED in C, and keeps Python's lock.
+    """
     if call == at and dist.get_rank() == int(os.environ.get("HANGS", "1")):
         ctypes.PyDLL(None).sleep(1000) if "HANGS_LOCKED" in os.environ else time.sleep(1000)
 
@@ -263,7 +269,10 @@ def hangs_together():
 
 
 def known_noise():
-    """A linear loss, so that each sample's gradient is its x: |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples."""
+    """A linear loss, so that each sample's gradient is its x.
+
+    |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples.
+    """
 
     class Dot(nn.Module):
         def __init__(self):
@@ -327,7 +336,9 @@ def fills_the_device(model, batch, _):
 
 
 def as_much_as_the_job():
-    """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a wrapper, and no gradient
+    """What a training has on its device, and no more.
+
+    An optimizer, the micro-batch under way and the next, a wrapper, and no gradient
     in float32 where the plan has another format. Above 64 samples memory runs out."""
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
 
@@ -380,3 +391,52 @@ def no_room_beside_the_validation():
         return _loss(model, batch)
 
     return Workload(_model(), _sgd, _batch, loss)
+
+
+class _Experts(nn.Module):
+    """Two experts and a router, with a balance loss over the samples of a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(6, 2)
+        self.experts = nn.ModuleList(nn.Linear(6, 3) for _ in range(2))
+
+    def forward(self, x):
+        shares = self.router(x).softmax(-1)
+        outputs = torch.stack([expert(x) for expert in self.experts], -1)
+        return (outputs * shares[:, None]).sum(-1), shares.mean(0).square().sum()
+
+
+def _balanced(model, batch, _):
+    outputs, balance = model(batch["x"])
+    return mse_loss(outputs, batch["y"]) + 0.1 * balance
+
+
+experts = with_loss(_balanced, model=_Experts)
+
+
+def _same_for_all(n, generator, device):
+    return _batch(n, torch.Generator().manual_seed(0), device)
+
+
+same_samples = with_loss(_loss, batch=_same_for_all)
+adam_for_sgd = with_loss(_loss, optimizer=lambda params: torch.optim.Adam(params, lr=0.1))
+another_momentum = with_loss(_loss, optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5))
+
+
+def _slow_on_rank_1(model, batch, _):
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
+    return _loss(model, batch)
+
+
+slow_on_rank_1 = with_loss(_slow_on_rank_1)
+
+
+def ranks_start_apart():
+    """A layer that DDP leaves alone, with other weights on rank 1."""
+    model = _model()
+    with torch.no_grad():
+        model[3].weight.add_(0.1 * dist.get_rank())
+    model._ddp_params_and_buffers_to_ignore = ["3.weight", "3.bias"]
+    return Workload(model, _sgd, _batch, _loss)

@@ -73,7 +73,10 @@ def agreed(found, come=None, seconds=20):
     ],
 )
 def test_a_gpu_is_known_by_its_own_place(gpus, expected):
-    """Not by how many a rank sees: under Slurm each sees one, its own. Nor by a number that each slice of it has for itself."""
+    """Not by how many a rank sees: under Slurm each sees one, its own.
+
+    Nor by a number that each slice of it has for itself.
+    """
     assert gpu_is_shared(agreed([facts(rank, bus=bus) for rank, bus in enumerate(gpus)])) is expected
 
 
@@ -84,7 +87,8 @@ def test_the_same_place_in_another_host_is_another_gpu():
 def test_a_host_without_a_gpu_is_named_before_anybody_waits_for_it():
     said = agreed([facts(0, bus="0"), facts(1, bus="1"), facts(0, host="b")])
     assert said == (
-        "the hosts have different devices: cuda on a, cpu on b; look at the GPUs of b (nvidia-smi), or pass --device cpu"
+        "the hosts have different devices: cuda on a, cpu on b; look at the GPUs of b (nvidia-smi), or pass "
+        "--device cpu"
     )
 
 
@@ -100,7 +104,10 @@ def test_who_does_not_come_is_named():
 
 
 def test_gloo_gets_the_interface_towards_another_host(monkeypatch):
-    """Where a host's own name is 127.0.1.1, rank 0 would else listen where no other host reaches it. NCCL finds its own."""
+    """Where a host's own name is 127.0.1.1, rank 0 would else listen where no other host reaches it.
+
+    NCCL finds its own.
+    """
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(network, "address_towards", {"10.0.0.2": "10.0.0.1"}.get)
@@ -204,7 +211,10 @@ def test_nothing_fits(monkeypatch):
 
 
 def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
-    """Not by their hosts' clocks: a kernel sleeps until Python has launched the collective that they meet in, and what is timed."""
+    """Not by their hosts' clocks.
+
+    A kernel sleeps until Python has launched the collective that they meet in, and what is timed.
+    """
     happened = []
 
     class Event:

@@ -1,4 +1,7 @@
-"""Workloads of other libraries, as a user would save them: the one that docs/validate.md shows, and a Lightning module."""
+"""Workloads of other libraries, as a user would save them.
+
+The one that docs/validate.md shows, and a Lightning module.
+"""
 
 import re
 from pathlib import Path

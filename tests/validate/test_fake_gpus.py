@@ -1,4 +1,7 @@
-"""Validations on GPUs that are made up over the CPU (tests/fakecuda): what only runs on CUDA, for real but for its figures."""
+"""Validations on GPUs that are made up over the CPU (tests/fakecuda).
+
+What only runs on CUDA, for real but for its figures.
+"""
 
 import json
 import os
@@ -17,7 +20,10 @@ from plan_of import loop_of
 
 @pytest.fixture
 def validate(tmp_path):
-    """`validate(ranks, "--option", …, gpus=2, VARIABLE=…, **recipe)` returns the proofs by name and the report."""
+    """`validate(ranks, "--option", …, gpus=2, VARIABLE=….
+
+    **recipe)` returns the proofs by name and the report.
+    """
 
     def run(ranks, *options, gpus=2, mib=1000, nodes=1, env=None, recipe=None):
         made = loop_of(ranks * nodes, **{"effective_batch": 16 * ranks, **(recipe or {})})

@@ -1,4 +1,7 @@
-"""Whether GPUs are the job's alone and at full power, by composed answers of NVML (tests/composed). No GPU was asked."""
+"""Whether GPUs are the job's alone and at full power, by composed answers of NVML (tests/composed).
+
+No GPU was asked.
+"""
 
 from types import SimpleNamespace
 

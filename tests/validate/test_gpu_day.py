@@ -1,4 +1,7 @@
-"""`bench/gpu.py`, what one GPU is asked: its time, what it leaves behind, where it goes on, and that no figure is published that could mean anything."""
+"""`bench/gpu.py`, what one GPU is asked.
+
+Its time, what it leaves behind, where it goes on, and that no figure is published that could mean anything.
+"""
 
 import ast
 import importlib
@@ -253,7 +256,10 @@ import contexts, gpu_tools, sys
 at = gpu_tools.machine()
 print(at["device"], at["other_processes"], contexts.read(0), "torch" in sys.modules)
 """
-ALONE = "import gc, gpu_loops\nfor _ in range(2):\n    with gpu_loops.alone():\n        gc.collect()\nprint('left')"
+ALONE = (
+    "import gc, gpu_loops\nfor _ in range(2):\n    with gpu_loops.alone():\n        "
+    "gc.collect()\nprint('left')"
+)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +268,10 @@ ALONE = "import gc, gpu_loops\nfor _ in range(2):\n    with gpu_loops.alone():\n
     ids=["machine", "alone"],
 )
 def test_what_rows_share_leaves_nothing_on_the_gpu_and_no_file(tmp_path, code, says):
-    """A context of whoever reads the machine would be the other process on the GPU; torch deletes the file of a group's store."""
+    """A context of whoever reads the machine would be the other process on the GPU.
+
+    Torch deletes the file of a group's store.
+    """
     env = fakecuda.environment(tmp_path, gpus=1)
     env["PYTHONPATH"] += os.pathsep + str(BENCH)
     words = [sys.executable, "-c", code]

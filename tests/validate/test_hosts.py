@@ -66,7 +66,8 @@ def test_bandwidth_is_that_of_the_link(plan, tmp_path, count, rate, mb_s):
             f"{found[1 << 24]:.0f} MB/s at a load of {load}: this machine's processors must carry all hosts"
         )
     assert found[1 << 24] == pytest.approx(mb_s, rel=0.10), load
-    # Smaller ones wait for the latency of each transfer, of which a ring of four has six, and for a processor.
+    # Smaller ones wait for the latency of each transfer, of which a ring of four has six, and for a
+    # processor.
     assert all(0.8 * mb_s < bandwidth < 1.1 * mb_s for bandwidth in found.values()), (found, load)
     assert max(found) == 1 << 24 == bandwidth["values"]["bytes"]
     assert bandwidth["verdict"] in ("pass", "inconclusive")
@@ -83,7 +84,8 @@ def test_a_host_that_is_cut_off_is_named(plan, tmp_path):
             [*COMMAND, plan(2), "--output", "report.json", "--phase-seconds", "30"], tmp_path
         )
         end = time.monotonic() + 120
-        # Its log is silent until the end; the other host's rank counts its life signs in the store. Wait for the links.
+        # Its log is silent until the end; the other host's rank counts its life signs in the store. Wait for
+        # the links.
         while time.monotonic() < end and not _connected(hosts):
             time.sleep(0.5)
         time.sleep(3)

@@ -69,7 +69,10 @@ def test_by_command(plan, tmp_path):
 
 
 def test_ranks_share_the_cores(tmp_path):
-    """OpenMP takes its number of threads when torch is first imported: too many on a shared host wait for each other."""
+    """OpenMP takes its number of threads when torch is first imported.
+
+    Too many on a shared host wait for each other.
+    """
     code = (
         "import sys; from isobatch.validate import launching; assert 'torch' not in sys.modules;"
         "launching._config(2, 1, 0, None, fork=True);"
@@ -229,7 +232,8 @@ def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monk
         "import torch\n"
         "from isobatch.validate import launching\n"
         "from isobatch.validate.ranks import rendezvous\n"
-        "print(rendezvous.has_gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in (None, True)))\n"
+        "print(rendezvous.has_gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in "
+        "(None, True)))\n"
         "print(rendezvous.is_cuda_used()); torch.cuda.is_available(); print(rendezvous.is_cuda_used())"
     )
     done = run([sys.executable, "-c", code], tmp_path, LD_LIBRARY_PATH=str(tmp_path))

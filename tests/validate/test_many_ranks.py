@@ -1,4 +1,7 @@
-"""What a validation costs with 8 ranks, 64 and 512: nothing that one rank does, gathers or reports may grow with their number."""
+"""What a validation costs with 8 ranks, 64 and 512.
+
+Nothing that one rank does, gathers or reports may grow with their number.
+"""
 
 import math
 import os
@@ -119,7 +122,10 @@ os._exit(0)
 
 
 def sockets(*most_meshed):
-    """The most sockets that a rank of 16 has after everything that the ranks do together, but for rank 0, which hosts the store."""
+    """The most sockets that a rank of 16 has after everything that the ranks do together, but for rank 0.
+
+    Which hosts the store.
+    """
     words = [sys.executable, "-c", GROUPS]
     for most in most_meshed:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -132,7 +138,10 @@ def sockets(*most_meshed):
 
 
 def test_many_ranks_do_not_connect_each_to_each_other():
-    """From 1,024 on a process could not: it would need more open files than it gets. Two groups: a ring, a tree, a barrier's partners."""
+    """From 1,024 on a process could not: it would need more open files than it gets.
+
+    Two groups: a ring, a tree, a barrier's partners.
+    """
     stores, groups, steps = 3, 2, math.ceil(math.log2(16))
     meshed, on_demand = sockets(128, 15)
     assert meshed >= groups * 15
@@ -157,7 +166,8 @@ except Exception as error:
         (4000, "(2304, 4000)"),
         (
             1024,
-            "512 ranks need 2304 open files on the host of rank 0, where the limit is 1024 (ulimit -Hn): raise it",
+            "512 ranks need 2304 open files on the host of rank 0, where the limit is 1024 (ulimit -Hn): "
+            "raise it",
         ),
     ],
 )

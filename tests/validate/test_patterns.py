@@ -1,4 +1,7 @@
-"""The sums of an all-reduce's pattern, added up as NCCL would in half precision, for any number of ranks up to 16,384."""
+"""The sums of an all-reduce's pattern, added up as NCCL would in half precision.
+
+For any number of ranks up to 16,384.
+"""
 
 import numpy as np
 import pytest

@@ -86,6 +86,43 @@ def test_a_mistake_in_the_workload_is_named(two, workload):
         assert report.proof("memory").values["largest_micro_batch"] in (4, 5, 6), report.proof("memory")
 
 
+def test_another_optimizer_and_another_of_its_settings_are_named(two):
+    report = check(two, made(), workload="ddp.workloads:adam_for_sgd")
+    assert failed(report)["optimizer"] == Cause.ANOTHER_SETTING.likely("another optimizer")
+    assert report.proof("optimizer").text == "the optimizer is Adam, sgd planned"
+    report = check(two, made(momentum=0.9), workload="ddp.workloads:another_momentum")
+    assert report.proof("optimizer").text == "momentum 0.5, 0.9 planned"
+    report = check(two, made(momentum=0.5), workload="ddp.workloads:another_momentum")
+    assert report.proof("optimizer").text == "SGD with the planned momentum"
+
+
+def test_samples_that_act_on_one_another_are_a_caution_unless_the_micro_batch_is_the_tuned_one(two):
+    plan = made(max_micro_batch=4)
+    report = check(two, plan, workload="ddp.workloads:experts")
+    proof = report.proof("coupling")
+    assert proof.verdict is Verdict.CAUTION and proof.cause is Cause.COUPLED_SAMPLES
+    assert proof.values["relative_l2"] > 1e-3
+    assert (
+        report.proof("gradient").verdict is Verdict.PASS
+    )  # passed micro-batch by micro-batch, it cannot see them
+    assert check(two, plan).proof("coupling").values["relative_l2"] < 1e-5
+    tuned = check(two, made(), workload="ddp.workloads:experts").proof("coupling")
+    assert tuned.verdict is Verdict.PASS and "coupled" in tuned.text
+
+
+def test_a_rank_that_is_slow_in_its_own_step_alone_is_named(two):
+    report = check(two, made(), workload="ddp.workloads:slow_on_rank_1")
+    assert report.proof("ranks").verdict is not Verdict.FAIL
+    diagnosis = failed(report)["rank_steps"]
+    assert diagnosis.cause is Cause.SLOW_RANK and "rank 1" in diagnosis.text
+
+
+def test_ranks_that_start_apart_are_the_cause_of_a_wrong_gradient(two):
+    report = check(two, made(), workload="ddp.workloads:ranks_start_apart")
+    diagnosis = failed(report)["gradient"]
+    assert diagnosis.cause is Cause.RANKS_DIFFER and "before the step" in diagnosis.text
+
+
 @pytest.mark.parametrize("workload", ["summed", "summed_over_ranks"])
 def test_a_mistake_is_named_where_one_process_cannot_do_all_ranks(two, workload):
     name, cause, detail = MISTAKES[workload]
@@ -254,6 +291,10 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_made_smaller(two):
         ("ddp.workloads:vector_loss", "got one of shape (8,): return its mean over the samples"),
         ("ddp.workloads:float_loss", "got float: return the loss, without .item()"),
         ("ddp.workloads:loss_without_gradient", "must return a tensor with a gradient"),
+        (
+            "ddp.workloads:same_samples",
+            "Workload.batch gives the same samples for every state of its generator",
+        ),
         ("ddp.workloads:failing_loss", "Workload.loss raised KeyError: 'pixels' (workloads.py:"),
         ("ddp.workloads:nan_everywhere", "the loss is not finite on any rank"),
         ("ddp.workloads:unused_parameters", "the loss does not use spare, and DDP waits"),
@@ -293,7 +334,10 @@ def test_a_rank_without_room_is_said_where_ddp_shares_buffers(two):
 
 
 def test_full_precision_has_its_own_time(two):
-    """8 micro-batches of each of 2 ranks are 3.2 s of one process in float32, of the 2 s that there are; in bfloat16 they are 0.02 s."""
+    """8 micro-batches of each of 2 ranks are 3.2 s of one process in float32, of the 2 s that there are.
+
+    In bfloat16 they are 0.02 s.
+    """
     plan = made(precision="bf16", effective_batch=128)
     report = check(two, plan, workload="ddp.workloads:slow_in_float32", phase_seconds=12.0)
     assert failed(report) == {}

@@ -189,7 +189,10 @@ def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
 
 
 class Waiting(Alone):
-    """A rank on which the clock itself takes 2 ms, as a GPU's does that waits for its host between two samples."""
+    """A rank on which the clock itself takes 2 ms.
+
+    As a GPU's does that waits for its host between two samples.
+    """
 
     backend, emulated, nodes = "gloo", False, 1
     roster = (SimpleNamespace(device="a GPU"),)

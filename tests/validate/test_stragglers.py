@@ -1,4 +1,7 @@
-"""A slow rank is told from a host that others use: here with invented windows of time, in test_launch.py with real ones."""
+"""A slow rank is told from a host that others use.
+
+Here with invented windows of time, in test_launch.py with real ones.
+"""
 
 import numpy as np
 import pytest

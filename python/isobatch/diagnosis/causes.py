@@ -117,6 +117,11 @@ class Cause(StrEnum):
         "a loss that is neither a mean nor a sum over samples",
         "declare what it is a mean over: Workload(weight=...)",
     )
+    COUPLED_SAMPLES = (
+        "coupled_samples",
+        "samples of a micro-batch act on one another: batch norm, in-batch negatives, a balance loss of experts",
+        "keep the tuned micro-batch (--micro-batch), or ask isobatch same how much another split changes",
+    )
     NAN_ON_A_RANK = (
         "nan_on_a_rank",
         "NaN or infinite gradient",

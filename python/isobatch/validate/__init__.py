@@ -1,4 +1,6 @@
-"""A real DDP run to confirm a plan: `isobatch validate plan.json --nproc-per-node 2`, or `launch` from Python.
+"""A real DDP run to confirm a plan.
+
+`isobatch validate plan.json --nproc-per-node 2`, or `launch` from Python.
 
 What needs torch is imported when it is first used.
 """

@@ -1,4 +1,7 @@
-"""The command line of a validation: for `isobatch validate`, and for one rank of `torchrun … -m isobatch.validate` or srun. No torch."""
+"""The command line of a validation.
+
+For `isobatch validate`, and for one rank of `torchrun … -m isobatch.validate` or srun. No torch.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,13 @@ def options(args: argparse.Namespace) -> Options:
     from isobatch.validate.options import Options
 
     try:
-        given = {name: getattr(args, name) for name in Options.__struct_fields__}
-        return Options(**{**given, "parameters": int(args.parameters)})
+        values = {name: getattr(args, name) for name in Options.__struct_fields__}
+        return Options(**{**values, "parameters": int(args.parameters)})
     except InputError as error:
         # What was typed, not what it is called inside.
-        raise together([one.at(field=_flag(one.field or "")) for one in error.causes or (error,)]) from None
+        raise together(
+            [cause.at(field=_flag(cause.field or "")) for cause in error.causes or (error,)]
+        ) from None
 
 
 def _flag(field: str) -> str:

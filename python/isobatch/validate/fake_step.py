@@ -20,7 +20,10 @@ BLOCK = 512
 
 
 class FakeStep:
-    """A training step, to be asked for its peak by micro-batch; `weights`, `gradients` and `states` are bytes."""
+    """A training step, to be asked for its peak by micro-batch.
+
+    `weights`, `gradients` and `states` are bytes.
+    """
 
     def __init__(
         self, workload: str | Callable[[], Workload], precision: str, clip_norm: float | None, device: str
@@ -80,7 +83,8 @@ class FakeStep:
             self._optimizer.zero_grad()
         except Exception as error:  # the user's own code, on tensors without values
             raise InputError(
-                f"the step cannot be worked out without values ({first_line(error)}); measure it: isobatch validate --find-micro-batch",
+                f"the step cannot be worked out without values ({first_line(error)}); measure it: isobatch "
+                "validate --find-micro-batch",
                 field="workload",
             ) from error
 
@@ -118,9 +122,9 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        storages = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         for tensor in tree_leaves(results):
             # A view of what a factory keeps elsewhere, such as a dataset, is no memory of the step's.
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in storages:
                 self.note(tensor)
         return results

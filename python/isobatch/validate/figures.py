@@ -19,7 +19,10 @@ class Rank(ReportPart, frozen=True, kw_only=True):
 
 
 class Machine(ReportPart, frozen=True, kw_only=True):
-    """The hardware and software under it. `emulated`: several ranks share a device, so function is proven and performance is not."""
+    """The hardware and software under it.
+
+    `emulated`: several ranks share a device, so function is proven and performance is not.
+    """
 
     ranks: list[Rank]
     nodes: int
@@ -30,8 +33,12 @@ class Machine(ReportPart, frozen=True, kw_only=True):
 
 
 class AllReduceRow(ReportPart, frozen=True, kw_only=True):
-    """All-reduce of one array: `bytes` is the whole array, `time_us` the median over iterations of the slowest rank's time,
-    bus bandwidth is algorithm bandwidth × 2(n−1)/n, GB is 1e9 bytes. `bucket` says that the size is one of the plan's DDP buckets."""
+    """All-reduce of one array.
+
+    `bytes` is the whole array, `time_us` the median over iterations of the slowest rank's time,
+    bus bandwidth is algorithm bandwidth × 2(n−1)/n, GB is 1e9 bytes. `bucket` says that the size is one of
+    the plan's DDP buckets.
+    """
 
     dtype: str
     bytes: int
@@ -53,9 +60,11 @@ class AllReduce(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
-    """An optimizer step of one micro-batch at one size, without communication: seconds of each repetition's slowest rank (where it is
-    short, of steps in blocks without a clock between them), and the peak memory.
-    `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU)."""
+    """An optimizer step of one micro-batch at one size, without communication.
+
+    `step_seconds` are each repetition's, of the slowest rank; short steps run in blocks without a clock
+    between them. `peak_memory_kind` is "cuda_allocated" or "resident" (the whole process, on a CPU).
+    """
 
     micro_batch: int
     step_seconds: list[float]
@@ -65,10 +74,13 @@ class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
 
 
 class StepTimes(ReportPart, frozen=True, kw_only=True):
-    """The training step as measured, in seconds a step: `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with
-    its all-reduce, each of its slowest rank. `exposed_seconds` is what communication adds; `overlap` is the share of the communication that is hidden, None where noise is larger.
-    `free_running_seconds` is a step of a block in which none waits for a clock, where steps are short enough for that to matter.
-    A long accumulation is timed with fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
+    """The training step as measured, in seconds a step.
+
+    `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with its all-reduce, each of its
+    slowest rank. `exposed_seconds` is what communication adds; `overlap` is the share of the communication
+    that is hidden, None where noise is larger. `free_running_seconds` is a step of a block in which none
+    waits for a clock, where steps are short enough for that to matter. A long accumulation is timed with
+    fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
     `samples_per_second` are the whole step's."""
 
     workload: str
@@ -97,8 +109,13 @@ class StepTimes(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
-    """A step of one micro-batch of that size, with its optimizer, by every rank alone; memory is the largest rank's.
-    `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count. `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on a CPU."""
+    """A step of one micro-batch of that size, with its optimizer, by every rank alone.
+
+    Memory is the largest rank's.
+    `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count.
+    `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on
+    a CPU.
+    """
 
     micro_batch: int
     fits: bool
@@ -111,9 +128,12 @@ class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
-    """The largest micro-batch for all ranks, None where not even one sample does; and the one that is recommended, the largest
-    that leaves room on a GPU for NCCL's buffers and for fragmentation: max(2 GiB, 4 %). Where the time was over before the
-    next larger one was known not to fit, it is not `complete`."""
+    """The largest micro-batch for all ranks, and the recommended one.
+
+    None if not even one sample fits. The recommended one leaves max(2 GiB, 4 %) of a GPU for NCCL's buffers
+    and fragmentation. `complete` is false if the time was over before the next larger one was known not to
+    fit.
+    """
 
     largest_micro_batch: int | None
     recommended_micro_batch: int | None = None
@@ -123,8 +143,10 @@ class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
 
 
 class Noise(ReportPart, frozen=True, kw_only=True):
-    """The simple gradient noise scale tr(Σ)/|G|² of this workload, in samples, with its standard error by the jackknife.
-    None where the mean gradient could not be distinguished from zero."""
+    """The simple gradient noise scale tr(Σ)/|G|² of this workload, in samples.
+
+    Its standard error is the jackknife's. None if the mean gradient could not be distinguished from zero.
+    """
 
     steps: int
     noise_scale: float | None
@@ -136,7 +158,10 @@ class Noise(ReportPart, frozen=True, kw_only=True):
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank's GPU at the start, by NVML; None where it does not tell. `taken_bytes` is what others than this process have of its memory."""
+    """A rank's GPU at the start, by NVML; None where it does not tell.
+
+    `taken_bytes` is what others than this process have of its memory.
+    """
 
     rank: int
     name: str | None = None

@@ -31,8 +31,11 @@ REPORT, REFUSED = "report.json", "refused.pickle"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes what the garbage collector would look through: torch alone is a million objects, which takes a third of a second each
-    time, and a forked rank would copy its parent's memory. For processes of our own."""
+    """Freezes the objects of the imports for the garbage collector.
+
+    Looking through torch's million takes a third of a second each time, and a forked rank would copy its
+    parent's memory. For processes of our own.
+    """
     gc.freeze()
     try:
         yield
@@ -52,7 +55,7 @@ def work(plan_json: str, options: Options, folder: str, factory: Callable[[], An
     try:
         with gc_frozen():
             report = run(
-                Plan.from_json(plan_json), options, factory=factory, publish=lambda found: found.save(path)
+                Plan.from_json(plan_json), options, factory=factory, publish=lambda report: report.save(path)
             )
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
@@ -78,10 +81,10 @@ def launch(
         plan: a plan, or the path of one.
         nproc_per_node: ranks on this host.
         options: how.
-        workload: as in the options; or a factory, which may live in the notebook itself: the ranks are then forked, which
-            demands that CUDA has not been used here.
-        nnodes, node_rank, rendezvous: hosts, which of them this is, and "host:port" of host 0, where the same call is made
-            on several.
+        workload: as in the options; or a factory, which may live in the notebook itself: the ranks are then
+            forked, which demands that CUDA has not been used here.
+        nnodes, node_rank, rendezvous: hosts, which of them this is, and "host:port" of host 0, where the same
+            call is made on several.
 
     Returns:
         The report, the same on all hosts. A rank that dies is a failed one.
@@ -162,7 +165,8 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
         )
     if fork and gpus and meeting.is_cuda_used():
         raise InputError(
-            "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel and launch first, or "
+            "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel "
+            "and launch first, or "
             "put the factory in a module and name it",
             field="workload",
         )
@@ -170,7 +174,9 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
 
 
 def _preload() -> None:
-    """Imports here, once, for all ranks. Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
+    """Imports here, once, for all ranks.
+
+    Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
     of the time."""
     collecting = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
 """Does it fit? The peak memory of a training step, worked out with fake tensors before a GPU is rented.
 
-Fake tensors have a shape, a type and no memory: the real model, loss and optimizer run on them, and a ledger counts the
-storages that live at once. A model of any size is worked out on a laptop.
+Fake tensors have a shape, a type and no memory: the real model, loss and optimizer run on them, and a ledger
+counts the storages that live at once. A model of any size is worked out on a laptop.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The peak memory of one GPU in a training step under DDP, worked out, not measured.
 
     ``peak_bytes`` has it by micro-batch. Of each, ``weights_bytes`` are the model's parameters and buffers,
-    ``gradient_bytes`` the gradients with DDP's buckets, ``optimizer_bytes`` the optimizer's state; the rest are activations and
-    temporaries. Where ``memory_gib`` was given, ``micro_batch`` is the largest that fits it with ``reserve_gib`` to spare; 0 where
-    not even one sample does.
+    ``gradient_bytes`` the gradients with DDP's buckets, ``optimizer_bytes`` the optimizer's state; the rest
+    are activations and temporaries. Where ``memory_gib`` was given, ``micro_batch`` is the largest that fits
+    it with ``reserve_gib`` to spare; 0 where not even one sample does.
     """
 
     precision: str
@@ -57,9 +57,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
             *(f"  micro-batch {n:>7,}  {gib(peak):>12}" for n, peak in sorted(self.peak_bytes.items())),
         ]
         if self.memory_gib is not None:
-            found = f"micro-batch {self.micro_batch:,}" if self.micro_batch else "not even one sample"
+            fitting = f"micro-batch {self.micro_batch:,}" if self.micro_batch else "not even one sample"
             lines.append(
-                f"What fits {self.memory_gib:g} GiB, with {self.reserve_gib:.3g} GiB left for CUDA, NCCL and fragmentation: {found}"
+                f"What fits {self.memory_gib:g} GiB, with {self.reserve_gib:.3g} GiB left for CUDA, NCCL and "
+                f"fragmentation: {fitting}"
             )
         return "\n".join(lines)
 
@@ -76,27 +77,30 @@ def memory_of(
 ) -> Memory:
     """Works out the peak memory of a training step, without a GPU and without the memory.
 
-    The step is that of DDP with accumulation: the gradients of the micro-batches before and DDP's buckets are there. It is
-    the second step, when the optimizer has its state. Not counted are what CUDA's context, NCCL and cuBLAS take, fragmentation, and the workspace of kernels: hence the reserve. Autocast
-    is the CPU's, whose lists of operations differ a little from CUDA's.
+    The step is that of DDP with accumulation: the gradients of the micro-batches before and DDP's buckets are
+    there. It is the second step, when the optimizer has its state. Not counted are what CUDA's context, NCCL
+    and cuBLAS take, fragmentation, and the workspace of kernels: hence the reserve. Autocast is the CPU's,
+    whose lists of operations differ a little from CUDA's.
 
     Args:
-        workload: ``"package.module:factory"`` or a function without arguments, which returns an `isobatch.validate.Workload`. It
-            is called under fake tensors, and must make the model in there.
-        micro_batches: samples at which to work it out; None: those that the search for the largest needs, or 1, 2, 4 and 8.
+        workload: ``"package.module:factory"`` or a function without arguments, which returns an
+            `isobatch.validate.Workload`. It is called under fake tensors, and must make the model in there.
+        micro_batches: samples at which to work it out; None: those that the search for the largest needs, or
+            1, 2, 4 and 8.
         memory_gib: a GPU's memory, GiB: then the largest micro-batch that fits is looked for.
         reserve_gib: what stays free of it, GiB; None: 4 % of it, 2 GiB at least.
         precision: a recipe's; bf16 and fp16 are autocast's, with weights as the model has them.
         clip_norm: as in the recipe.
-        device: "cuda" takes the optimizer in the form that torch takes on a GPU, a tensor list at once, which needs more
-            memory; "cpu" takes it one tensor after another.
+        device: "cuda" takes the optimizer in the form that torch takes on a GPU, a tensor list at once, which
+            needs more memory; "cpu" takes it one tensor after another.
 
     Raises:
-        InputError: there is no such factory, what it makes is no workload, a size or an amount is illegal, or the step
-            cannot be worked out, as where the model looks at its own values.
+        InputError: there is no such factory, what it makes is no workload, a size or an amount is illegal, or
+            the step cannot be worked out, as where the model looks at its own values.
 
-    Source: `PyTorch's fake tensors <https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html>`_; against measured CPU
-    peaks it is 1 % too low to 16 % too high for transformers, and 30 % too low for convolutions (bench/results/memory.md).
+    Source: `PyTorch's fake tensors <https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html>`_;
+    against measured CPU peaks it is 1 % too low to 16 % too high for transformers, and 30 % too low for
+    convolutions (bench/results/memory.md).
 
     >>> import torch, isobatch as ib
     >>> from isobatch.validate import Workload
@@ -149,7 +153,7 @@ def _room(memory_gib: float | None, reserve_gib: float | None) -> tuple[float, f
 
 
 def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int:
-    """Finds the largest micro-batch with a peak within the room, 0 where none is; `known` gets what was worked out on the way.
+    """Finds the largest micro-batch with a peak within the room, or 0; `known` collects the peaks on the way.
 
     Peaks are nearly a line: the next size is where the line through two known ones meets the room.
 
@@ -168,8 +172,8 @@ def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int
     low, high, guess, halve = 1, MAX_MICRO_BATCH + 1, 2, False
     while high - low > 1:
         low, high = (guess, high) if fits(guess) else (low, guess)
-        other = high if high in known else max((n for n in known if n < low), default=1)
-        slope = (known[other] - known[low]) / (other - low) if other != low else 0.0
+        lower = high if high in known else max((n for n in known if n < low), default=1)
+        slope = (known[lower] - known[low]) / (lower - low) if lower != low else 0.0
         guess = low + int((room - known[low]) / slope) if slope > 0 else high
         # Where the peaks are no line, every other size halves what is left.
         guess = (low + high) // 2 if halve else min(max(guess, low + 1), high - 1)

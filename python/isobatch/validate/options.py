@@ -16,8 +16,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How to validate.
 
     Args:
-        extent: "quick" proves function in seconds and times little, "usual", or "full", with double precision, more sizes
-            and all number formats.
+        extent: "quick" proves function in seconds and times little, "usual", or "full", with double
+            precision, more sizes and all number formats.
         workload: "mlp", the built-in perceptron, or "package.module:factory".
         parameters: about how many the built-in workload has.
         device: "auto", "cpu" or "cuda".
@@ -27,7 +27,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bus_gb_s: the all-reduce bus bandwidth to be expected, GB/s.
         step_seconds, memory_gib: what a forecast says of a step and of the peak memory.
         find_micro_batch: search for the largest micro-batch that fits; on a CPU this needs a memory limit.
-        memory_limit_gib: the memory that a rank may take: on a GPU what its allocator reserves, on a CPU the process's.
+        memory_limit_gib: the memory that a rank may take: on a GPU what its allocator reserves, on a CPU the
+            process's.
         caution, fail: how far a measured figure may be off, as a fraction.
         phase_seconds: the time limit of each phase.
 

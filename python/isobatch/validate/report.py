@@ -37,8 +37,8 @@ SCHEMA = "isobatch.validation/2"
 class Verdict(StrEnum):
     """How a proof came out. The order is the one in which they win over each other in the whole.
 
-    `fail` and `inconclusive` (the host was too noisy to tell) end with exit code 1; `caution`, `pass` and `unchecked`
-    (not looked at, and why is said) with 0.
+    `fail` and `inconclusive` (the host was too noisy to tell) end with exit code 1; `caution`, `pass` and
+    `unchecked` (not looked at, and why is said) with 0.
     """
 
     FAIL = "fail"
@@ -67,7 +67,7 @@ class Verdict(StrEnum):
 
     @property
     def tentative(self) -> Verdict:
-        """A caution for what would end with exit code 1: of speeds over NCCL, which have not been measured on a GPU yet."""
+        """A caution instead of a failure, for NCCL's speeds: they have not been measured on a GPU yet."""
         return Verdict.CAUTION if self in (Verdict.FAIL, Verdict.INCONCLUSIVE) else self
 
 
@@ -83,8 +83,8 @@ STYLES = {
 class Proof(ReportPart, frozen=True, kw_only=True):
     """One claim of the plan and how it came out.
 
-    `values` are the figures behind it, with units in their names; `gate` is the largest value that passes, where there is
-    one; `diagnosis` says what most likely went wrong, and `.cause` is its likeliest cause.
+    `values` are the figures behind it, with units in their names; `gate` is the largest value that passes,
+    where there is one; `diagnosis` says what most likely went wrong, and `.cause` is its likeliest cause.
     """
 
     name: str
@@ -103,9 +103,9 @@ class Proof(ReportPart, frozen=True, kw_only=True):
 def judge_claim(
     name: str, verdict: Verdict, text: str, diagnosis: Diagnosis, gate: float | None = None, **values: Any
 ) -> Proof:
-    """Returns a claim that may have failed; where it passes, the diagnosis is left out."""
-    found = None if verdict in (Verdict.PASS, Verdict.UNCHECKED) else diagnosis
-    return Proof(name=name, verdict=verdict, text=text, diagnosis=found, gate=gate, values=values)
+    """Returns a judged claim, without a diagnosis if it passes."""
+    shown = None if verdict in (Verdict.PASS, Verdict.UNCHECKED) else diagnosis
+    return Proof(name=name, verdict=verdict, text=text, diagnosis=shown, gate=gate, values=values)
 
 
 def pass_claim(name: str, text: str, gate: float | None = None, **values: Any) -> Proof:
@@ -121,7 +121,8 @@ def skip_claim(name: str, text: str, **values: Any) -> Proof:
 class Report(ReportPart, frozen=True, kw_only=True):
     """A validation of a plan.
 
-    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a calibration reads.
+    `rehearsal` is set, such as "2/64", where fewer ranks ran than the plan has. `measurements` is what a
+    calibration reads.
     """
 
     schema: str = SCHEMA
@@ -175,20 +176,25 @@ class Report(ReportPart, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """The verdict; `show` prints the proofs, `to_json` has all of it."""
         passed = sum(proof.verdict is Verdict.PASS for proof in self.proofs)
-        return f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, rehearsal={self.rehearsal!r})"
+        return (
+            f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, "
+            f"rehearsal={self.rehearsal!r})"
+        )
 
     @property
     def max_micro_batch(self) -> int:
-        """The largest fitting micro-batch, on a GPU with some memory to spare, for `ib.plan(..., max_micro_batch=…)`.
+        """The largest fitting micro-batch, for `ib.plan(..., max_micro_batch=…)`.
+
+        On a GPU it leaves some memory to spare.
 
         Raises:
             InputError: it was not searched for, or nothing fits.
         """
-        found = self.micro_batch_search
-        if found is None or found.largest_micro_batch is None:
-            why = "was not searched for: validate with --find-micro-batch" if found is None else "is none"
+        search = self.micro_batch_search
+        if search is None or search.largest_micro_batch is None:
+            why = "was not searched for: validate with --find-micro-batch" if search is None else "is none"
             raise InputError(f"the largest micro-batch {why}", field="micro_batch_search")
-        return found.recommended_micro_batch or found.largest_micro_batch
+        return search.recommended_micro_batch or search.largest_micro_batch
 
     def proof(self, name: str) -> Proof:
         """Returns the proof of that name.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.tensors import AUTOCAST, dense, mapped
+from isobatch.diagnosis.tensors import AUTOCAST, checksum, dense, differing, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group, copy_from_first
@@ -56,7 +56,9 @@ def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
 
 
 class _Wrapper:
-    """The DDP wrapper or its compiled form, shared by all shortened copies of a training: each wrapper has buckets as large
+    """The DDP wrapper or its compiled form, shared by all shortened copies of a training.
+
+    Its buckets are as large
     as the gradients, so that there must never be two."""
 
     ddp: DistributedDataParallel
@@ -71,8 +73,9 @@ class _Wrapper:
 class Training:
     """The plan's step on this rank, for real.
 
-    `ddp` is the wrapper, `model` what it wraps. A plan for more ranks than there are is rehearsed: the first replicas'
-    micro-batches, weighted so that DDP's mean is the mean over what they hold together.
+    `ddp` is the wrapper, `model` what it wraps, `apart` the ranks that start with other weights or buffers. A
+    plan for more ranks than there are is rehearsed: the first replicas' micro-batches, weighted so that DDP's
+    mean is the mean over what they hold together.
     """
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
@@ -85,6 +88,9 @@ class Training:
             self.model = self.model.to(memory_format=torch.channels_last)
         self._wrapper = _Wrapper()
         self.rewrap(self.hook)
+        # DDP has shared rank 0's weights, but for those that it is told to leave alone.
+        weights = [*self.model.parameters(), *self.model.buffers()]
+        self.apart = differing(group.gather(checksum(weights), tuple[int, int]))
 
     @property
     def hook(self) -> Any:
@@ -97,16 +103,18 @@ class Training:
         return self._wrapper.ddp
 
     def rewrap(self, hook: Any) -> None:
-        """Wraps the model as the training would, with this communication hook or none; its weights become rank 0's. The wrapper before
+        """Wraps the model as the training would, with this communication hook or none.
+
+        Its weights become rank 0's. The wrapper before
         it is freed first."""
         self._wrapper.clear()
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "device_ids": [self.group.device] if self.group.device.type == "cuda" else None
         }
         # An explicit 25 MiB is not the default: it loses the small first bucket.
         if self.plan.recipe.bucket_cap_mb is not None:
-            given["bucket_cap_mb"] = self.plan.recipe.bucket_cap_mb
-        ddp = DistributedDataParallel(self.model, **{**given, **(self.workload.ddp or {})})
+            arguments["bucket_cap_mb"] = self.plan.recipe.bucket_cap_mb
+        ddp = DistributedDataParallel(self.model, **{**arguments, **(self.workload.ddp or {})})
         if hook is not None:
             # DDP reads the annotations of what it is given, and takes no strings: a lambda has none.
             ddp.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
@@ -118,8 +126,12 @@ class Training:
         return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
 
     def still_optimizer(self) -> torch.optim.Optimizer:
-        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay. Trained on one batch over and over
-        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many times slower."""
+        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay.
+
+        Trained on one batch over and over
+        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many
+        times slower.
+        """
         optimizer = self.optimizer(self.model)
         for group in optimizer.param_groups:
             group["lr"] = 0.0
@@ -136,14 +148,17 @@ class Training:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank * 4099 + index)
         batch = self.workload.batch(n, generator, self.group.device)
 
-        def formatted(one: Any) -> Any:
-            images = isinstance(one, Tensor) and one.dim() == 4
-            return one.contiguous(memory_format=torch.channels_last) if images else one
+        def formatted(tensor: Any) -> Any:
+            images = isinstance(tensor, Tensor) and tensor.dim() == 4
+            return tensor.contiguous(memory_format=torch.channels_last) if images else tensor
 
         return mapped(batch, formatted) if self.options.channels_last else batch
 
     def micro_batches(self, seed: int) -> Iterator[Any]:
-        """Yields the micro-batches of one step of this rank, each made when it is asked for: a training has but one or two on its device."""
+        """Yields the micro-batches of one step of this rank, each made when it is asked for.
+
+        A training has but one or two on its device.
+        """
         rank = self.group.rank
         return (self.samples(n, seed, rank, index) for index, n in enumerate(self.sizes[rank]))
 
@@ -159,15 +174,19 @@ class Training:
         return [batches[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
-        """Returns the factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all: in samples from the
-        plan; in other units by a sum over ranks first."""
+        """Returns the factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all.
+
+        Samples are the plan's; other units need a sum over ranks first.
+        """
         ranks, summed = self.group.world_size, self.workload.reduction == "sum"
         units = self.units(batches)
         total = float(self.batch) if self.workload.weight is None else self.group.sum(sum(units))
         return [ranks / total if summed else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
-        """Counts the units under the loss of each of this rank's micro-batches. They are looked at only where the plan does not
+        """Counts the units under the loss of each of this rank's micro-batches.
+
+        They are looked at only where the plan does not
         know it."""
         if self.workload.weight is None:
             return list(map(float, self.sizes[self.group.rank]))
@@ -187,7 +206,10 @@ class Training:
         scaler: torch.amp.GradScaler | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Runs forward and backward of each micro-batch, all but the last under no_sync; all of them without `sync`."""
+        """Runs forward and backward of each micro-batch, all but the last under no_sync.
+
+        Without `sync` all of them are.
+        """
         coming = iter(batches)
         for index, weight in enumerate(weights):
             batch = next(coming)  # zip would keep the first one to the end
@@ -199,8 +221,11 @@ class Training:
 
     @contextlib.contextmanager
     def _unsynced(self) -> Iterator[None]:
-        """Lets DDP's forward share no buffers: a rank that runs out of memory in it would do so once more often than the others, which
-        then wait for it."""
+        """Lets DDP's forward share no buffers.
+
+        A rank that runs out of memory in it would share once more often than the others, which would wait for
+        it.
+        """
         before = self.ddp.require_forward_param_sync
         self.ddp.require_forward_param_sync = False
         try:
@@ -225,8 +250,10 @@ class Training:
         (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
 
     def lone_seconds(self, n: int, seed: int, dtype: torch.dtype | None) -> float:
-        """Times forward and backward of one micro-batch of `n` samples by this rank alone: the second time, since the first also sets
-        things up."""
+        """Times forward and backward of one micro-batch of `n` samples by this rank alone.
+
+        It takes the second time, since the first also sets things up.
+        """
         for _ in range(2):
             self.group.sync()
             begun = time.perf_counter()
@@ -236,7 +263,10 @@ class Training:
         return took
 
     def lone_step(self, n: int) -> None:
-        """Takes a step of one micro-batch of `n` samples by this rank alone. The weights may move a little: see `weights_kept`."""
+        """Takes a step of one micro-batch of `n` samples by this rank alone.
+
+        The weights may move a little: see `weights_kept`.
+        """
         optimizer, scaler = self.still_optimizer(), self.scaler()
         batch = self.samples(n, 1, self.group.rank, 0)
         self.model.train()
@@ -245,19 +275,24 @@ class Training:
 
     @contextlib.contextmanager
     def weights_kept(self) -> Iterator[None]:
-        """Puts the weights and buffers back in the end, on all ranks: what a rank does alone may leave it with others than its peers
-        have. Rank 0 keeps them for all."""
-        kept = [*self.model.parameters(), *self.model.buffers()]
-        before = [t.detach().to("cpu", copy=True) for t in kept] if self.group.rank == 0 else []
+        """Puts the weights and buffers back in the end, on all ranks.
+
+        A rank's own work may leave it with other weights than its peers. Rank 0 keeps them for all.
+        """
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        before = [t.detach().to("cpu", copy=True) for t in tensors] if self.group.rank == 0 else []
         try:
             yield
         finally:
-            for tensor, value in zip(kept, before, strict=False):
+            for tensor, value in zip(tensors, before, strict=False):
                 tensor.data.copy_(value)
-        copy_from_first(self.group, kept)
+        copy_from_first(self.group, tensors)
 
     def micro_batch_seconds(self) -> float:
-        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format. The same on all ranks."""
+        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format.
+
+        The same on all ranks.
+        """
         self.model.train()  # as the training does it, which was seen to fit
         with self.weights_kept():
             took = self.lone_seconds(self.micro_batch, 0, self.dtype) if self.group.rank == 0 else 0.0
@@ -265,7 +300,7 @@ class Training:
         return cast(float, self.group.from_first(took))
 
     def bucket_bytes(self) -> list[int]:
-        """Returns the sizes of DDP's buckets, which it settles after the first step."""
+        """Returns the sizes of DDP's buckets, settled after the first step."""
         self.model.train()
         batches = self.few_in_turn(1)
         weights = self.weights(batches)
@@ -282,8 +317,10 @@ class Training:
         return max(map(max, self.sizes))
 
     def shortened(self, count: int) -> "Training":
-        """Returns the same training with at most `count` micro-batches a step, two at least: the first ones and the last, which a
-        ragged plan has smaller."""
+        """Returns the same training with at most `count` micro-batches a step, at least two.
+
+        It keeps the first ones and the last, which is smaller in a ragged plan.
+        """
         count = max(2, count)
         return self.of_sizes(
             [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]
@@ -291,6 +328,6 @@ class Training:
 
     def of_sizes(self, sizes: list[list[int]]) -> "Training":
         """Returns the same training with other micro-batches, by rank."""
-        other = copy.copy(self)
-        other.sizes, other.batch = sizes, sum(map(sum, sizes))
-        return other
+        training = copy.copy(self)
+        training.sizes, training.batch = sizes, sum(map(sum, sizes))
+        return training

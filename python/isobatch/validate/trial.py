@@ -1,4 +1,7 @@
-"""One validation under way: what is validated, what earlier proofs have found for later ones, and what a proof declares."""
+"""One validation under way.
+
+What is validated, what earlier proofs have found for later ones, and what a proof declares.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +18,21 @@ from isobatch.validate.training import Training, parameter_bytes
 from isobatch.validate.workload import Workload
 
 COMPILED_AGAIN = 4
-"""Times that a phase may compile: another size, which then may vary; eval mode; with the all-reduce, and without."""
+"""Times that a phase may compile: another size, which then may vary; eval mode; with the all-reduce, and
+without."""
 
 BYTES_PER_SECOND = 1e8
-"""Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this rate."""
+"""Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this
+rate."""
 
 STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 """The longest step that is timed as a whole: some thirty are taken at least."""
 
 
 class Trial:
-    """A validation on this rank. What is worked out when it is first asked for is asked for by all ranks at the same place.
+    """A validation on this rank.
+
+    What is worked out when it is first asked for is asked for by all ranks at the same place.
 
     `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
     """
@@ -85,7 +92,8 @@ class Claim:
         names: of the proofs that it may give, without a number format behind them, in the order of the table.
         prove: gives the proofs, equal on all ranks; figures go into the trial.
         wanted: whether the options ask for it.
-        connected: whether it needs the ranks' connections: what does not is proven before they are made, which may hang.
+        connected: whether it needs the ranks' connections: what does not is proven before they are made,
+            which may hang.
         decisive: whether nothing after it makes sense once one of its proofs has failed.
     """
 

@@ -17,6 +17,7 @@ from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
     all_reduce,
+    coupling,
     epoch,
     gpu,
     gradient,
@@ -43,7 +44,9 @@ CLAIMS: tuple[Claim, ...] = (
     workload.COMPILE,
     memory.CLAIM,
     workload.LOSS,
+    coupling.CLAIM,
     gradient.CLAIM,
+    workload.OPTIMIZER,
     workload.LEARNING_RATE,
     all_reduce.CLAIM,
     memory.SEARCH,
@@ -72,7 +75,8 @@ def run(
         The report, on all ranks.
 
     Raises:
-        InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun environment.
+        InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun
+            environment.
     """
     plan.require()
     own_device(options)  # before the factory, which may make something on the current one
@@ -114,8 +118,11 @@ def run(
 
 @contextlib.contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does; a process that was spawned or started by torchrun
-    or srun would end at once, and rank 0 with it, before it has written which rank is gone. A second one is ignored."""
+    """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does.
+
+    A process started by torchrun or srun would end at once, and rank 0 with it, before it has written which
+    rank is gone. A second SIGTERM is ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -132,7 +139,9 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
-    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0. The claim of the GPUs comes before the
+    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0.
+
+    The claim of the GPUs comes before the
     training's own connections are made."""
     tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
     connected = False
@@ -147,9 +156,9 @@ def _prove(trial: Trial, draft: Draft) -> None:
                     connected = True
                 with pulse.phase(claim.phase):
                     trial.group.allow(trial.allowance_seconds)
-                    found = claim.prove(trial)
-                    draft.add(*found)
-                if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in found):
+                    proofs = claim.prove(trial)
+                    draft.add(*proofs)
+                if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in proofs):
                     return
     except (InputError, SignalException):
         raise

@@ -29,14 +29,16 @@ class Workload:
     Args:
         model: on the CPU; the validator moves and wraps it.
         optimizer: makes the optimizer of parameters.
-        batch: (n, generator, device) → n samples, the same for the same state of the generator (a CPU one); a tensor, a
-            mapping or sequence of them, or anything else that can be sliced by sample.
+        batch: (n, generator, device) → n samples, the same for the same state of the generator (a CPU one); a
+            tensor, a mapping or sequence of them, or anything else that can be sliced by sample.
         loss: (model, batch) → the loss, a scalar tensor.
         reduction: "mean" or "sum": what `loss` does over the batch. Declared, not guessed, and checked.
-        weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count, say.
+        weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count,
+            say.
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
-        ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or static_graph.
+        ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or
+            static_graph.
         stand_in: not the model that the plan's forecasts are of; the built-in one is not.
     """
 
@@ -53,7 +55,10 @@ class Workload:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tells whether an error means want of memory: CUDA has a type for it, the CPU's allocator and CUDA's libraries a text."""
+    """Tells whether an error means want of memory.
+
+    CUDA has a type for it; the CPU's allocator and CUDA's libraries have a text.
+    """
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
@@ -85,7 +90,7 @@ def user_code(what: str) -> Iterator[None]:
 
 
 def fault_of_loss(loss: Any) -> str | None:
-    """Describes a wrong loss, as the end of a sentence; None where it is a scalar with a gradient, or one is not asked for."""
+    """Describes a wrong loss, as the end of a sentence; None for a scalar with a gradient."""
     if not isinstance(loss, Tensor):
         hint = ", without .item()" if isinstance(loss, int | float) else ""
         return f"scalar tensor, got {type(loss).__name__}: return the loss{hint}"
@@ -97,7 +102,7 @@ def fault_of_loss(loss: Any) -> str | None:
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """Loads the workload of that name: the built-in one of about this many parameters, or what `package.module:factory` returns.
+    """Loads a workload: the built-in one of about this many parameters, or `package.module:factory`'s.
 
     Raises:
         InputError: there is no such built-in, module or factory, or the factory returns something else.
@@ -144,9 +149,10 @@ def _arguments(factory: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):  # of C, which says nothing of them
         return []
     return [
-        it.name
-        for it in every
-        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+        parameter.name
+        for parameter in every
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
 
 
@@ -193,7 +199,10 @@ def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Opt
 
 
 def perceptron(plan: Plan, parameters: int) -> Workload:
-    """Makes a multilayer perceptron of about this many parameters: 64 inputs, three hidden layers, 10 classes."""
+    """Makes a multilayer perceptron of about this many parameters.
+
+    It has 64 inputs, three hidden layers and 10 classes.
+    """
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
     sizes = (64, width, width, width)
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]

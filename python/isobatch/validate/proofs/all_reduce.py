@@ -33,8 +33,11 @@ ROW = 1 << 12
 
 
 class Pattern:
-    """A repeated row of elements: on each rank 0, 1, 2 in turn, shifted by the rank, and zero but on every so many ranks, shifted by the
-    element. So each element has a sum of its own, and a rank that is left out or counted twice shows."""
+    """A repeated row of elements with a known sum.
+
+    Each rank has 0, 1, 2 in turn, shifted by the rank, and zero on all but every so many ranks, shifted by
+    the element. So each element has its own sum, and a rank that is left out or counted twice shows.
+    """
 
     def __init__(self, rank: int, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
         own, whole = values(rank, ranks), sums(ranks)
@@ -51,17 +54,17 @@ class Pattern:
 
     def wrong(self, buffer: Tensor) -> int:
         """Counts the wrong elements of a sum over all ranks."""
-        found = 0
+        wrong = 0
         whole = buffer.numel() // len(self._sums) * len(self._sums)
         # By pieces, since what is compared takes room, too.
         for piece in chunks(buffer[:whole], max(1, PIECE // len(self._sums)) * len(self._sums)):
-            found += _count(piece.view(-1, len(self._sums)), self._sums)
-        return found + _count(buffer[whole:], self._sums[: buffer.numel() - whole])
+            wrong += _count(piece.view(-1, len(self._sums)), self._sums)
+        return wrong + _count(buffer[whole:], self._sums[: buffer.numel() - whole])
 
 
-def _count(found: Tensor, expected: Tensor) -> int:
-    """Counts the elements that differ. Mostly none does, and to see that takes less than to count them."""
-    differ = found != expected
+def _count(piece: Tensor, expected: Tensor) -> int:
+    """Counts differing elements; a comparison of the whole comes first, since mostly none differs."""
+    differ = piece != expected
     return int(differ.sum()) if differ.any() else 0
 
 
@@ -77,8 +80,8 @@ def values(rank: int, ranks: int) -> NDArray[np.int64]:
     """
     stride = _stride(ranks)
     element = np.arange(3 * stride) + rank
-    found: NDArray[np.int64] = np.where(element % stride == 0, element % 3, 0)
-    return found
+    row: NDArray[np.int64] = np.where(element % stride == 0, element % 3, 0)
+    return row
 
 
 @cache
@@ -88,10 +91,10 @@ def sums(ranks: int) -> NDArray[np.int64]:
     >>> sums(2).tolist(), int(sums(16_384).max()) <= 128
     ([1, 3, 2], True)
     """
-    found = np.zeros(3 * _stride(ranks), dtype=np.int64)
+    sums = np.zeros(3 * _stride(ranks), dtype=np.int64)
     for rank in range(ranks):
-        found += values(rank, ranks)
-    return found
+        sums += values(rank, ranks)
+    return sums
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -114,15 +117,18 @@ class Size(NamedTuple):
 
 
 def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
-    """Lists a sweep of sizes and DDP's buckets in float32; and in the other formats the largest ones, with `full` all of the sweep."""
+    """Lists a sweep of sizes and DDP's buckets in float32.
+
+    The other formats have the largest sizes; with `full` all of the sweep.
+    """
     largest = (GPU_LARGEST if cuda else LARGEST)[options.extent]
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]
-    others = {"quick": [], "usual": sweep[-2:], "full": sweep}[options.extent]
+    further_sizes = {"quick": [], "usual": sweep[-2:], "full": sweep}[options.extent]
     return [
         *(Size("float32", size) for size in sweep),
         *(Size("float32", size, bucket=True) for size in sorted(set(buckets))),
-        *(Size(dtype, size) for dtype in DTYPES if dtype != "float32" for size in others),
+        *(Size(dtype, size) for dtype in DTYPES if dtype != "float32" for size in further_sizes),
     ]
 
 
@@ -160,7 +166,7 @@ def measure_size(group: Group, size: Size, seconds: float) -> AllReduceRow:
 
 
 def interpolate(table: list[AllReduceRow], size: int) -> float | None:
-    """Returns the seconds of one float32 all-reduce of `size` bytes, between the table's rows; None outside of them."""
+    """Returns the seconds of one float32 all-reduce of `size` bytes, or None outside of the table."""
     rows = sorted({row.bytes: row.time_us for row in table if row.dtype == "float32"}.items())
     if not rows or not rows[0][0] <= size <= rows[-1][0]:
         return None
@@ -179,11 +185,11 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
     group.pulse.grant(whole)
     table: list[AllReduceRow] = []
     for size in fitting:
-        left = most - (time.monotonic() - begun)
+        remaining = most - (time.monotonic() - begun)
         # By the slowest byte of those at least a quarter as large.
         slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size.bytes), default=0.0)
         least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
-        if group.from_first(least < left):
+        if group.from_first(least < remaining):
             table.append(measure_size(group, size, whole / len(fitting)))
     return AllReduce(table=table), len(planned) - len(table)
 
@@ -213,7 +219,8 @@ def judge_bandwidth(
 ) -> Proof:
     """Judges the bandwidth of the largest size."""
     rows = [row for row in table if row.dtype == "float32"]
-    # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the link.
+    # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the
+    # link.
     large = max(rows, key=lambda row: row.bytes)
     values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}
     text = f"bus bandwidth {large.bus_bw_gb_s:.3f} GB/s at {large.bytes} bytes over {group.world_size} ranks"

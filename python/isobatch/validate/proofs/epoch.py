@@ -35,8 +35,10 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas; of many stages, `MAX_STAGES` with the
-    first and the last."""
+    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas.
+
+    Of many stages, `MAX_STAGES` are tried, with the first and the last.
+    """
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     every = stages(plan)
     most = min(len(every), MAX_STAGES)
@@ -45,7 +47,8 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
     picked = [(at, batch) for at, batch in some if at % size + batch <= size]
     wrong, served = [], []
     for at, batch in picked:
-        # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at the end.
+        # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at
+        # the end.
         counts, largest = torch.zeros(batch + 1, dtype=torch.int32), 0
         for replica in range(group.rank, replicas, group.world_size):
             place = {"epoch": at // size, "offset": at % size}
@@ -64,10 +67,14 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
         served.append(different)
         if not (counts[:batch] == 1).all() or counts[batch] or largest > micro:
             wrong.append(
-                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to {largest}, {micro} planned"
+                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to "
+                f"{largest}, {micro} planned"
             )
     batches = [batch for _, batch in picked]
-    text = f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples, by their first steps"
+    text = (
+        f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples, by their first "
+        "steps"
+    )
     values = {"samples": batches, "unique_samples": served}
     verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
     return judge_claim("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
@@ -121,8 +128,10 @@ def _irregular(plan: Plan) -> bool:
 
 
 def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
-    """Judges the effective batch by sample ids, and an epoch's steps and samples, for all of the plan's replicas: the ranks share
-    them."""
+    """Judges the effective batch by sample ids, and an epoch's steps and samples.
+
+    The ranks share all of the plan's replicas.
+    """
     if plan.recipe.convention == "megatron":
         text = "megatron's own samplers, which are in no package, serve a megatron plan"
         return [skip_claim(name, text) for name in CLAIM.names]
@@ -140,18 +149,18 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return [ramp, no_epoch]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
-        left = [skip_claim(name, text) for name in CLAIM.names]
-        return left if ramp is None else [ramp, left[1]]
+        skipped_proofs = [skip_claim(name, text) for name in CLAIM.names]
+        return skipped_proofs if ramp is None else [ramp, skipped_proofs[1]]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
-    mine = _serve(plan, group, size)
-    missing = next((text for text in group.gather(mine if isinstance(mine, str) else None) if text), None)
-    if isinstance(mine, str) or missing is not None:
+    counts = _serve(plan, group, size)
+    missing = next((text for text in group.gather(counts if isinstance(counts, str) else None) if text), None)
+    if isinstance(counts, str) or missing is not None:
         text = f"the convention is {plan.recipe.convention}, and its library is not installed: {missing}"
         return [skip_claim(name, text) for name in CLAIM.names]
     # Sums, not the ids of all: those would be the whole dataset, for each rank.
-    first, served = (group.total(torch.from_numpy(counts)).numpy() for counts in mine[:2])
-    steps_taken = set[int]().union(*group.gather(mine[2]))
+    first, served = (group.total(torch.from_numpy(array)).numpy() for array in counts[:2])
+    steps_taken = set[int]().union(*group.gather(counts[2]))
     return [
         ramp or _effective_batch(plan, first),
         _epoch(plan, served, steps_taken, skipped) if dataset is not None else no_epoch,
@@ -161,8 +170,11 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
 def _serve(
     plan: Plan, group: Group, size: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], set[int]] | str:
-    """Serves an epoch of `size` samples to this rank's share of the replicas: how often each sample is in the first step, and in the epoch,
-    and the numbers of steps that a replica takes; or the missing library."""
+    """Serves an epoch of `size` samples to this rank's share of the replicas.
+
+    Returns each sample's count in the first step and in the epoch, and the replicas' numbers of steps; or the
+    missing library.
+    """
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):
@@ -183,7 +195,10 @@ def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     samples, unique = int(first.sum()), int((first > 0).sum())
     cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
     verdict = Verdict.PASS if samples == unique == plan.effective_batch else Verdict.FAIL
-    text = f"{unique} different samples in the first step of {plan.data_parallel} replicas, {plan.effective_batch} planned"
+    text = (
+        f"{unique} different samples in the first step of {plan.data_parallel} replicas, "
+        f"{plan.effective_batch} planned"
+    )
     return judge_claim(
         "effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique
     )

@@ -1,6 +1,7 @@
-"""Whether each rank's GPU is the job's alone and free to run at full clocks: else what is timed here is not the plan.
+"""Checks that each rank's GPU is the job's alone and free to run at full clocks.
 
-NVML, the driver's own library, is asked (pynvml of nvidia-ml-py, the extra `gpu`). A GPU's health is left to the tools of its vendor.
+NVML, the driver's own library, is asked (pynvml of nvidia-ml-py, the extra `gpu`). A GPU's health is left to
+the tools of its vendor.
 """
 
 import importlib
@@ -43,7 +44,7 @@ def open_gpu(group: Group) -> tuple[Any, Any] | str:
 
 
 def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_here: int = 0) -> Gpu:
-    """Reads the state of a GPU now; what the GPU or its driver does not support is None.
+    """Reads the state of a GPU; values without support of the GPU or its driver are None.
 
     Args:
         nvml, handle: the module pynvml, and the GPU as it has it.
@@ -80,12 +81,12 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
 
 
 def find_faults(gpu: Gpu) -> Iterator[tuple[Verdict, Cause, str]]:
-    """Finds what would spoil a measurement on a GPU."""
+    """Finds the faults of a GPU that spoil a measurement."""
     if gpu.other_processes:
         yield Verdict.FAIL, Cause.GPU_SHARED, f"{gpu.other_processes} other processes on the GPU"
     if gpu.taken_bytes is not None and gpu.taken_bytes > MAX_TAKEN_BYTES:
-        taken = f"{gpu.taken_bytes / 2**30:.3g} GiB of the GPU are taken by others at the start"
-        yield Verdict.FAIL, Cause.GPU_SHARED, taken
+        text = f"{gpu.taken_bytes / 2**30:.3g} GiB of the GPU are taken by others at the start"
+        yield Verdict.FAIL, Cause.GPU_SHARED, text
     if gpu.mig:
         yield Verdict.CAUTION, Cause.GPU_SHARED, "the GPU is divided (MIG)"
     now, usual = gpu.power_limit_w, gpu.power_limit_default_w
@@ -104,7 +105,9 @@ def judge_gpus(group: Group, answers: Sequence[Gpu | str]) -> Proof:
     if not bad:
         names = dict.fromkeys(str(gpu.name) for gpu in gpus.values())
         return pass_claim("gpu", f"{few(list(names))}, alone{left_out}")
-    where = {one.rank: f"host {one.host} GPU {one.local_rank} (rank {one.rank})" for one in group.roster}
+    where = {
+        entry.rank: f"host {entry.host} GPU {entry.local_rank} (rank {entry.rank})" for entry in group.roster
+    }
     verdict = Verdict.of([fault[1] for fault in bad])
     bad.sort(key=lambda fault: fault[1] is not verdict)
     text = few([f"{where[rank]}: {state}" for rank, _, _, state in bad])
@@ -121,8 +124,8 @@ def prove(trial: Trial) -> list[Proof]:
     else:
         torch.zeros(1, device=group.device)  # from now on this process is one of those that NVML counts
         own = group.facts[group.rank]
-        here = sum((other.machine, other.bus) == (own.machine, own.bus) for other in group.facts)
-        state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), here)
+        sharing = sum((facts.machine, facts.bus) == (own.machine, own.bus) for facts in group.facts)
+        state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), sharing)
     answers: list[Gpu | str] = group.gather(state, Gpu | str)
     trial.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
     return [judge_gpus(group, answers)]

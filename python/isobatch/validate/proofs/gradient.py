@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -51,7 +52,11 @@ def name_of(dtype: torch.dtype | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """How a step is proven: `amp` is the format of autocast, which the one process uses too, `measured` what the loss does over a batch, `smaller` why the step is not the plan's."""
+    """The conditions of a step's proof.
+
+    `amp`: autocast's format, in the one process too; `measured`: the loss's reduction over a batch;
+    `smaller`: the reason for another step than the plan's.
+    """
 
     measured: str
     amp: torch.dtype | None
@@ -78,17 +83,19 @@ class Reference(NamedTuple):
 
 
 def reference(training: Training, how: _How, scale: float) -> Reference:
-    """Computes the gradient of the mean over the step. All ranks call it with their own gradients in place; they are gone
-    afterwards."""
+    """Computes the gradient of the mean over the step.
+
+    All ranks call it with their own gradients in place; the gradients are cleared.
+    """
     group, model = training.group, training.model
     if group.world_size <= RANKS:
         model.zero_grad(set_to_none=True)
         if group.rank:
             return Reference(None)
         _one_process(training, how, scale)
-        found = copy_to_host(grads(model))
+        gradient = copy_to_host(grads(model))
         model.zero_grad(set_to_none=True)
-        return Reference(found)
+        return Reference(gradient)
     units = training.units(training.micro_batches(SEED))
     total = group.sum(sum(units))
     first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
@@ -102,9 +109,11 @@ def reference(training: Training, how: _How, scale: float) -> Reference:
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """Sums the first ranks' own gradients and divides by the number of all, by an all-reduce of each; copies on rank 0, nothing on the
-    others."""
-    group, found = training.group, Copies()
+    """Sums the first ranks' own gradients and divides by the number of all, by an all-reduce of each.
+
+    Rank 0 has copies, the others nothing.
+    """
+    group, copies = training.group, Copies()
     for p in trained(training.model):
         wide = torch.promote_types(p.dtype, torch.float32)
         if p.grad is None or group.rank >= ranks:
@@ -113,13 +122,15 @@ def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
             own = dense(p.grad).to(wide) / (scale * group.world_size)
         own = own.detach().contiguous()
         dist.all_reduce(own)
-        found.append(own.to("cpu", copy=True) if group.rank == 0 else None)
-    return found
+        copies.append(own.to("cpu", copy=True) if group.rank == 0 else None)
+    return copies
 
 
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
-    """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP, micro-batch by micro-batch, so
-    that only one of them is ever there. It is a mean over `total` units; None: over theirs."""
+    """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP.
+
+    Only one micro-batch exists at a time. The gradient is a mean over `total` units; None: over theirs.
+    """
     weigh, model = training.workload.weight, training.model
     model.zero_grad(set_to_none=True)
     units, guess = 0.0, 0.0
@@ -127,7 +138,8 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
         for index, n in enumerate(sizes):
             batch = training.samples(n, SEED, rank, index)
             unit = float(n if weigh is None else weigh(batch))
-            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range until then.
+            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range
+            # until then.
             guess = guess or max(unit, 1.0) / n * training.batch
             share = (1.0 if how.measured == "sum" else unit) / guess
             training.lone_backward(batch, share * scale, how.amp)
@@ -137,18 +149,19 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
             p.grad *= guess / (total or units) / scale
 
 
-def affordable(training: Training, one: float) -> tuple[Training, str | None]:
+def affordable(training: Training, seconds: float) -> tuple[Training, str | None]:
     """Returns the step to prove, and why it is smaller than the plan's, if it is.
 
-    One process needs as long for the samples of a few ranks as they together need for them one after the other. Where that is too
-    long, a replica takes fewer micro-batches, two at least, and then smaller ones: the loss weights are exact again for what
-    is left, so that each fault of averaging and accumulating shows as it does in the whole step.
+    One process needs as long for the samples of a few ranks as they together need for them one after the
+    other. Where that is too long, a replica takes fewer micro-batches, two at least, and then smaller ones:
+    the loss weights are exact again for what is left, so that each fault of averaging and accumulating shows
+    as it does in the whole step.
 
     Args:
         one: seconds of a micro-batch.
     """
     limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
-    most, alone = max(1, int(limit / one)), training.sizes[:RANKS]
+    most, alone = max(1, int(limit / seconds)), training.sizes[:RANKS]
     if sum(map(len, alone)) <= most:
         return training, None
     short = training.shortened(most // len(alone))
@@ -160,8 +173,9 @@ def affordable(training: Training, one: float) -> tuple[Training, str | None]:
 def prove_step(
     training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
 ) -> list[Proof]:
-    """Compares the gradient of one step, and the weights after it, with one process; and the ranks with each other. The weights
-    are as before in the end.
+    """Compares the gradient of one step, and the weights after it, with one process.
+
+    The ranks are compared with each other, too. The weights are put back in the end.
 
     Args:
         measured: what the loss does over a batch.
@@ -185,14 +199,17 @@ def prove_step(
             named = group.pulse.named(broken)
             text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
             return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)]
-        theirs = reference(training, how, scale)
-        proofs = _step(training, how, (loss_weights, scale), theirs)
+        own_reference = reference(training, how, scale)
+        proofs = _step(training, how, (loss_weights, scale), own_reference)
     agreed: list[Proof] = group.from_first(proofs, list[Proof])
     return agreed
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
-    """Finds the loss scale at which all ranks' own gradients are finite and leaves those in place; and the ranks where they are with none."""
+    """Finds a loss scale with finite gradients on all ranks, and leaves the gradients in place.
+
+    Returns the scale, and the ranks without finite gradients at any scale.
+    """
     model = training.model
     scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
     while True:
@@ -211,8 +228,10 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
     return scale, broken
 
 
-def _step(training: Training, how: _How, step: tuple[list[float], float], theirs: Reference) -> list[Proof]:
-    """Takes the step for real; the proofs are whole on rank 0, which also keeps the weights for all."""
+def _step(
+    training: Training, how: _How, step: tuple[list[float], float], reference: Reference
+) -> list[Proof]:
+    """Takes the real step; rank 0 has all proofs, and keeps the weights for all ranks."""
     group, model = training.group, training.model
     (loss_weights, scale), proofs = step, list[Proof]()
     before = copy_to_host(trained(model)) if group.rank == 0 else None
@@ -223,10 +242,17 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     if scaler is not None:
         scaler.unscale_(optimizer)
     sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
-    if theirs.gradient is not None:
-        ours = grads(model)
-        proofs.append(_gradient(training, difference(ours, theirs.gradient), theirs.off, how))
-        del ours  # or the gradients could not be freed
+    if reference.gradient is not None:
+        gradients = grads(model)
+        proof = _gradient(training, difference(gradients, reference.gradient), reference.off, how)
+        if proof.diagnosis is not None and (training.apart or differing(sums)):
+            # Ranks that differ explain any gradient: the factor beside the reference would name a wrong
+            # cause.
+            named = group.pulse.named(training.apart or differing(sums))
+            when = "before the step" if training.apart else "after the all-reduce"
+            proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
+        proofs.append(proof)
+        del gradients  # or the gradients could not be freed
     if scaler is None:
         training.step(optimizer, None)
     else:
@@ -237,7 +263,7 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     if before is not None:
         if how.amp is None:
             stepped = copy_to_host(trained(model))
-            put(model, before, theirs.gradient)
+            put(model, before, reference.gradient)
             training.step(training.optimizer(model), None)
             steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
             proofs += _after(stepped, trained(model), before, how, exact=steady)
@@ -248,17 +274,21 @@ def _step(training: Training, how: _How, step: tuple[list[float], float], theirs
     return proofs
 
 
-def _gradient(training: Training, found: Difference, off: Difference, how: _How) -> Proof:
-    """Judges a gradient by how far it is from the reference, `found`, and how far that is itself `off` from one process, where that one
-    could not do the step of all ranks."""
-    name, gate, d = "gradient" + how.suffix, how.gate, found.after(off)
+def _gradient(training: Training, error: Difference, noise: Difference, how: _How) -> Proof:
+    """Compares a gradient with the reference.
+
+    `error`: distance to it. `noise`: the reference's own distance to one process, if that cannot compute the
+    whole step.
+    """
+    name, gate, d = "gradient" + how.suffix, how.gate, error.after(noise)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
-    if off is not SAME:
+    if noise is not SAME:
         ranks = training.group.world_size
-        values |= {"relative_l2_to_sum": found.error, "relative_l2_of_sum": off.error}
+        values |= {"relative_l2_to_sum": error.error, "relative_l2_of_sum": noise.error}
         text = (
-            f"relative L2 {found.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, and {off.error:.2g} "
+            f"relative L2 {error.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, "
+            f"and {noise.error:.2g} "
             f"of that over {RANKS} ranks to one process, {how.name}"
         )
     if how.smaller is not None:
@@ -276,11 +306,14 @@ def _gradient(training: Training, found: Difference, off: Difference, how: _How)
     return judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
-def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *, exact: bool) -> list[Proof]:
-    device = theirs[0].device
-    whole = difference(found, theirs, device=device).error
-    update = difference(found, theirs, before, device).error
-    # What the update may be off by, the weights may be, too: Adam's first step divides each gradient by itself.
+def _after(
+    stepped: Copies, expected: Sequence[Tensor], before: Copies, how: _How, *, exact: bool
+) -> list[Proof]:
+    device = expected[0].device
+    whole = difference(stepped, expected, device=device).error
+    update = difference(stepped, expected, before, device).error
+    # What the update may be off by, the weights may be, too: Adam's first step divides each gradient by
+    # itself.
     gate = max(how.gate, UPDATE_GATE * whole / update if 0 < update < math.inf else 0.0)
     verdict = Verdict.PASS if whole <= gate else Verdict.FAIL
     text = f"relative L2 {whole:.2g} after the step"
@@ -297,27 +330,32 @@ def _after(found: Copies, theirs: Sequence[Tensor], before: Copies, how: _How, *
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
-    off, name = differing(values), f"equal_{name}{suffix}"
+    start = training.apart if name == "weights" else []
+    off, name = start or differing(values), f"equal_{name}{suffix}"
     if not off:
         return pass_claim(name, f"the same bits on {training.group.world_size} ranks", 0)
     named = training.group.pulse.named(off)
-    text = f"{name.split('_')[1]} differ on {named}"
+    text = f"{name.split('_')[1]} differ on {named}{', before the first step' if start else ''}"
     return judge_claim(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Proves the step under the plan's autocast where it has one, the training's own format; and in full precision, as far as there is
-    room for that."""
+    """Proves the step in full precision, as far as there is room.
+
+    A plan with autocast is proven under it, too.
+    """
     training = trial.training
-    found = _prove_fitting(training, trial.reduction, None)
+    proofs = _prove_fitting(training, trial.reduction, None)
     if training.dtype is not None:
-        found += _prove_fitting(training, trial.reduction, training.dtype)
-    return found
+        proofs += _prove_fitting(training, trial.reduction, training.dtype)
+    return proofs
 
 
 def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
-    """Calls `prove_step` with micro-batches that fit, and as many as there is time for: in eval mode, or in another format, a step may
-    need more memory than in training, and on a GPU many times as long. A gradient that cannot be computed in full precision is no
+    """Calls `prove_step` with micro-batches that fit, and as many as there is time for.
+
+    In eval mode, or in another format, a step may need more memory than in training, and on a GPU many times
+    as long. A gradient that cannot be computed in full precision is no
     fault of a plan in another one."""
     needed = HOST_COPIES * parameter_bytes(training.model) if training.group.rank == 0 else 0
     short = lacking(training.group, needed, free_on_host())
@@ -335,8 +373,12 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
-    """Finds the largest micro-batch, the planned one or that halved, of which all ranks can compute a gradient alone in eval mode, and
-    the seconds that the slowest takes for it; or why there is none."""
+    """Finds the largest micro-batch, the planned one or that halved.
+
+    With a gradient on all ranks in eval mode.
+
+    Returns it with the slowest rank's seconds, or the reason why there is none.
+    """
     group, n = training.group, training.micro_batch
     training.model.eval()
     while True:
@@ -347,10 +389,10 @@ def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, s
         except (RuntimeError, MemoryError) as error:
             fault = "" if out_of_memory(error) else first_line(error)
         training.model.zero_grad(set_to_none=True)
-        found = group.gather((fault, took))
-        faults = [fault for fault, _ in found if fault is not None]
+        trials = group.gather((fault, took))
+        faults = [fault for fault, _ in trials if fault is not None]
         if not faults:
-            return n, max(seconds for _, seconds in found), None
+            return n, max(seconds for _, seconds in trials), None
         if any(faults):
             why = f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
             return 0, 0.0, why

@@ -42,11 +42,12 @@ MAX_NAMED_VARIABLES = 8
 
 
 def window(group: Group, work: Callable[[], object], seconds: float) -> float:
-    """Measures the mean seconds of a repetition in this rank's next window, begun together with the other ranks; inside of it none waits
-    for another.
+    """Measures the mean seconds of a repetition in this rank's next window.
 
-    A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is slow too. On a GPU by its
-    own clock, from the first kernel to the last.
+    The ranks begin together; inside of the window none waits for another.
+
+    A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is
+    slow too. On a GPU by its own clock, from the first kernel to the last.
     """
     group.barrier()
     cuda, spent, count = group.device.type == "cuda", 0.0, 0
@@ -64,7 +65,7 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
 
 
 def prove_equally_fast(
-    group: Group, work: Callable[[], object], seconds: float, name: str, what: str
+    group: Group, work: Callable[[], object], seconds: float, name: str, description: str
 ) -> Proof:
     """Measures some work in windows of `seconds`; where a rank looks slow, in many more."""
     if group.world_size == 1:
@@ -75,9 +76,9 @@ def prove_equally_fast(
     group.pulse.grant(LIMIT_SECONDS)
     while True:
         more = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
-        for row, found in zip(windows, group.gather(more), strict=True):
-            row += found
-        proof = judge_windows(np.array(windows), name, what, group.pulse.who, gates)
+        for row, rank_windows in zip(windows, group.gather(more), strict=True):
+            row += rank_windows
+        proof = judge_windows(np.array(windows), name, description, group.pulse.who, gates)
         late = group.from_first(time.monotonic() - begun > LIMIT_SECONDS)
         if proof.verdict is Verdict.PASS or len(windows[0]) >= MAX_WINDOWS or late:
             break
@@ -89,12 +90,15 @@ def prove_equally_fast(
 def judge_windows(
     seconds: NDArray[np.float64],
     name: str,
-    what: str,
+    description: str,
     who: Callable[[int], str],
     gates: tuple[float, float] = (CAUTION, FAIL),
 ) -> Proof:
-    """Judges by the windows of all ranks, one row a rank, whether one is slow: slower than the others' median in nine of ten windows.
-    Noise comes and goes, or hits whoever is there."""
+    """Judges by the windows of all ranks, one row a rank, whether one is slow.
+
+    A slow rank is slower than the others' median in nine of ten windows; noise comes and goes, or hits any
+    rank.
+    """
     caution, fail = gates
     times = seconds / _others(seconds)
     typical, always = np.median(times, axis=1), np.quantile(times, 1 - ALWAYS, axis=1)
@@ -106,27 +110,29 @@ def judge_windows(
     }
     if typical[slowest] < caution:
         text = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
-        return pass_claim(name, f"{what}: the slowest, {who(slowest)}, takes {text}", caution, **values)
+        return pass_claim(
+            name, f"{description}: the slowest, {who(slowest)}, takes {text}", caution, **values
+        )
     slow = [rank for rank, least in enumerate(always) if least >= caution]
     if not slow:
         count, often = seconds.shape[1], int((times[slowest] >= caution).sum())
         text = (
-            f"{what}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others, and {caution} × or more in {often} "
+            f"{description}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others, and "
+            f"{caution} × or more in {often} "
             f"of {count} windows, where a slow rank has nine of ten"
         )
         return judge_claim(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
     named = few([f"{who(rank)} {typical[rank]:.2f} ×" for rank in slow])
-    text = f"{what}: {named} the median of the others, in nine of ten windows at least {caution} ×"
+    text = f"{description}: {named} the median of the others, in nine of ten windows at least {caution} ×"
     verdict = Verdict.FAIL if typical[slow].max() >= fail else Verdict.CAUTION
     return judge_claim(name, verdict, text, Cause.SLOW_RANK.likely(few(map(who, slow))), caution, **values)
 
 
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns for each value the median of the others in its column. (A deviation from the median of all could never flag one of
-    two.) Without a value, those above it move down by one place of the sorted column.
+    """Returns for each value the median of the others in its column.
 
-    >>> _others(np.array([[1.0], [5.0], [3.0]])).tolist()
-    [[4.0], [2.0], [3.0]]
+    A deviation from the median of all could never flag one of two. Without a value, those above it move down
+    by one place of the sorted column.
     """
     count = len(values)
     ordered = np.sort(values, axis=0)
@@ -151,7 +157,8 @@ def prove_world(trial: Trial) -> list[Proof]:
     elif ranks < planned:
         verdict = Verdict.UNCHECKED
         text = (
-            f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all replicas are "
+            f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all "
+            "replicas are "
             f"proven; the gradient over {planned} replicas and the performance are not"
         )
     if planned != trial.plan.world_size:
@@ -162,19 +169,19 @@ def prove_world(trial: Trial) -> list[Proof]:
 
 def versions(group: Group) -> dict[str, str]:
     """Returns the versions behind a run's speed and exactness."""
-    mine = group.facts[group.rank]
-    found = {
+    facts = group.facts[group.rank]
+    names = {
         "isobatch": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": platform.platform(),
         "cuda": torch.version.cuda,
-        "nccl": mine.nccl,
-        "driver": mine.driver,
-        "gpu": mine.gpu,
-        "gpus of the host": mine.gpus or None,
+        "nccl": facts.nccl,
+        "driver": facts.driver,
+        "gpu": facts.gpu,
+        "gpus of the host": facts.gpus or None,
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in names.items() if value is not None}
 
 
 def environment() -> dict[str, str]:
@@ -185,14 +192,18 @@ def environment() -> dict[str, str]:
 
 def strays(group: Group) -> dict[int, list[str]]:
     """Finds the ranks with another environment than rank 0's, each with the variables."""
-    mine = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
-    first: dict[str, str] = group.from_first(mine)
-    names = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
-    return {rank: found for rank, found in enumerate(group.gather(names[:MAX_NAMED_VARIABLES])) if found}
+    own = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
+    first: dict[str, str] = group.from_first(own)
+    names = sorted(name for name in {*own, *first} if own.get(name) != first.get(name))
+    return {
+        rank: differing
+        for rank, differing in enumerate(group.gather(names[:MAX_NAMED_VARIABLES]))
+        if differing
+    }
 
 
 def same_versions(
-    found: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
+    rank_versions: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
 ) -> Proof:
     """Judges whether all ranks have the same versions and environment, and names the others.
 
@@ -200,27 +211,33 @@ def same_versions(
         strays: by rank, the variables that it has not as rank 0 has them.
     """
     differ = []
-    for name in sorted(set().union(*found)):
-        here = [versions.get(name, "none") for versions in found]
-        first = {version: who(here.index(version)) for version in here}
+    for name in sorted(set().union(*rank_versions)):
+        values = [versions.get(name, "none") for versions in rank_versions]
+        first = {version: who(values.index(version)) for version in values}
         if len(first) > 1:
             differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
-    others: dict[str, list[str]] = {}
+    ranks_by_variable: dict[str, list[str]] = {}
     for rank, names in (strays or {}).items():
         for name in names:
-            others.setdefault(name, []).append(who(rank))
-    differ += [f"{name} is another on {few(ranks)} than on {who(0)}" for name, ranks in others.items()]
+            ranks_by_variable.setdefault(name, []).append(who(rank))
+    differ += [
+        f"{name} is another on {few(ranks)} than on {who(0)}" for name, ranks in ranks_by_variable.items()
+    ]
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
         differ.append(
-            "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is too long"
+            "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is "
+            "too long"
         )
     verdict, text = Verdict.CAUTION if differ else Verdict.PASS, "; ".join(differ) or "the same on all ranks"
     return judge_claim("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
 
 
 class Product:
-    """Matrix products of random numbers on this rank's device, the work for comparing ranks: on a GPU in the plan's format,
-    which is what its units for that format do, and several in a row, since one takes less than the host needs to launch it."""
+    """Matrix products of random numbers on this rank's device, the work for comparing ranks.
+
+    A GPU works in the plan's format, on that format's units. It does several products in a row, since one
+    takes less than the host needs to launch it.
+    """
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
         cuda = device.type == "cuda"

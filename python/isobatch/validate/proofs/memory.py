@@ -1,4 +1,7 @@
-"""A step's memory: its peak, whether it fits, the largest micro-batch to fit, and whether there is room for a proof."""
+"""A step's memory: its peak, whether it fits, the largest micro-batch to fit.
+
+And whether there is room for a proof.
+"""
 
 import contextlib
 import ctypes
@@ -30,7 +33,9 @@ SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
 def free_on_device(group: Group) -> int:
-    """Counts the bytes left to this rank on its device: free, or held by the allocator and not given out. On a CPU this
+    """Counts the bytes left to this rank on its device: free, or held by the allocator and not given out.
+
+    On a CPU this
     rank's share of its host's."""
     if group.device.type == "cuda":
         idle = torch.cuda.memory_reserved(group.device) - torch.cuda.memory_allocated(group.device)
@@ -52,25 +57,29 @@ def free_on_host() -> int:
 
 
 def lacking(group: Group, needed: int, free: int) -> str | None:
-    """Says why something is left out, the same on all ranks: one that ran out of memory alone would leave the others waiting. None where
-    all of them have room.
+    """Explains a proof left out for want of memory, the same on all ranks; None if all have room.
+
+    A rank that ran out of memory alone would leave the others waiting.
 
     Args:
         needed, free: this rank's, bytes.
     """
-    short = [(need, there) for need, there in group.gather((needed, free)) if need > there]
+    short = [(need, free_bytes) for need, free_bytes in group.gather((needed, free)) if need > free_bytes]
     if not short:
         return None
-    need, there = max(short)
-    return f"no room ({need / 2**30:.3g} GiB needed, {there / 2**30:.3g} GiB free)"
+    need, free_bytes = max(short)
+    return f"no room ({need / 2**30:.3g} GiB needed, {free_bytes / 2**30:.3g} GiB free)"
 
 
 # ---- the peak ----
 
 
 class PeakMemory:
-    """The peak memory of a block of work on this rank: `bytes` and `kind`; on CUDA `reserved`, and what was `left` of the device by its
-    own count, which has other programs and libraries in it, too."""
+    """The peak memory of a block of work on this rank: `bytes` and `kind`.
+
+    CUDA also has `reserved`, and `left` of the device by its own count, other programs and libraries
+    included.
+    """
 
     reserved: int | None = None
     left: int | None = None
@@ -82,17 +91,18 @@ class PeakMemory:
 
     def over_ranks(self) -> "PeakMemory":
         """Makes the figures those of the fullest rank, on all ranks."""
-        found = self._group.gather((self.bytes, self.reserved, self.left))
-        peaks, reserved, left = zip(*found, strict=True)
+        figures = self._group.gather((self.bytes, self.reserved, self.left))
+        peaks, reserved, free = zip(*figures, strict=True)
         self.bytes = max(peaks)
         if self.reserved is not None:
-            self.reserved, self.left = max(reserved), min(left)
+            self.reserved, self.left = max(reserved), min(free)
         return self
 
     def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
             with contextlib.suppress(OSError, AttributeError):  # glibc has it
-                # Gives back what the C library keeps of freed memory: else every size is at the largest one's peak.
+                # Gives back what the C library keeps of freed memory: else every size is at the largest one's
+                # peak.
                 ctypes.CDLL(None).malloc_trim(0)
             self._sampler = None if _reset_peak() else _Sampler()
         else:
@@ -111,7 +121,10 @@ class PeakMemory:
 
 
 def _reset_peak() -> bool:
-    """Begins the system's own count of the peak anew; some containers do not allow it. Returns whether it did."""
+    """Begins the system's own count of the peak anew; some containers do not allow it.
+
+    Returns whether it did.
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -120,7 +133,7 @@ def _reset_peak() -> bool:
 
 
 class _Sampler:
-    """Looks at the process's memory all the time, where the system's count of its peak is of the process's whole life."""
+    """Samples the process's memory, where the system counts the peak of the process's whole life."""
 
     def __init__(self) -> None:
         self._peak, self._end = _resident(), threading.Event()
@@ -163,7 +176,7 @@ def limit_bytes(training: Training) -> int | None:
 
 
 def attempt(training: Training, n: int) -> MicroBatchTry:
-    """Takes a step of one micro-batch of `n` samples, with its optimizer, on every rank alone, and says whether it fits on all."""
+    """Takes a step of one micro-batch of `n` samples on every rank alone; it fits if it fits on all."""
     group, limit = training.group, limit_bytes(training)
     fault = None
     with PeakMemory(group) as memory:
@@ -173,18 +186,19 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
             full = out_of_memory(error)
             if not full and (n <= training.micro_batch or not _device_works(group)):
                 raise
-            # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken the device for good.
+            # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken
+            # the device for good.
             fault = "out of memory" if full else first_line(error)
     training.model.zero_grad(set_to_none=True)
     if fault is not None:
         gc.collect()  # the error's traceback has held what the step had made
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # the next size must not be judged by what this one has fragmented
-    taken = memory.bytes if memory.reserved is None else memory.reserved
-    if fault is None and limit is not None and taken > limit:
-        fault = f"{taken / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
-    found = group.gather((fault, taken - memory.bytes))
-    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, _) in enumerate(found) if fault]
+    peak = memory.bytes if memory.reserved is None else memory.reserved
+    if fault is None and limit is not None and peak > limit:
+        fault = f"{peak / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
+    trials = group.gather((fault, peak - memory.bytes))
+    faults = [f"{group.pulse.who(rank)}: {fault}" for rank, (fault, _) in enumerate(trials) if fault]
     memory.over_ranks()
     return MicroBatchTry(
         micro_batch=n,
@@ -192,14 +206,14 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
         fault=few(faults) or None,
         peak_memory_bytes=memory.bytes,
         peak_memory_reserved_bytes=memory.reserved,
-        fragmentation_bytes=None if memory.reserved is None else max(idle for _, idle in found),
+        fragmentation_bytes=None if memory.reserved is None else max(idle for _, idle in trials),
         left_bytes=memory.left,
         peak_memory_kind=memory.kind,
     )
 
 
 def _device_works(group: Group) -> bool:
-    """Tells whether a device still computes: after an illegal access, or an assertion in a kernel, CUDA refuses everything."""
+    """Tells whether a device still computes; after an illegal access or a kernel's assertion CUDA does not."""
     try:
         return float(torch.ones(1, device=group.device)) == 1.0
     except RuntimeError:
@@ -207,14 +221,16 @@ def _device_works(group: Group) -> bool:
 
 
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
-    """Finds the largest micro-batch that leaves the reserve free, for NCCL's buffers and the fragmentation of a long run: between two sizes
-    that were tried by their memory; None where no size that was tried does."""
-    fitting = sorted((one for one in tries if one.fits), key=lambda one: one.micro_batch)
-    roomy = [one for one in fitting if one.left_bytes is None or one.left_bytes >= reserve]
+    """Finds the largest micro-batch with the reserve free for NCCL's buffers and fragmentation.
+
+    Between two tried sizes it is interpolated by their memory; None if no tried size leaves the reserve.
+    """
+    fitting = sorted((size for size in tries if size.fits), key=lambda size: size.micro_batch)
+    roomy = [size for size in fitting if size.left_bytes is None or size.left_bytes >= reserve]
     if not roomy:
         return None
     best = roomy[-1]
-    tight = next((one for one in fitting if one.micro_batch > best.micro_batch), None)
+    tight = next((size for size in fitting if size.micro_batch > best.micro_batch), None)
     if tight is None or tight.left_bytes is None or best.left_bytes is None:
         return best.micro_batch
     share = (best.left_bytes - reserve) / (best.left_bytes - tight.left_bytes)
@@ -222,8 +238,10 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Searches for the largest fitting micro-batch: from the planned one, doubling while it fits or halving until it does, then
-    halving the distance between what fits and what does not. All ranks go through the same sizes.
+    """Searches for the largest fitting micro-batch.
+
+    It starts at the planned one, doubles while it fits or halves until it does, then halves the distance. All
+    ranks try the same sizes.
 
     Args:
         ceiling: a size that is known not to fit; None: there is none.
@@ -248,13 +266,15 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
         recommended_micro_batch=recommended(tries, reserve),
         complete=fails is not None and fails <= fits + 1,
         memory_limit_bytes=limit_bytes(training),
-        tries=sorted(tries, key=lambda one: one.micro_batch),
+        tries=sorted(tries, key=lambda size: size.micro_batch),
     )
 
 
 def prove_fits(training: Training) -> Proof | None:
-    """Returns a failed proof where the planned micro-batch does not fit on some rank, with the largest one that does; else none, since
-    how much it takes is said by the step that is timed."""
+    """Returns a failed proof if the planned micro-batch does not fit on some rank, with the largest one.
+
+    A fitting one has no proof here: the timed step has its memory.
+    """
     planned = attempt(training, training.micro_batch)
     if planned.fits:
         return None
@@ -275,23 +295,26 @@ def prove(trial: Trial) -> list[Proof]:
 def prove_search(trial: Trial) -> list[Proof]:
     """Searches for the largest micro-batch, on all ranks alike."""
     with trial.training.weights_kept():
-        found = search(trial.training)
-    trial.add(micro_batch_search=found)
-    largest, best = found.largest_micro_batch, found.recommended_micro_batch
+        result = search(trial.training)
+    trial.add(micro_batch_search=result)
+    largest, best = result.largest_micro_batch, result.recommended_micro_batch
     if largest is None:  # noise: the planned one has fitted before
-        text = f"nothing fits below micro-batch {found.tries[-1].micro_batch}"
+        text = f"nothing fits below micro-batch {result.tries[-1].micro_batch}"
         return [judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())]
     trial.largest = largest
-    tried = next(one for one in found.tries if one.micro_batch == largest)
-    text = f"{'' if found.complete else 'at least '}{largest} samples fit, {tried.peak_memory_bytes / 2**30:.3g} GiB"
+    tried = next(size for size in result.tries if size.micro_batch == largest)
+    text = (
+        f"{'' if result.complete else 'at least '}{largest} samples fit, "
+        f"{tried.peak_memory_bytes / 2**30:.3g} GiB"
+    )
     if tried.fragmentation_bytes is not None:
         text += f", {tried.fragmentation_bytes / 2**30:.3g} GiB of the allocator's lie idle"
     if best is None:
         text += "; no size that was tried leaves the GPU a reserve"
     elif best != largest:
         text += f"; {best} recommended, which leave the GPU a reserve for NCCL and fragmentation"
-    text += f"; {trial.training.micro_batch} planned, {len(found.tries)} sizes tried"
-    values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": found.complete}
+    text += f"; {trial.training.micro_batch} planned, {len(result.tries)} sizes tried"
+    values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": result.complete}
     return [pass_claim("micro_batch", text, **values)]
 
 

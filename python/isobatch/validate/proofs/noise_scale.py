@@ -1,4 +1,4 @@
-"""The gradient noise scale, free of charge: DDP has the local gradient before the all-reduce and the averaged one after."""
+"""The gradient noise scale, for free: DDP has the local gradient before the all-reduce, then the mean."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,8 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 class Norms:
     """A communication hook around another one: it takes the squared norms before and after.
 
-    Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may run at once.
+    Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may
+    run at once.
     """
 
     def __init__(self, hook: Hook) -> None:
@@ -61,8 +62,10 @@ class Norms:
 def noise_scale(
     local: NDArray[np.float64], averaged: NDArray[np.float64], small: float, large: float
 ) -> tuple[float | None, float | None, float, float]:
-    """Computes the simple noise scale from squared gradient norms at two batch sizes (McCandlish 2018, arXiv 1812.06162, appendix A):
-    |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b − 1/B), each averaged over the steps, then divided.
+    """Computes the simple noise scale from squared gradient norms at two batch sizes.
+
+    McCandlish 2018, arXiv 1812.06162, appendix A: |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b
+    − 1/B), each averaged over the steps, then divided.
 
     Args:
         local: squared norms at the small batch, shape (steps,), the mean over ranks.
@@ -70,8 +73,8 @@ def noise_scale(
         small, large: the batches, samples.
 
     Returns:
-        (noise scale in samples, its standard error by the jackknife over steps, |G|², tr Σ); the first two None where |G|²
-        is not above 0, or would not be with a step less.
+        (noise scale in samples, its standard error by the jackknife over steps, |G|², tr Σ); the first two
+        None where |G|² is not above 0, or would not be with a step less.
 
     >>> noise_scale(np.array([3.0, 3.0]), np.array([2.0, 2.0]), small=1, large=2)
     (2.0, 0.0, 1.0, 2.0)
@@ -133,13 +136,13 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
         small_batch=small,
         large_batch=large,
     )
-    whose = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
-    return noise, judge(noise, whose)
+    owner = " of a built-in model on random data, not of your training" if training.workload.stand_in else ""
+    return noise, judge(noise, owner)
 
 
-def judge(noise: Noise, whose: str) -> Proof:
-    """Returns a figure, where zero is not within twice its error; `whose` it is goes behind it."""
-    value, error, how = noise.noise_scale, noise.standard_error, f"{noise.steps} steps{whose}"
+def judge(noise: Noise, owner: str) -> Proof:
+    """Judges a noise scale: unchecked if zero is within twice its error; `owner` ends the sentence."""
+    value, error, how = noise.noise_scale, noise.standard_error, f"{noise.steps} steps{owner}"
     if value is None or error is None:
         text = f"the mean gradient cannot be distinguished from zero in {how}: take more (--noise-steps)"
         return skip_claim("noise_scale", text)
@@ -154,8 +157,8 @@ def prove(trial: Trial) -> list[Proof]:
     noise, proof = measure(trial.timed, trial.options.noise_steps)
     trial.add(noise=noise)
     if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:
-        found = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
-        trial.add(measurements=found)
+        measurements = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
+        trial.add(measurements=measurements)
     return [proof]
 
 

@@ -12,6 +12,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
 from isobatch.validate.figures import AllReduce, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
+from isobatch.validate.proofs.machine import CAUTION, FAIL, GPU_CAUTION, GPU_FAIL, judge_windows
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -22,10 +23,13 @@ from isobatch.validate.workload import out_of_memory
 DISCARDED = 3  # DDP rebuilds its buckets after the first step
 MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
 BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
-"""Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a part of it."""
+"""Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a
+part of it."""
 MIN_BLOCK = 5
 TRIED = 3  # of a size of the micro-batch: a median of two is moved by either
 HALVINGS = 4  # of the micro-batch
+HOST_NOISE_SECONDS = 0.02
+"""Added to each rank's step on CPUs: another program takes such a share of a processor for seconds."""
 SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
 """Of the whole phase, unless a step is so slow that the least number of them takes longer."""
 FREE_SHARE, SIZES_SHARE = 1 / 3, 2 / 9
@@ -38,14 +42,17 @@ def _samples(group: Group, work: Callable[[], None], seconds: float, least: int 
 
 
 def spread(samples: list[float]) -> float:
-    """Computes half the distance between the quartiles over the median: what the host's noise makes of a figure."""
+    """Computes half the distance between the quartiles over the median: the host's noise in a figure."""
     low, high = np.quantile(samples, [0.25, 0.75])
     return float((high - low) / 2 / statistics.median(samples))
 
 
 def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[MicroBatchTimes]:
-    """Measures time and memory of a step of one micro-batch, as planned, smaller, and the largest that fits, each rank alone: what a
-    forecast is made of. A size that no longer fits, beside what the validation holds itself, is left out."""
+    """Measures time and memory of a step of one micro-batch, for forecasts, each rank alone.
+
+    The sizes are the planned one, smaller ones, and the largest that fits. A size that no longer fits, beside
+    what the validation holds itself, is left out.
+    """
     training = works.training
     group = training.group
     halvings = 2 if training.options.extent == "quick" else HALVINGS
@@ -56,13 +63,15 @@ def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[Micr
             continue
         each = seconds / len(sizes)
         with PeakMemory(group) as memory:
-            found = group.slowest(_samples(group, works.small, each / 2, TRIED))
-            found = free_running(group, works.small, statistics.median(found), each / 2) or found
+            seconds_each = group.slowest(_samples(group, works.small, each / 2, TRIED))
+            seconds_each = (
+                free_running(group, works.small, statistics.median(seconds_each), each / 2) or seconds_each
+            )
         memory.over_ranks()
         rows.append(
             MicroBatchTimes(
                 micro_batch=n,
-                step_seconds=found,
+                step_seconds=seconds_each,
                 peak_memory_bytes=memory.bytes,
                 peak_memory_reserved_bytes=memory.reserved,
                 peak_memory_kind=memory.kind,
@@ -72,7 +81,7 @@ def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[Micr
 
 
 class _Times(NamedTuple):
-    """Seconds of this rank's steps: without communication, with the all-reduce, and whole; and the peak memory."""
+    """Seconds of this rank's steps (without communication, with the all-reduce, whole), and peak memory."""
 
     alone: list[float]
     reduced: list[float]
@@ -81,8 +90,11 @@ class _Times(NamedTuple):
 
 
 class Works:
-    """The timed parts of a step: its computation `alone`, `reduced` with the all-reduce, and `whole` with the optimizer; and a `small`
-    one of a single micro-batch. There is one optimizer for all of them, as in the training."""
+    """The timed parts of a step.
+
+    `alone` computes, `reduced` adds the all-reduce, `whole` the optimizer; `small` is a step of one
+    micro-batch. They share one optimizer, as in the training.
+    """
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -103,7 +115,7 @@ class Works:
         self.clear()
 
     def take(self, n: int) -> bool:
-        """Makes `small` a step of one micro-batch of `n` samples, tries it, and tells whether it fits on all ranks."""
+        """Makes `small` a step of one micro-batch of `n` samples, and tells whether it fits on all ranks."""
         training, fits = self.training, True
         self._small.clear()
         self._batches.clear()
@@ -135,30 +147,35 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
     """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike.
 
     Args:
-        seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of them.
+        seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of
+            them.
     """
     for _ in range(DISCARDED):
         took = group.time(works.whole)
     took = max(group.slowest([took]))  # what follows must be the same on all ranks
-    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost rank.
+    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost
+    # rank.
     group.pulse.grant(took * (3 * MIN_SAMPLES + (1 + TRIED) * (HALVINGS + 1)))
     seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
     begun = time.monotonic()
-    found = _Times([], [], [], PeakMemory(group))
-    parts = (works.alone, found.alone), (works.reduced, found.reduced), (works.whole, found.whole)
-    with found.memory:
+    times = _Times([], [], [], PeakMemory(group))
+    parts = (works.alone, times.alone), (works.reduced, times.reduced), (works.whole, times.whole)
+    with times.memory:
         for _ in range(ROUNDS):
             for work, samples in parts:
                 samples += _samples(group, work, seconds / 3 / ROUNDS)
                 works.clear()
             if group.from_first(time.monotonic() - begun > seconds):
                 break
-    return found
+    return times
 
 
 def free_running(group: Group, work: Callable[[], None], took: float, seconds: float) -> list[float]:
-    """Times some work by blocks without a clock between repetitions, in about `seconds` together at most: seconds of a repetition, a
-    value for each block; none where one `took` so long that it does not matter. Equal on all ranks, as `took` must be."""
+    """Times some work by blocks without a clock between repetitions, in about `seconds` together at most.
+
+    Returns the seconds of a repetition for each block; none if one `took` so long that the clock does not
+    matter. Equal on all ranks, as `took` must be.
+    """
     if took > SHORT_SECONDS:
         return []
     count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / took)))
@@ -170,8 +187,8 @@ def free_running(group: Group, work: Callable[[], None], took: float, seconds: f
     return group.slowest([group.time(block) / count for _ in range(BLOCKS)])
 
 
-def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
-    """Measures the step's times and memory, over all ranks."""
+def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
+    """Measures the step's times and memory over all ranks, and this rank's own steps without communication."""
     training, group, buckets = trial.timed, trial.group, trial.buckets
     seconds = SECONDS[trial.options.extent]
     training.model.train()
@@ -191,7 +208,7 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
         micro_batches = micro_batch_table(works, seconds * SIZES_SHARE, trial.largest)
     # A micro-batch that is left out would have been one more without communication.
     whole = statistics.median(free) if free else median
-    counts = [max(map(len, one.sizes)) for one in (training, trial.training)]
+    counts = [max(map(len, shortened.sizes)) for shortened in (training, trial.training)]
     missing = (counts[1] - counts[0]) * statistics.median(slow_alone) / counts[0]
     step = StepTimes(
         workload=training.options.workload,
@@ -218,12 +235,31 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory]:
         planned_step_seconds=whole + missing,
         micro_batches=micro_batches,
     )
-    return step, times.memory
+    return step, times.memory, times.alone
 
 
-def _forecast(training: Training, given: float | None, planned: float | None) -> float | None:
+def judge_ranks(training: Training, own: list[float]) -> Proof:
+    """Compares the ranks' own steps without communication.
+
+    A rank may be slow in loading or in its loss alone.
+    """
+    group, name = training.group, "rank_steps"
+    if group.world_size == 1 or group.emulated:
+        return skip_claim(name, "one rank, or several on a GPU: nothing to compare")
+    if len(set(map(sum, training.sizes))) > 1:
+        return skip_claim(name, "the ranks have different numbers of samples")
+    rows = np.array(group.gather(own))
+    gates = (GPU_CAUTION, GPU_FAIL)
+    if group.device.type != "cuda":
+        rows, gates = rows + HOST_NOISE_SECONDS, (CAUTION, FAIL)
+    proof = judge_windows(rows, name, "step without communication", group.pulse.who, gates)
+    # Few steps on a host with other programs say little: `ranks` looks closer.
+    return skip_claim(name, proof.text, **proof.values) if proof.verdict is Verdict.INCONCLUSIVE else proof
+
+
+def _forecast(training: Training, option: float | None, planned: float | None) -> float | None:
     """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
-    return given if given is not None or training.workload.stand_in else planned
+    return option if option is not None or training.workload.stand_in else planned
 
 
 def judge_time(training: Training, step: StepTimes) -> Proof:
@@ -235,7 +271,10 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
         f"{len(step.sync_seconds)} steps, spread {step.spread:.0%}"
     )
     if step.accumulation < step.planned_accumulation:
-        text += f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by arithmetic)"
+        text += (
+            f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by "
+            "arithmetic)"
+        )
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
     why = None if expected else "no forecast of this workload (--step-seconds)"
     if training.group.emulated:
@@ -253,7 +292,7 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
 
 
 def judge_memory(training: Training, peak: PeakMemory) -> Proof:
-    """Judges the peak memory by its forecast; and says how much the GPU itself has left."""
+    """Judges the peak memory by its forecast, and reports the GPU's free memory."""
     options = training.options
     expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
     gib = peak.bytes / 2**30
@@ -271,9 +310,11 @@ def judge_memory(training: Training, peak: PeakMemory) -> Proof:
 
 
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
-    """Returns the figures as a calibration reads them: each step's time is that of its slowest rank, of steps that run freely where they
-    are so short that the wait for a clock is a part of them; the micro-batches without communication count as steps of one GPU.
-    None where several ranks share a GPU, whose times say nothing about one."""
+    """Returns the figures as a calibration reads them; None if several ranks share a GPU.
+
+    Each step's time is that of its slowest rank, of free-running steps if they are short. The micro-batches
+    without communication count as steps of one GPU.
+    """
     if machine.emulated:
         return None
     per_node = max(1, step.ranks // step.nodes)
@@ -317,11 +358,11 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Times the step, and finds its peak memory."""
-    step, peak = measure(trial)
+    """Times the step, compares the ranks' own times, and finds the step's peak memory."""
+    step, peak, own = measure(trial)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
     trial.add(step=step, measurements=trial.measurements)
-    return [judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
+    return [judge_ranks(trial.timed, own), judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 
-CLAIM = Claim(phase="step time", names=("step_time", "memory"), prove=prove)
+CLAIM = Claim(phase="step time", names=("rank_steps", "step_time", "memory"), prove=prove)

@@ -8,13 +8,15 @@ from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, ulp
+from isobatch.diagnosis.settings import differing_setting
+from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, tensors_in, ulp
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
+from isobatch.words import few
 
 MAX_SAMPLES = 8  # that the loss is tried on
 COMPILE_SECONDS = 900.0  # a phase of its own, so that no other one is over its limit for it
@@ -24,10 +26,13 @@ MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses in one line a workload that cannot be computed, before all else: runs the loss once on some samples, on each rank alone.
+    """Refuses in one line a workload that cannot be computed, before all else.
+
+    Runs the loss once on some samples, on each rank alone.
 
     Raises:
-        InputError: it is no scalar tensor with a gradient, is NaN everywhere, or leaves parameters out; the same on all ranks.
+        InputError: it is no scalar tensor with a gradient, is NaN everywhere, or leaves parameters out; the
+            same on all ranks.
     """
     training, fault, finite = trial.training, None, True
     with training.weights_kept():
@@ -41,9 +46,9 @@ def prove_runs(trial: Trial) -> list[Proof]:
         finally:
             training.model.zero_grad(set_to_none=True)
         own = None if fault is None else (fault.message, fault.field)
-        found, good = zip(*training.group.gather((own, finite)), strict=True)
-        if other := next(filter(None, found), None):
-            raise fault or InputError(other[0], field=other[1])
+        faults_by_rank, good = zip(*training.group.gather((own, finite)), strict=True)
+        if first_fault := next(filter(None, faults_by_rank), None):
+            raise fault or InputError(first_fault[0], field=first_fault[1])
         if not any(good):
             text = "the loss is not finite on any rank, at the model's first weights"
             raise InputError(text, field="workload")
@@ -58,6 +63,13 @@ def _try(training: Training) -> bool:
         batch = training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank, 0)
     with user_code("slicing the batch by sample"):
         part(batch, 0, 1)
+    if _same_samples(batch, training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank + 1, 0)):
+        raise InputError(
+            "Workload.batch gives the same samples for every state of its generator, so that all ranks train "
+            "on the "
+            "same data: draw them with generator=generator",
+            field="workload",
+        )
     with user_code("Workload.loss"):
         loss: Any = training.loss(training.model, batch, training.dtype)
     if fault := fault_of_loss(loss):
@@ -67,7 +79,8 @@ def _try(training: Training) -> bool:
     if unused and not (workload.ddp or {}).get("find_unused_parameters"):
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         raise InputError(
-            f"the loss does not use {', '.join(unused[:3])}{more}, and DDP waits for every parameter's gradient: set "
+            f"the loss does not use {', '.join(unused[:3])}{more}, and DDP waits for every parameter's "
+            "gradient: set "
             'requires_grad=False on what is not trained, or Workload(ddp={"find_unused_parameters": True})',
             field="workload",
         )
@@ -77,9 +90,18 @@ def _try(training: Training) -> bool:
     return bool(torch.isfinite(loss.detach()))
 
 
+def _same_samples(batch: Any, further: Any) -> bool:
+    """Compares two batches, tensor by tensor; without a tensor nothing is known."""
+    pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
+    return bool(pairs) and all(torch.equal(first, second) for first, second in pairs)
+
+
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles, in minutes: how long it took is added to the limit of the phases that follow, where another size, eval mode
-    or the all-reduce may have it compile again."""
+    """Compiles, in minutes.
+
+    Its time is added to the limit of the later phases: another size, eval mode or the all-reduce may compile
+    again.
+    """
     group, training = trial.group, trial.training
     group.allow(COMPILE_SECONDS)
     begun = time.monotonic()
@@ -121,18 +143,37 @@ def judge_loss(measured: str, declared: str) -> Proof:
         return pass_claim("loss", f"a {measured} over the batch, as declared")
     verdict = Verdict.CAUTION if measured == "neither" else Verdict.FAIL
     cause = {"sum": Cause.SUMMED_LOSS, "mean": Cause.MEAN_LOSS}.get(measured, Cause.LOSS_WEIGHTED)
-    seen = "neither a mean nor a sum" if measured == "neither" else f"a {measured}"
-    return judge_claim("loss", verdict, f"{seen}, declared a {declared}", cause.likely())
+    observed = "neither a mean nor a sum" if measured == "neither" else f"a {measured}"
+    return judge_claim("loss", verdict, f"{observed}, declared a {declared}", cause.likely())
 
 
 def prove_loss(trial: Trial) -> list[Proof]:
     """Cuts a batch in two."""
-    trial.reduction = reduction(trial.training)
+    trial.reduction = trial.group.from_first(reduction(trial.training))
     return [judge_loss(trial.reduction, trial.workload.reduction)]
 
 
+def prove_optimizer(trial: Trial) -> list[Proof]:
+    """Compares the settings of the real optimizer with the plan's."""
+    plan, recipe = trial.plan, trial.plan.recipe
+    optimizer = trial.workload.optimizer(p for p in trial.training.model.parameters() if p.requires_grad)
+    settings = {
+        "momentum": plan.momentum if recipe.momentum is not None else None,
+        "betas": plan.betas if recipe.betas is not None else None,
+        "eps": plan.eps if recipe.eps is not None else None,
+        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
+    }
+    difference = differing_setting(optimizer, recipe.optimizer, settings)
+    kind = type(optimizer).__name__
+    if difference is None:
+        named = [name for name, value in settings.items() if value is not None]
+        return [pass_claim("optimizer", f"{kind}{' with the planned ' if named else ''}{few(named)}")]
+    name, text = difference
+    return [judge_claim("optimizer", Verdict.FAIL, text, Cause.ANOTHER_SETTING.likely(name))]
+
+
 def prove_learning_rate(trial: Trial) -> list[Proof]:
-    """Compares the learning rate of the real optimizer under the real scheduler with the plan's, step by step."""
+    """Compares the real optimizer's learning rate under the real scheduler with the plan's, step by step."""
     plan, name = trial.plan, "learning_rate"
     if plan.total_steps is None or plan.lr is None:
         return [skip_claim(name, "the recipe has no duration")]
@@ -161,10 +202,16 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
         text = f"{observed[step]:.6g} at step {step}, {plan.lr_at(step):.6g} planned"
         return [judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)]
     if own is None and not faults.close(started, plan.lr, plan.lr, unit):
-        text = f"the optimizer is made with {started:g}, and the workload names no scheduler that sets the plan's {plan.lr:g}"
+        text = (
+            f"the optimizer is made with {started:g}, and the workload names no scheduler that sets the "
+            f"plan's {plan.lr:g}"
+        )
         likely = Cause.ANOTHER_LR.likely(f"{started / plan.lr:.4g}× the plan's")
         return [judge_claim(name, Verdict.FAIL, text, likely, gate, **values)]
-    text = f"as planned at {'all' if steps == plan.total_steps else f'the first {steps} of'} {plan.total_steps} steps"
+    text = (
+        f"as planned at {'all' if steps == plan.total_steps else f'the first {steps} of'} {plan.total_steps} "
+        "steps"
+    )
     if own is None:
         text += ", by PlanLR: the workload names no scheduler of its own"
     return [pass_claim(name, text, gate, **values)]
@@ -173,4 +220,5 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
 TRY = Claim(phase="workload", names=(), prove=prove_runs)
 COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, wanted=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
+OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)
 LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)

@@ -23,7 +23,8 @@ from isobatch.validate.ranks.pulse import Pulse
 
 SHORT_SECONDS = 1.0  # of which a time limit need not know
 LATER = timedelta(seconds=30)
-"""Between a phase's limit and a collective's own: the pulse can then still say who hangs, before NCCL's watchdog ends the process."""
+"""Between a phase's limit and a collective's own: the pulse can then still say who hangs, before NCCL's
+watchdog ends the process."""
 MAX_MESH = 128  # ranks of which each connects to each other one
 SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
 
@@ -31,14 +32,16 @@ _runs = 0  # of this process, which may validate several plans over one store
 
 
 class Group:
-    """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`, `emulated` (several ranks on
+    """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`.
+
+    `emulated` (several ranks on
     a device); `roster` has a Rank for each, without its speed, and `facts` what each found on its host."""
 
     def __init__(self, options: Options) -> None:
         global _runs
-        found = _environment()
-        self.rank, self.world_size = int(found["RANK"]), int(found["WORLD_SIZE"])
-        self.local_rank = int(found["LOCAL_RANK"])
+        variables = _environment()
+        self.rank, self.world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
+        self.local_rank = int(variables["LOCAL_RANK"])
         self.device = own_device(options)
         self.limit = timedelta(seconds=options.phase_seconds)
         if self.world_size > MAX_MESH:
@@ -46,13 +49,13 @@ class Group:
         _runs += 1
         run = f"isobatch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{_runs}"
         self._made = not dist.is_initialized()
-        self._store = self._first_store(found) if self._made else self._connection()
+        self._store = self._first_store(variables) if self._made else self._connection()
         address = network.address_towards(os.environ["MASTER_ADDR"])
-        mine = network.find_facts(self.world_size, self.local_rank, self.device, address)
-        self.facts = network.agree(self._store, run, self.rank, mine, self.limit)
+        own_facts = network.find_facts(self.world_size, self.local_rank, self.device, address)
+        self.facts = network.agree(self._store, run, self.rank, own_facts, self.limit)
         self.emulated = network.gpu_is_shared(self.facts)
         if self._made:
-            network.set_interface(address, [other.address for other in self.facts])
+            network.set_interface(address, [rank_facts.address for rank_facts in self.facts])
             # From 2.30 on NCCL can have several ranks on a GPU, where it is asked to.
             shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
             # Without a device id NCCL connects in its first collective, which is in a phase of its own.
@@ -67,29 +70,32 @@ class Group:
         # Objects and barriers go over gloo in any case: from the host's memory.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit + LATER))
         self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run, self.entered)
-        self.pulse.hosts = [one.host for one in self.facts]
+        self.pulse.hosts = [rank_facts.host for rank_facts in self.facts]
         self._place()
 
     def _place(self) -> None:
         """Fills in where each rank is, by the facts."""
-        found = self.facts
-        nodes = nodes_of([f"{one.host} {one.machine}" for one in found], [one.local_rank for one in found])
+        facts = self.facts
+        nodes = nodes_of(
+            [f"{rank_facts.host} {rank_facts.machine}" for rank_facts in facts],
+            [rank_facts.local_rank for rank_facts in facts],
+        )
         self.node, self.nodes = nodes[self.rank], max(nodes) + 1
         self.roster = [
             Rank(
                 rank=rank,
-                host=one.host,
+                host=rank_facts.host,
                 node=nodes[rank],
-                local_rank=one.local_rank,
-                device=one.gpu or one.device,
-                device_memory_bytes=one.gpu_memory_bytes,
+                local_rank=rank_facts.local_rank,
+                device=rank_facts.gpu or rank_facts.device,
+                device_memory_bytes=rank_facts.gpu_memory_bytes,
             )
-            for rank, one in enumerate(found)
+            for rank, rank_facts in enumerate(facts)
         ]
 
-    def _first_store(self, found: dict[str, str]) -> TCPStore:
+    def _first_store(self, variables: dict[str, str]) -> TCPStore:
         """Opens the store where the ranks meet, by the environment, and gives that environment to everybody."""
-        os.environ.update(found)
+        os.environ.update(variables)
         # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
         seconds = self.limit.total_seconds()
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
@@ -98,7 +104,7 @@ class Group:
         if hosts_store:
             network.allow_connections(self.world_size)
         else:
-            network.probe(found["MASTER_ADDR"], int(found["MASTER_PORT"]), min(30.0, seconds))
+            network.probe(variables["MASTER_ADDR"], int(variables["MASTER_PORT"]), min(30.0, seconds))
         return self._connection(hosts_store)
 
     def _connection(self, hosts_store: bool = False) -> TCPStore:
@@ -117,14 +123,14 @@ class Group:
         self.sync()
 
     def allow(self, seconds: float) -> None:
-        """Gives more time to this phase, and to the collectives in it, in which other ranks wait for what one is known to take long for."""
+        """Gives more time to this phase, and to its collectives, for work that is known to take long."""
         self.pulse.grant(seconds)
         if seconds > SHORT_SECONDS:
             for group in (self.control, *([dist.group.WORLD] if self._made else [])):
                 set_timeout(self.limit + LATER + timedelta(seconds=seconds), group)
 
     def entered(self) -> int:
-        """Counts the collectives that this rank has entered, with DDP's: the groups' own sequence numbers, which move on entry."""
+        """Counts the collectives entered by this rank, with DDP's, by the groups' own sequence numbers."""
         groups: tuple[Any, ...] = (self.control, dist.group.WORLD)
         try:
             count = sum(int(group._get_sequence_number_for_group()) for group in groups)
@@ -133,7 +139,10 @@ class Group:
         return count
 
     def gather(self, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks; of a type, where they are more than numbers, texts and lists."""
+        """Returns the values of all ranks, on all ranks.
+
+        Values beyond numbers, texts and lists need their type.
+        """
         return gather_values(value, self.control, kind)
 
     def from_first(self, value: Any, kind: Any = Any) -> Any:
@@ -141,7 +150,10 @@ class Group:
         return gather_values(value if self.rank == 0 else None, self.control, kind | None)[0]
 
     def barrier(self) -> None:
-        """Waits for all ranks. (A monitored barrier has rank 0 ask one after the other; the pulse names who does not come.)"""
+        """Waits for all ranks.
+
+        A monitored barrier has rank 0 ask one after the other; the pulse names absent ranks.
+        """
         dist.barrier(group=self.control)
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -165,8 +177,11 @@ class Group:
             torch.cuda.synchronize(self.device)
 
     def time(self, work: Callable[[], object]) -> float:
-        """Times some work on this rank's device, started together with the other ranks: on GPUs by a collective on the
-        stream itself, while a sleeping kernel holds it back until Python has launched what comes after."""
+        """Times some work on this rank's device, started together with the other ranks.
+
+        On GPUs a collective on the stream itself starts it; a sleeping kernel holds the stream until Python
+        has launched the work.
+        """
         self.sync()
         dist.barrier(group=self.control)
         cuda = self.device.type == "cuda"
@@ -178,16 +193,18 @@ class Group:
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Takes samples after a warmup, for about this many seconds by rank 0's clock, which is asked ever more rarely: to ask takes about as
-        long as a small all-reduce."""
+        """Takes samples after a warmup, for about this many seconds by rank 0's clock.
+
+        The clock is asked ever more rarely: asking takes about as long as a small all-reduce.
+        """
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
         samples = [sample() for _ in range(least)]
         while len(samples) < most:
             passed = time.monotonic() - begun
-            left = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
-            more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(left)))
+            remaining = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
+            more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(remaining)))
             (agreed,) = self.slowest([float(more) if self.rank == 0 else 0.0])
             if agreed == 0:
                 break
@@ -230,8 +247,10 @@ def copy_from_first(ranks: Any, tensors: Sequence[Tensor]) -> None:
 
 
 def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
-    """Returns the node of each rank, numbered as they come: a host's local rank that is there once more is on another node, such as a
-    second torchrun on that host. Slurm may deal ranks out in turn.
+    """Returns the node of each rank, numbered as they come.
+
+    A local rank that a host has twice is on another node, such as a second torchrun there. Slurm may deal
+    ranks out in turn.
 
     >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
     ([0, 1, 0, 1], [0, 0, 1, 1])
@@ -246,14 +265,16 @@ def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
 
 
 def _environment() -> dict[str, str]:
-    found = network.environment(os.environ)
-    if found is None:
+    variables = network.environment(os.environ)
+    if variables is None:
         raise InputError("no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`")
-    return found
+    return variables
 
 
 def own_device(options: Options) -> torch.device:
-    """Returns this rank's device, made the current one. Where a host has more ranks than GPUs, they share them, which NCCL does not do.
+    """Returns this rank's device, made the current one.
+
+    Where a host has more ranks than GPUs, they share them, which NCCL does not do.
 
     Raises:
         InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.

@@ -1,4 +1,6 @@
-"""How a process finds the others: torchrun's and Slurm's environment, the rendezvous, the network interface, and the facts of all
+"""How a process finds the others.
+
+Torchrun's and Slurm's environment, the rendezvous, the network interface, and the facts of all
 hosts. No torch until a rank looks for its own."""
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         "LOCAL_RANK": env["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
         "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
-        # Apart from the ports that Linux gives out by itself (32768 and up), the same on all hosts, another for each job.
+        # Apart from the ports that Linux gives out by itself (32768 and up), the same on all hosts, another
+        # for each job.
         "MASTER_PORT": env.get("MASTER_PORT", str(15000 + int(env.get("SLURM_JOB_ID", "0")) % 15000)),
     }
 
@@ -93,7 +96,8 @@ def probe(host: str, port: int, seconds: float) -> None:
     """Waits until somebody listens there.
 
     Raises:
-        InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15 minutes.
+        InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15
+            minutes.
     """
     end = time.monotonic() + seconds
     while True:
@@ -107,14 +111,17 @@ def probe(host: str, port: int, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise InputError(
-                    f"no answer at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port open?",
+                    f"no answer at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port "
+                    "open?",
                     field="rendezvous",
                 ) from None
         time.sleep(0.1)
 
 
 def allow_connections(ranks: int) -> None:
-    """Lets this process, which hosts the store, have as many files open as ranks need: a rank connects up to four times.
+    """Lets this process, which hosts the store, have as many files open as ranks need.
+
+    A rank connects up to four times.
 
     Raises:
         InputError: the system does not let it.
@@ -125,7 +132,8 @@ def allow_connections(ranks: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise InputError(
-            f"{ranks} ranks need {needed} open files on the host of rank 0, where the limit is {hard} (ulimit -Hn): raise it",
+            f"{ranks} ranks need {needed} open files on the host of rank 0, where the limit is {hard} "
+            "(ulimit -Hn): raise it",
             field="rendezvous",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
@@ -156,14 +164,17 @@ def _interface_of(address: str) -> str | None:
 
 
 def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
-    """Sets the interface that gloo takes, where the user did not: on its own it takes the one of the host's name, which on many hosts
-    is the loopback, and then fails to connect to the others. NCCL finds its own, as it will in the training.
+    """Sets the interface for gloo, unless the user has set one.
+
+    Gloo takes the one of the host's name by itself; on many hosts that is the loopback, and gloo fails to
+    connect. NCCL finds its own, as it will in the training.
 
     Args:
-        own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as 127.0.1.1.
+        own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as
+            127.0.1.1.
         addresses: those of all ranks.
     """
-    elsewhere = [one for one in addresses if one is not None and not one.startswith("127.")]
+    elsewhere = [address for address in addresses if address is not None and not address.startswith("127.")]
     if elsewhere and (own is None or own.startswith("127.")):
         own = address_towards(elsewhere[0])
     name = None if own is None else _interface_of(own)
@@ -171,11 +182,14 @@ def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-# ---- what the ranks agree on before they connect: where hosts differ, they would wait for each other, and nobody would say why ----
+# ---- what the ranks agree on before they connect: where hosts differ, they would wait for each other, and
+# nobody would say why ----
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank: `machine` is its host's own mark, since host names may repeat; `address` is how it reaches rank 0; `bus` is the place
+    """One rank: `machine` is its host's own mark, since host names may repeat.
+
+    `address` is how it reaches rank 0; `bus` is the place
     of its GPU, which the slices of a divided GPU share."""
 
     host: str
@@ -196,7 +210,7 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
     """Finds this rank's."""
     import torch
 
-    here = Facts(
+    facts = Facts(
         host=socket.gethostname(),
         machine=_read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
         address=address,
@@ -205,11 +219,11 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
         device=device.type,
     )
     if device.type != "cuda":
-        return here
+        return facts
     gpu: Any = torch.cuda.get_device_properties(device)
     parts = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     return msgspec.structs.replace(
-        here,
+        facts,
         gpu=gpu.name,
         gpu_memory_bytes=gpu.total_memory,
         gpus=torch.cuda.device_count(),
@@ -226,7 +240,7 @@ def _read(file: str) -> str | None:
 
 
 def nccl_version() -> str | None:
-    """Returns the version of the loaded NCCL, another than torch was built with where one is preloaded; None without one."""
+    """Returns the version of the loaded NCCL, perhaps not the one torch was built with; None without one."""
     import torch
 
     version = ctypes.c_int()
@@ -243,7 +257,7 @@ def nccl_version() -> str | None:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> list[Facts]:
+def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> list[Facts]:
     """Returns the facts of all ranks; all of them call this.
 
     Args:
@@ -251,52 +265,55 @@ def agree(store: Store, run: str, rank: int, mine: Facts, limit: timedelta) -> l
         limit: how long to wait for the last one.
 
     Raises:
-        InputError: ranks did not come, were started as another number of ranks, or have another kind of device.
+        InputError: ranks did not come, were started as another number of ranks, or have another kind of
+            device.
     """
-    keys = [f"{run}/facts/{other}" for other in range(mine.ranks)]
-    store.set(keys[rank], msgspec.json.encode(mine).decode())
+    keys = [f"{run}/facts/{peer}" for peer in range(own.ranks)]
+    store.set(keys[rank], msgspec.json.encode(own).decode())
     late = False
     try:
         store.wait(keys, limit)
     except RuntimeError:  # torch's DistStoreError is one
         late = True
     try:
-        present = {other: key for other, key in enumerate(keys) if not late or store.check([key])}
+        present = {peer: key for peer, key in enumerate(keys) if not late or store.check([key])}
         read = store.multi_get(list(present.values()))
     except RuntimeError:  # rank 0 has the store, and has seen it first
         raise InputError(
             "rank 0 has ended the run before all ranks had come: look at what it logged"
         ) from None
-    found = {other: msgspec.json.decode(text, type=Facts) for other, text in zip(present, read, strict=True)}
-    _refuse_unlike(found)
+    facts = {peer: msgspec.json.decode(text, type=Facts) for peer, text in zip(present, read, strict=True)}
+    _refuse_unlike(facts)
     if late:
-        missing = [other for other in range(mine.ranks) if other not in found]
+        missing = [peer for peer in range(own.ranks) if peer not in facts]
         raise InputError(
-            f"{few_ranks(missing)} of {mine.ranks} did not come within {limit.total_seconds():g} s: start all of them, and look at "
+            f"{few_ranks(missing)} of {own.ranks} did not come within {limit.total_seconds():g} s: start all "
+            "of them, and look at "
             "what they logged"
         )
-    return [found[other] for other in range(mine.ranks)]
+    return [facts[peer] for peer in range(own.ranks)]
 
 
-def _refuse_unlike(found: dict[int, Facts]) -> None:
-    """Refuses hosts that differ where ranks would then wait for each other."""
-    for field, what, todo in (
+def _refuse_unlike(facts: dict[int, Facts]) -> None:
+    """Refuses hosts with differences that make ranks wait for each other."""
+    for field, description, todo in (
         ("ranks", "were started with different numbers of ranks", "use the same everywhere"),
         ("device", "have different devices", "look at the GPUs of {cpu} (nvidia-smi), or pass --device cpu"),
         ("nccl", "have loaded different versions of NCCL", "use the same everywhere"),
     ):
         hosts: dict[object, dict[str, None]] = {}
-        for facts in found.values():
-            hosts.setdefault(getattr(facts, field), {})[facts.host] = None
+        for rank_facts in facts.values():
+            hosts.setdefault(getattr(rank_facts, field), {})[rank_facts.host] = None
         if len(hosts) > 1:
             each = ", ".join(f"{value} on {few(names)}" for value, names in hosts.items())
-            raise InputError(f"the hosts {what}: {each}; {todo.format(cpu=few(hosts.get('cpu', ())))}")
+            raise InputError(f"the hosts {description}: {each}; {todo.format(cpu=few(hosts.get('cpu', ())))}")
 
 
-def gpu_is_shared(found: Iterable[Facts]) -> bool:
+def gpu_is_shared(facts: Iterable[Facts]) -> bool:
     """Tells whether anywhere two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
 
-    It goes by the GPU's place in its host, not by how many a process sees: under Slurm each task may see just its own.
+    It goes by the GPU's place in its host, not by how many a process sees: under Slurm each task may see just
+    its own.
     """
-    places = Counter((facts.machine, facts.bus) for facts in found if facts.bus is not None)
+    places = Counter((rank.machine, rank.bus) for rank in facts if rank.bus is not None)
     return any(count > 1 for count in places.values())

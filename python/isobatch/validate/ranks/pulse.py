@@ -1,4 +1,4 @@
-"""Notices a process of a validation that is gone, hangs or has failed, by name."""
+"""Notices a lost, hanging or failed process of a validation, and names it."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ _END = 1 << 30  # below it, the order in the store counts how often all ranks we
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
-    """How far a rank is: the collectives that it has entered, its phase, and where its main thread is in the code."""
+    """A rank's progress: its entered collectives, its phase, and its main thread's place in the code."""
 
     entered: int
     phase: str
@@ -39,12 +39,14 @@ class Whereabouts(msgspec.Struct, frozen=True):
 class Pulse:
     """Signs of life in the store, and rank 0's watch over them.
 
-    Each rank counts up a key of its own. Rank 0 notices a count that no longer moves, an error that a rank has left, or a phase
-    over its limit, calls `on_loss` with what it knows, and ends the process; the other ranks end when rank 0 says so. A
-    collective that waits for a lost rank would else hold everybody until its time-out, without a name.
+    Each rank counts up a key of its own. Rank 0 notices a count that no longer moves, an error that a rank
+    has left, or a phase over its limit, calls `on_loss` with what it knows, and ends the process; the other
+    ranks end when rank 0 says so. A collective that waits for a lost rank would else hold everybody until its
+    time-out, without a name.
 
-    Where a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how many they have entered, and
-    the ones behind are named. Where rank 0 itself no longer runs, another rank asks.
+    Where a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how
+    many they have entered, and the ones behind are named. Where rank 0 itself no longer runs, another rank
+    asks.
 
     Args:
         rank, world_size: of the ranks that are watched.
@@ -107,7 +109,10 @@ class Pulse:
         time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
 
     def stop(self) -> None:
-        """Ends this rank's signs of life; rank 0's watch must have ended before, or a clean exit looks like a lost rank."""
+        """Ends this rank's signs of life.
+
+        Rank 0's watch must have ended before, or a clean exit looks like a lost rank.
+        """
         self._stop.set()
         self._thread.join()
         self._limiter.join()
@@ -121,7 +126,7 @@ class Pulse:
         return few([self.who(rank) for rank in ranks])
 
     def _beat(self) -> None:
-        rank, asked = self._rank, 0
+        rank, answered = self._rank, 0
         counts, moved = [b""] * self._world_size, [time.monotonic()] * self._world_size
         try:
             if rank == 0:
@@ -133,14 +138,14 @@ class Pulse:
                     order = self._store.add(f"{self._key}/order", 0)
                     if order >= _END:
                         os._exit(1)
-                    if order > asked:
-                        asked = order
+                    if order > answered:
+                        answered = order
                         self._store.set(f"{self._key}/progress/{rank}", self._own_progress())
                     continue
                 now = time.monotonic()
-                for other, count in enumerate(self._store.multi_get(self._keys("beat"))):
-                    if count != counts[other]:
-                        counts[other], moved[other] = count, now
+                for peer, count in enumerate(self._store.multi_get(self._keys("beat"))):
+                    if count != counts[peer]:
+                        counts[peer], moved[peer] = count, now
                 lost = [r for r, at in enumerate(moved) if r and now - at > self._patience]
                 failed: list[int] = []
                 if self._store.add(f"{self._key}/errors", 0):
@@ -148,8 +153,8 @@ class Pulse:
                 if failed or lost:
                     self._end(self._store, partial(self._account, failed, lost))
         except (dist.DistError, RuntimeError):
-            # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so too.
-            # Or rank 0 has left because all is done, and this rank is about to.
+            # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so
+            # too. Or rank 0 has left because all is done, and this rank is about to.
             if rank and not self._stop.wait(GRACE_SECONDS):
                 print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
                 os._exit(1)
@@ -162,7 +167,8 @@ class Pulse:
             f"{self.who(r)} failed: {store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
             for r in failed
         ]
-        # Who only reports that a connection broke, or that it has waited too long, is a witness, not the cause.
+        # Who only reports that a connection broke, or that it has waited too long, is a witness, not the
+        # cause.
         own = [text for text in reports if not any(sign in text for sign in WITNESS_SIGNS)]
         gone = [f"{self.who(r)} gave no sign of life for {self._patience:g} s: {DEAD}" for r in lost]
         if own or gone:
@@ -170,25 +176,25 @@ class Pulse:
         return self._find_behind(store, "; ".join(text for text in reports if OVER not in text))
 
     def _find_behind(self, store: Store, why: str = "") -> str:
-        """Asks all ranks how far they are, and names those that do not answer, or else those that the others wait for."""
+        """Asks all ranks for their progress; names the silent ones, else the ones behind."""
         store.add(f"{self._key}/order", 1)
-        found = {self._rank: msgspec.json.decode(self._own_progress(), type=Whereabouts)}
+        progress = {self._rank: msgspec.json.decode(self._own_progress(), type=Whereabouts)}
         until = time.monotonic() + SUSPECT_SECONDS
-        while len(found) < self._world_size and time.monotonic() < until:
+        while len(progress) < self._world_size and time.monotonic() < until:
             time.sleep(BEAT_SECONDS)
             for rank, key in enumerate(self._keys("progress")):
-                if rank not in found and store.check([key]):
-                    found[rank] = msgspec.json.decode(store.get(key), type=Whereabouts)
-        if silent := [rank for rank in range(self._world_size) if rank not in found]:
+                if rank not in progress and store.check([key]):
+                    progress[rank] = msgspec.json.decode(store.get(key), type=Whereabouts)
+        if silent := [rank for rank in range(self._world_size) if rank not in progress]:
             text = f"no longer answers: {DEAD}, stopped, or in a call that keeps Python's lock"
             return f"in phase {self._phase!r}: {self.named(silent)} {text}"
-        return judge_progress(found, self.who, why or f"over the limit of {self._granted:.3g} s")
+        return judge_progress(progress, self.who, why or f"over the limit of {self._granted:.3g} s")
 
     def _own_progress(self) -> str:
         return msgspec.json.encode(Whereabouts(self._entered(), self._phase, place_of(self._main))).decode()
 
     def _end(self, store: Store, account: Callable[[Store], str]) -> None:
-        """Says what was lost, and ends all ranks; once, of the threads that notice something."""
+        """Reports a loss and ends all ranks, once for all watching threads."""
         if not self._ending.acquire(blocking=False):
             time.sleep(self._limit_seconds)
         try:
@@ -217,18 +223,19 @@ class Pulse:
         self._end(store, self._find_behind)
 
 
-def judge_progress(found: dict[int, Whereabouts], who: Callable[[int], str], why: str) -> str:
-    """Says which ranks have entered fewer collectives than others, which wait for them there, and where each is in the code.
+def judge_progress(progress: dict[int, Whereabouts], who: Callable[[int], str], why: str) -> str:
+    """Names the ranks behind the others in their collectives, and their places in the code.
 
     >>> near, far = Whereabouts(7, "step", "loss (my.py:12)"), Whereabouts(8, "step", "gather (group.py:90)")
-    >>> judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
-    "in phase 'step', over the limit of 60 s: the others wait for rank 1, in loss (my.py:12): 7 collectives entered, theirs are 8"
+    >>> text = judge_progress({0: far, 1: near}, "rank {}".format, "over the limit of 60 s")
+    >>> text.partition(": ")[2]
+    'the others wait for rank 1, in loss (my.py:12): 7 collectives entered, theirs are 8'
     """
-    least, most = (pick(one.entered for one in found.values()) for pick in (min, max))
-    behind = [rank for rank, one in found.items() if one.entered == least]
-    phase = f"in phase {found[behind[0]].phase!r}, {why}"
-    places = few([f"{who(rank)}, in {found[rank].place}" for rank in behind])
-    if len(found) == 1:
+    least, most = (pick(whereabouts.entered for whereabouts in progress.values()) for pick in (min, max))
+    behind = [rank for rank, whereabouts in progress.items() if whereabouts.entered == least]
+    phase = f"in phase {progress[behind[0]].phase!r}, {why}"
+    places = few([f"{who(rank)}, in {progress[rank].place}" for rank in behind])
+    if len(progress) == 1:
         return f"{phase}: {places}"
     if least == most:
         return f"{phase}: all ranks have entered {most} collectives, so that none can be named; {places}"
@@ -236,18 +243,22 @@ def judge_progress(found: dict[int, Whereabouts], who: Callable[[int], str], why
 
 
 def place_of(thread: int) -> str:
-    """Says where a thread is: the function of the user's code, else of this package, and the innermost that it has called."""
-    frame = sys._current_frames().get(thread)
-    stack = [] if frame is None else [one for one, _ in traceback.walk_stack(frame)]
+    """Names a thread's place: the function of the user's code (else of this package), and the innermost one."""
+    top = sys._current_frames().get(thread)
+    stack = [] if top is None else [frame for frame, _ in traceback.walk_stack(top)]
     if not stack:
         return "a thread that has ended"
     own = str(Path(__file__).parents[2])
-    theirs = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
-    ours = [one for one in stack if one.f_code.co_filename.startswith(own)]
-    users = [one for one in stack if one not in ours and not one.f_code.co_filename.startswith(theirs)]
-    chosen = next(iter(users or ours), stack[0])
+    libraries = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
+    own_frames = [frame for frame in stack if frame.f_code.co_filename.startswith(own)]
+    users = [
+        frame
+        for frame in stack
+        if frame not in own_frames and not frame.f_code.co_filename.startswith(libraries)
+    ]
+    chosen = next(iter(users or own_frames), stack[0])
     places = [
-        f"{one.f_code.co_qualname} ({Path(one.f_code.co_filename).name}:{one.f_lineno})"
-        for one in (chosen, stack[0])
+        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+        for frame in (chosen, stack[0])
     ]
     return " → ".join(dict.fromkeys(places))

@@ -1,8 +1,10 @@
 """How the ranks of one host start: whether they may be forked, and a store on the loopback where they meet.
 
-CUDA does not work in a fork of a process that has so much as asked it whether it is there, which torch's launcher does (torch 2.9 and
-later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, it stays unspoiled. And torch's own rendezvous listens on
-all interfaces, where anybody who reaches the port can write into it."""
+CUDA does not work in a fork of a process that has so much as asked it whether it is there, which torch's
+launcher does (torch 2.9 and later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, it
+stays unspoiled. And torch's own rendezvous listens on all interfaces, where anybody who reaches the port can
+write into it.
+"""
 
 import os
 import socket
@@ -32,7 +34,7 @@ def asking_nvml() -> Iterator[None]:
 
 
 def has_gpus() -> bool:
-    """Tells whether this host has a GPU, asked so that ranks can still be forked."""
+    """Tells whether this host has a GPU, without a CUDA context: ranks can still be forked."""
     with asking_nvml():
         return torch.cuda.is_available()
 
@@ -51,13 +53,14 @@ NAME = "isobatch-loopback"
 HOST = "127.0.0.1"
 SECONDS = 60
 
-# The newer of torch's two stores takes no socket that listens already in torch 2.6 ("does not support initialization with an listen fd"), and
-# does in 2.11. The older one serves the ranks of a host as well, by the same protocol.
+# The newer of torch's two stores takes no socket that listens already in torch 2.6 ("does not support
+# initialization with an listen fd"), and does in 2.11. The older one serves the ranks of a host as well, by
+# the same protocol.
 _TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 
 
 class Loopback(StaticTCPRendezvous):
-    """The rendezvous of one agent, whose workers use its store: that of a host of several, but on a socket of the loopback."""
+    """The rendezvous of one agent with its own store, on a socket of the loopback."""
 
     def __init__(self, run_id: str) -> None:
         listening = socket.create_server((HOST, 0))

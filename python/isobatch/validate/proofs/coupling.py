@@ -1,0 +1,122 @@
+"""Coupled samples: a micro-batch's gradient in one pass, against the gradients of its two parts.
+
+The gradient of a mean over samples is the mean of their gradients, however they are cut. Batch norm, in-batch
+negatives and a balance loss of experts have another gradient in another micro-batch, so that the same batch
+split otherwise is another training.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import difference, float32_as, part
+from isobatch.validate.proofs.workload import MAX_SAMPLES, ROUNDED_GATE, SEED
+from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
+from isobatch.validate.training import Copies, Training, copy_to_host, grads
+from isobatch.validate.trial import Claim, Trial
+from isobatch.validate.workload import out_of_memory
+
+GATE = 1e-4
+"""Of the gradient in float32: rounding stays a tenth below it, a balance loss of 0.01 is three times above.
+"""
+
+
+def coupling(training: Training, reduction: str) -> tuple[float, float]:
+    """Measures how much a micro-batch's gradient depends on its cut, by this rank alone.
+
+    Args:
+        training: its model's gradients are cleared.
+        reduction: of the loss over a batch, "mean" or "sum".
+
+    Returns:
+        The relative L2 distance of the parts' gradient to the whole's, and the largest one of rounding.
+    """
+    count = min(MAX_SAMPLES, training.micro_batch)
+    batch = training.samples(count, SEED, 0, 0)
+    cut = count // 2 if count == 2 else count // 2 - 1
+    parts = [part(batch, 0, cut), part(batch, cut, count)]
+    weigh = training.workload.weight
+    units = [float(cut), float(count - cut)] if weigh is None else [float(weigh(piece)) for piece in parts]
+    shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(units) for unit in units]
+    gate, dtype = GATE, None
+    while True:
+        try:
+            with _without_randomness(training.model), float32_as("ieee"):
+                whole, again = (_gradient(training, [batch], [1.0], dtype) for _ in range(2))
+                if difference(again, whole, device=training.group.device).error > gate:
+                    training.model.eval()  # randomness of its own, such as functional dropout
+                    whole = _gradient(training, [batch], [1.0], dtype)
+                halves = _gradient(training, parts, shares, dtype)
+            return difference(halves, whole, device=training.group.device).error, gate
+        except RuntimeError:
+            if dtype is training.dtype:
+                raise
+            gate, dtype = ROUNDED_GATE, training.dtype  # a workload may refuse float32
+
+
+def _gradient(
+    training: Training, batches: list[Any], shares: list[float], dtype: torch.dtype | None
+) -> Copies:
+    training.model.zero_grad(set_to_none=True)
+    for batch, share in zip(batches, shares, strict=True):
+        training.lone_backward(batch, share, dtype)
+    gradient = copy_to_host(grads(training.model))
+    training.model.zero_grad(set_to_none=True)
+    return gradient
+
+
+@contextlib.contextmanager
+def _without_randomness(model: nn.Module) -> Iterator[None]:
+    """Trains without dropout, since a balance loss may exist in training mode alone.
+
+    Batch norm's statistics are put back.
+    """
+    model.train()
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.eval()
+    try:
+        yield
+    finally:
+        for name, value in model.named_buffers():
+            value.copy_(buffers[name])
+
+
+def prove(trial: Trial) -> list[Proof]:
+    """Compares one pass with two; a plan with the tuned micro-batch passes anyway."""
+    training, plan = trial.training, trial.plan
+    if training.micro_batch == 1:
+        return [skip_claim("coupling", "a micro-batch of one sample has nothing to couple")]
+    if trial.reduction == "neither":
+        return [skip_claim("coupling", "the loss is neither a mean nor a sum over samples")]
+    try:
+        error, gate = coupling(training, trial.reduction)
+    except (RuntimeError, MemoryError) as failure:
+        if not out_of_memory(failure):
+            raise
+        error = gate = float("nan")
+    error = training.group.from_first(error)  # the same samples on all ranks
+    if not math.isfinite(error):
+        return [skip_claim("coupling", "no room for a second gradient, or a gradient that is not finite")]
+    count = min(MAX_SAMPLES, training.micro_batch)
+    text = f"the gradient of {count} samples in one pass is {error:.2g} from that in two"
+    values = {"relative_l2": error, "samples": count}
+    if error <= gate:
+        return [pass_claim("coupling", text, gate, **values)]
+    tuned = plan.recipe.micro_batch
+    if tuned == plan.micro_batch:
+        return [pass_claim("coupling", f"{text}: coupled; the micro-batch is the tuned one", gate, **values)]
+    text += f": micro-batch {plan.micro_batch}, " + (
+        f"tuned at {tuned}" if tuned else "tuned at an unknown one"
+    )
+    return [judge_claim("coupling", Verdict.CAUTION, text, Cause.COUPLED_SAMPLES.likely(), gate, **values)]
+
+
+CLAIM = Claim(phase="coupling", names=("coupling",), prove=prove)
