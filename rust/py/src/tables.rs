@@ -87,8 +87,7 @@ pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool, &'stati
         ElementType::I64 => "int64",
         ElementType::F64 => "float64",
     };
-    let entry =
-        |c: &ResultColumn| (c.name(), element(c), c.text(), c.needs_profile(), c.over_legs(), c.role());
+    let entry = |c: &ResultColumn| (c.name(), element(c), c.text(), c.needs_profile(), c.moved(), c.role());
     ResultColumn::ALL.iter().map(entry).collect()
 }
 
