@@ -56,7 +56,7 @@ CONTRADICTIONS = [
     ({"duration": "1e6tok"}, "duration"),
     ({"warmup": "1e6tok"}, "warmup"),
     ({"ramp": "0:128 1M:256"}, "ramp"),
-    *(({"device_batches": batches}, "device_batches") for batches in ([64, None], (128, 128.0), (), 256, (100, 100), (0, 256))),
+    *(({"device_batches": batches}, "device_batches") for batches in ([64, None], (128, 128.5), (), 256, (100, 100), (0, 256))),
     ({"device_batches": (128, 128), "accumulation": 2}, "device_batches"), ({"device_batches": (128, 128), "gpus": 4}, "device_batches"),
     ({"schedule": {"kind": "cosine"}}, "schedule"),
 ]  # fmt: skip
@@ -114,6 +114,30 @@ def test_a_plan_names_the_setting(name, value):
 def test_a_plan_names_the_clusters_field(name, value):
     with refused(name):
         ib.plan(ib.Recipe(**BASE), ib.Cluster(**{name: value}))
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.int64])
+def test_a_whole_number_may_be_typed_as_a_float(kind):
+    recipe = ib.Recipe(
+        effective_batch=kind(256), lr=0.1, parameters=kind(3e8), duration="100st", gpus=kind(8)
+    )
+    assert repr(recipe) == repr(
+        ib.Recipe(effective_batch=256, lr=0.1, parameters=300_000_000, duration="100st", gpus=8)
+    )
+    assert ib.Recipe.from_gpus(gpus=kind(8), batch_per_gpu=kind(4), lr=0.1).effective_batch == 32
+    unequal = ib.Recipe.from_gpus(gpus=2, batch_per_gpu=[kind(4), 5], lr=0.1)
+    assert unequal.device_batches == (4, 5)
+    plan = ib.plan(
+        recipe, ib.Cluster(nodes=kind(1), gpus_per_node=kind(4)), policy=kind(512), max_micro_batch=kind(64)
+    )
+    assert plan == ib.plan(recipe, kind(4), policy=512, max_micro_batch=64)
+    assert ib.Plan.from_json(plan.to_json()) == plan
+    assert plan.position(kind(5)) == plan.position(5) and plan.micro_batches(kind(1)).tolist() == [64, 64]
+    assert ib.replan(plan, at_step=kind(5), effective_batch=kind(256)).settings.policy == 256
+    assert ib.counts(recipe, [kind(8)], max_batch=kind(64)).best_batch == 64
+    assert (
+        ib.Profile.estimate(parameters=kind(1e9), flops_per_sample=1e9, gpu_tflops=100).gradient_bytes == 2e9
+    )
 
 
 def test_a_cluster_too_large_for_its_product():

@@ -64,7 +64,7 @@ def explain(
     if cautions:
         lines += [
             "Warnings:",
-            *(f"  - {cited(_warning(plan, reason), reason.source)}" for reason in cautions),
+            *(f"  - {_warning(plan, reason)}" for reason in cautions),
         ]
     if Reason.COUPLED_MOVED in plan.reasons:
         lines += refusal.menu(plan, options)
@@ -75,15 +75,13 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
     """Says a caution, with the figures that decide it."""
     if reason is Reason.ABOVE_CRITICAL_BATCH and plan.recipe.noise_scale is not None:
         noise = f"noise_scale {figure(plan.recipe.noise_scale)} of the recipe, whose range is not known"
-        return (
-            reason.text.replace("the batch", f"the batch of {exact(plan.layout.effective_batch)}", 1)
-            + f" ({noise})"
-        )
+        batch = f"the batch of {exact(plan.layout.effective_batch)}"
+        return cited(f"{reason.text.replace('the batch', batch, 1)} ({noise})", reason.source)
     if reason is Reason.COUPLED_MOVED:
         why = " and ".join(refusal.couplings(plan.recipe))
         tuned, micro = exact(plan.recipe.micro_batch), counted(plan.layout.micro_batch, "sample")
         return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
-    return reason.text
+    return cited(reason.text, reason.source)
 
 
 # ---- a plan that can be ----

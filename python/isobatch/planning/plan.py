@@ -12,6 +12,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.limits import plain_whole
 from isobatch.planning.record import PLANNER, Handover, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_in
@@ -230,6 +231,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         import numpy as np
 
         micro, _, replicas, batch, _ = self.layout
+        rank = plain_whole(rank)
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
         if self.layout.accumulation > _MAX_LISTED_MICRO_BATCHES:
@@ -390,9 +392,10 @@ def plan_of(
 
 
 def _step(step: int) -> int:
-    if type(step) is not int or not 0 <= step < 2**53:
+    number = plain_whole(step)
+    if type(number) is not int or not 0 <= number < 2**53:
         raise must_be("a whole number from 0", step, field="step")
-    return step
+    return number
 
 
 @lru_cache(maxsize=4096)
@@ -416,10 +419,12 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
     elif isinstance(cluster, bool):
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
     else:
-        try:
-            count = operator.index(cluster)
-        except TypeError:  # also of an array, which has __index__
-            raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
+        count = plain_whole(cluster)
+        if type(count) is not int:
+            try:
+                count = operator.index(count)
+            except TypeError:  # also of an array, which has __index__
+                raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")

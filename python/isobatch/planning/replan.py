@@ -10,6 +10,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.limits import plain_whole
 from isobatch.planning.course import handover_at, whole_run
 from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of, workloads_of_profiles
 from isobatch.planning.settings import Keywords, Settings, settings_of
@@ -67,10 +68,11 @@ def replan(
         raise must_be("a Plan", running, field="plan", todo="Plan.load reads one from a file")
     if running.status == "infeasible":
         raise InputError(running.explain())
+    at_step, effective_batch = plain_whole(at_step), plain_whole(effective_batch)
     _check_step(running, at_step)
     if cluster is None and effective_batch is None and profile is None and not changes:
         raise InputError("nothing changes: give cluster or effective_batch", field="cluster")
-    if type(changes.get("policy")) is int:
+    if type(plain_whole(changes.get("policy"))) is int:
         raise must_be(
             "a name", changes["policy"], field="policy", todo="a batch to reach is effective_batch="
         )
@@ -79,8 +81,8 @@ def replan(
     if effective_batch is not None and "policy" in changes:
         raise InputError("an effective_batch is a policy: give one of the two", field="policy")
 
-    settings_of(changes)  # for the names of those that there are not
-    asked = running.settings._replace(**changes)
+    given = settings_of(changes)
+    asked = running.settings._replace(**{name: getattr(given, name) for name in changes})
     where = running.cluster if cluster is None else cluster_of(cluster)
     workloads = running.origin.workloads if profile is None else workloads_of_profiles(profile)
     if effective_batch is None:

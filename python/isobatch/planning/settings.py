@@ -19,6 +19,7 @@ from typing import (
 )
 
 from isobatch.errors import InputError, must_be, raise_all, together, unknown
+from isobatch.limits import plain, plain_whole, whole_fields
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -207,9 +208,14 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     if len(given) == 1 and type(policy := given.get("policy")) is str and policy in _OF_POLICY:
         return _OF_POLICY[policy]
     try:
-        return Settings(**given)
+        return Settings(**{name: _plain(name, value) for name, value in given.items()})
     except TypeError:
         raise together([_no_setting(name) for name in given if name not in Settings._fields]) from None
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Returns a NumPy scalar as a Python number, and a whole float where a whole number is asked for as an int."""
+    return plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
 
 
 def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:

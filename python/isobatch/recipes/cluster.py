@@ -9,22 +9,13 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, raise_all, together, unknown
+from isobatch.limits import plain, plain_whole, whole_fields
 from isobatch.recipes.names import product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
 else:
     StructMeta = type(msgspec.Struct)
-
-
-def plain(value: Any) -> Any:
-    """A NumPy scalar as the Python number it stands for; anything else as it is."""
-    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
-        return value
-    kind = getattr(value.dtype, "kind", None)  # of NumPy; a tensor's has none
-    if getattr(value, "ndim", 0) or (kind is not None and kind not in "biuf") or not hasattr(value, "item"):
-        return value  # of which the core says what it should have been
-    return value.item()
 
 
 class _Named(StructMeta):
@@ -110,9 +101,10 @@ class Record(
     """Names that people look for here, and where they belong."""
 
     def __post_init__(self) -> None:
+        wholes = whole_fields()
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            number = plain(value)
+            number = plain_whole(value) if name in wholes else plain(value)
             if number is not value:
                 msgspec.structs.force_setattr(self, name, number)
 

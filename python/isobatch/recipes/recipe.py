@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -11,8 +11,8 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
 from isobatch.files.texts import write_fields
-from isobatch.limits import MAX_BATCH
-from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
+from isobatch.limits import MAX_BATCH, plain_whole
+from isobatch.recipes.cluster import Record, named_arguments, refuse_names
 from isobatch.recipes.names import with_our_names
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
@@ -152,25 +152,19 @@ class Recipe(
             msgspec.structs.force_setattr(
                 self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
-        self._compile()
+        self.core  # noqa: B018 - checks all fields
         for name in _TYPED:
             text = getattr(self, name)
             if text is not None and (plain := _core.canonical(name, text)) not in (None, text):
                 msgspec.structs.force_setattr(self, name, plain)
 
-    @property
+    @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe as the core holds it, checked once."""
-        core: _core.Recipe | None = self.__dict__.get("_core")
-        return self._compile() if core is None else core
-
-    def _compile(self) -> _core.Recipe:
-        """Compiles, and so checks, all fields; of a schedule that is no text only isobatch.schedules knows more."""
+        """The recipe as the core holds it, all fields checked; only isobatch.schedules knows a schedule that is no text."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]
-        core = self.__dict__["_core"] = _core.Recipe(fields)
-        return core
+        return _core.Recipe(fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **msgspec.structs.asdict(self)), ()
@@ -265,15 +259,14 @@ class Recipe(
 
         return read_recipe(cls, path, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)[0]
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """What `Recipe.read` assumed or did not understand, as the command prints it; empty for any other recipe. Not saved.
 
         >>> Recipe.read({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}, gpus=4).notes[-1]
         'the settings: not understood, may change the batch: zebra (--set overrides)'
         """
-        notes: tuple[str, ...] = self.__dict__.get("_notes", ())
-        return notes
+        return ()
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -375,15 +368,15 @@ def _check_schedule(recipe: Recipe) -> None:
 
 
 def _count(name: str, value: Any) -> int:
-    value = plain(value)
-    if type(value) is not int or not 0 < value <= MAX_BATCH:
+    number = plain_whole(value)
+    if type(number) is not int or not 0 < number <= MAX_BATCH:
         raise must_be("a whole number from 1", value, field=name)
-    return value
+    return number
 
 
 def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
     """A recipe with what its reader assumed, which is not one of its fields."""
-    recipe.__dict__["_notes"] = tuple(notes)
+    vars(recipe)["notes"] = tuple(notes)
     return recipe
 
 

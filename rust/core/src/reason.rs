@@ -68,13 +68,13 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split=\"ragged\"" ""
+        "the effective batch cannot be split evenly over the replicas; batch_tolerance or split=\"ragged\" allows it" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
-        "the GPU count is not a multiple of model_parallel; see nearest_world_size" ""
+        "the GPU count is not a multiple of model_parallel" ""
     ExpertParallel "expert_parallel" Infeasible
-        "the GPU count is not a multiple of expert_parallel; see nearest_world_size" ""
+        "the GPU count is not a multiple of expert_parallel" ""
     AboveMaxBatch "above_max_batch" Infeasible
         "the effective batch is above max_batch" ""
     AboveMemory "above_memory" Infeasible
@@ -108,7 +108,7 @@ reasons! {
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
     CoupledMoved "coupled_moved" Caution
-        "the samples of a micro-batch act on each other (batch_norm, coupled), and the micro-batch differs from the tuned one: this is not the same training" ""
+        "the samples of a micro-batch act on each other (batch_norm, coupled), and the micro-batch differs from the tuned one: this is not the same training" "for batch norm: Goyal et al. 2017, arXiv 1706.02677, section 2.3"
     AboveCriticalBatch "above_critical_batch" Caution
         "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
     LargeGrowth "large_growth" Caution

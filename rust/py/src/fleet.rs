@@ -38,7 +38,7 @@ fn read(field: Field, text: Option<&str>) -> Value {
     match text.map(str::trim) {
         None => Value::Missing,
         Some("") => Value::Illegal,
-        Some(text) => field.read(text),
+        Some(text) => field.read_cell(text),
     }
 }
 

@@ -12,7 +12,7 @@ use super::typed;
 use super::types::{Betas, Checked, FieldType};
 use super::value::{FieldKind, Read, Value};
 use crate::batch::MAX_BATCH;
-use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
+use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp, with_power};
 use crate::reason::Reason;
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -233,6 +233,16 @@ impl Field {
     #[must_use]
     pub fn named(name: &str, records: &[Record]) -> Option<Field> {
         Field::ALL.iter().copied().find(|field| field.name() == name && records.contains(&field.record()))
+    }
+
+    /// The text of a table's cell as a value of it. A sequence length such as 4k, of 4000 or 4096 tokens, is unknown: it is
+    /// refused where a length is counted in tokens, and only there.
+    #[must_use]
+    pub fn read_cell(self, text: &str) -> Value {
+        match self.read(text) {
+            Value::Illegal if self == Field::SeqLen && with_power(text.trim()).is_some() => Value::Missing,
+            value => value,
+        }
     }
 
     /// What to write for a text that is no value of it but may mean some: the legal ones, as "50000 or 50".

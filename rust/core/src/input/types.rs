@@ -324,7 +324,10 @@ impl FieldType for DeviceBatches {
         if inner.is_none() && sign.is_none() {
             return None;
         }
-        let numbers = list.split(sign.unwrap_or(',')).map(|number| number.trim().parse().ok());
+        let numbers = list.split(sign.unwrap_or(',')).map(|batch| {
+            let batch = batch.trim();
+            batch.strip_suffix(".0").unwrap_or(batch).parse().ok()
+        });
         DeviceBatches::of(numbers).map(Read::DeviceBatches).map(Value::Read)
     }
 
@@ -346,7 +349,7 @@ mod tests {
 
     #[test]
     fn batches_of_devices_are_lists_of_counts() {
-        for text in ["(100, 156)", "[100,156]", "100;156", "100 156", " ( 100 , 156 ) "] {
+        for text in ["(100, 156)", "[100,156]", "(100, 156.0)", "100;156", "100 156", " ( 100 , 156 ) "] {
             let batches = DeviceBatches { samples: 256, devices: 2 };
             assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(batches)), "{text}");
         }
