@@ -76,7 +76,7 @@ def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.u
     if column.dtype.kind not in "iuf" or column.ndim > 1 or no_type:
         raise _no_numbers(values, column, field, legal)
     column = np.atleast_1d(column)
-    is_whole = (column >= least) & (column <= most) & (column % 1 == 0)
+    is_whole = (column >= least) & (column <= most) & (np.floor(column) == column)
     _raise_first(column, ~is_whole, field, legal)
     return np.ascontiguousarray(column, np.uint64)
 
