@@ -14,7 +14,8 @@ from isobatch.reason import Reason
 from isobatch.words import cited, count, counted, duration, exact, figure, percent
 
 if TYPE_CHECKING:
-    from isobatch.planning.course import Legs, Stage
+    from isobatch.planning.course import Legs
+    from isobatch.planning.leg import Stage
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from isobatch.forecast.profile import Profile
-    from isobatch.planning.course import Course, Position, Stage
+    from isobatch.planning.course import Course
+    from isobatch.planning.leg import Position, Stage
     from isobatch.schedules.schedule import Schedule
     from isobatch.tools.export import Export
     from isobatch.tools.sheet import Job
@@ -119,7 +120,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         if isinstance(self, FeasiblePlan) and Reason.COUPLED_MOVED not in self.reasons:
             return ()
-        from isobatch.planning.refusal import options
+        from isobatch.planning.ways_out import options
 
         make = self.origin.make or partial(plan_of, self.recipe)
         return tuple(cast(list[FeasiblePlan], options(self, make)))

@@ -1,5 +1,6 @@
 """The record under all parts of planning: what was asked, and what the core made of it."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
@@ -139,6 +140,17 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
         return (
             policy if isinstance(policy, int) else self.recipe.effective_batch if policy == "keep" else None
         )
+
+
+def parallel_of(plan: PlanRecord, name: str) -> int:
+    """Returns model_parallel or expert_parallel as the cluster has it, else as the recipe has it."""
+    parallel: int = getattr(plan.cluster, name) or getattr(plan.recipe, name)
+    return parallel
+
+
+def gpu_multiple(plan: PlanRecord) -> int:
+    """Computes the number that must divide every GPU count."""
+    return math.lcm(parallel_of(plan, "model_parallel"), parallel_of(plan, "expert_parallel"))
 
 
 VALUES = PlanRecord.__struct_fields__[3:]

@@ -1,189 +1,17 @@
-"""An infeasible plan: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
+"""An infeasible plan in words: why there is none, and the menu of what would work instead."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.planning.record import PlanRecord, worked_out
-from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of, worked_out
+from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import cited, count, counted, duration, exact, figure, percent, ranged
-
-MAX_NODES_AWAY = 64
-"""How far other node counts are looked for, in each direction."""
-MAX_MORE_GPUS = 1024
-"""How many more GPUs on one node are looked at for a run that misses its deadline."""
-MAX_BATCH_CHANGE = 0.25
-"""A larger change of the batch is no way out, but another recipe."""
-
-P = TypeVar("P", bound=PlanRecord)
-Make = Callable[[Cluster, Settings], P]
-
-
-def options(asked: PlanRecord, make: Make[P]) -> list[P]:
-    """Plans the ways out of an infeasible plan, or of one with another micro-batch than a coupled recipe was tuned with.
-
-    Args:
-        asked: the plan.
-        make: plans the same recipe on a cluster, by settings.
-
-    Returns:
-        Feasible plans, best first: on the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
-        smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans without one of the
-        settings asked for; of a coupled recipe first those with the tuned micro-batch. A plan's own cluster and settings are
-        what makes it.
-    """
-    found: list[P] = []
-    for cluster, settings in _candidates(asked, make):
-        plan = make(cluster, settings)
-        if plan.status == "infeasible" or (
-            settings.batch_tolerance and abs(plan.batch_change or 0.0) > MAX_BATCH_CHANGE
-        ):
-            continue
-        if not any((plan.layout, plan.cluster) == (it.layout, it.cluster) for it in found):
-            found.append(plan)
-    return sorted(found, key=lambda plan: Reason.COUPLED_MOVED in plan.reasons)
-
-
-def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
-    cluster, settings = _whole_replicas(asked), asked.settings
-    if asked.status != "infeasible":
-        yield from _pinned(asked, cluster, make)
-        return
-    if cluster != asked.cluster:
-        yield cluster, settings
-    yield from (
-        (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
-        for share in _tolerances(asked, cluster, make)
-    )
-    if settings.accumulation_multiple == 1:
-        if settings.min_micro_batch == 1:
-            yield cluster, settings._replace(split="ragged", micro_batch_multiple=1)
-        yield cluster, settings._replace(split="uneven")
-    for other in _clusters(asked, make):
-        yield other, settings
-    replicas = cluster.nodes * cluster.gpus_per_node // _parallel(asked, "model_parallel")
-    if settings.policy == "keep" and asked.recipe.effective_batch < replicas:
-        # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's learning rate.
-        yield cluster, settings._replace(policy=replicas)
-    if Reason.BATCH_ABOVE_DATASET in asked.reasons:
-        yield cluster, settings._replace(short_epochs=True)
-    if Reason.BETA_NOT_POSITIVE in asked.reasons:
-        # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
-        yield cluster, settings._replace(rule="sde_smooth")
-    # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
-    for name in reversed(settings.changed()):
-        yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
-    if couplings(asked.recipe):
-        yield from _pinned(asked, cluster, make)
-
-
-def _pinned(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
-    """Yields ways to train with the tuned micro-batch: here, on the nearest clusters, and here at the nearest larger batch."""
-    micro, batch = asked.recipe.micro_batch, asked.asked_batch
-    if micro is None:
-        return
-    settings = asked.settings._replace(
-        min_micro_batch=micro, max_micro_batch=micro, micro_batch_multiple=1, split="even"
-    )
-    yield cluster, settings
-    for other in _clusters(make(cluster, settings), make):
-        yield other, settings
-    if batch is not None:
-        share = micro * cluster.nodes * cluster.gpus_per_node // _parallel(asked, "model_parallel")
-        yield cluster, settings._replace(policy=_up(batch, share))
-
-
-def _without_smaller(settings: Settings) -> Settings:
-    """Frees the settings of split="smaller", which goes with no tolerance."""
-    return settings._replace(split="even") if settings.split == "smaller" else settings
-
-
-def _whole_replicas(asked: PlanRecord) -> Cluster:
-    """Drops the GPUs, or nodes, that are left over beside whole replicas and sets of experts."""
-    cluster, parallel = asked.cluster, _gpu_multiple(asked)
-    name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
-    step = math.lcm(unit, parallel) // unit
-    whole = getattr(cluster, name) // step * step
-    return msgspec.structs.replace(cluster, **{name: whole}) if whole else cluster
-
-
-def _parallel(plan: PlanRecord, name: str) -> int:
-    """Returns model_parallel or expert_parallel as the cluster has it, else as the recipe has it."""
-    parallel: int = getattr(plan.cluster, name) or getattr(plan.recipe, name)
-    return parallel
-
-
-def _gpu_multiple(plan: PlanRecord) -> int:
-    """Computes the number that must divide every GPU count."""
-    return math.lcm(_parallel(plan, "model_parallel"), _parallel(plan, "expert_parallel"))
-
-
-def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[float]:
-    """Finds tolerances with a batch, each just wide enough, the smallest change of the batch first.
-
-    A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
-    few samples.
-    """
-    found: dict[float, P] = {}
-    for share in (0.01, 0.02, 0.05, 0.1, 0.25):
-        if share > asked.settings.batch_tolerance:
-            plan = make(cluster, _without_smaller(asked.settings)._replace(batch_tolerance=share))
-            if plan.status != "infeasible" and plan.batch_change is not None:
-                found[_short(_moved(asked, plan))] = plan
-    largest = max((plan.layout.micro_batch for plan in found.values()), default=0)
-    good = {share for share, plan in found.items() if 2 * plan.layout.micro_batch > largest}
-    return sorted(good)[:2]
-
-
-def _moved(asked: PlanRecord, plan: PlanRecord) -> float:
-    """Measures the batch's distance from the one asked for, as a fraction of it."""
-    policy, settings = asked.settings.policy, plan.settings
-    if type(policy) is int:
-        return abs(plan.layout.effective_batch - policy) / policy
-    if policy == "keep":
-        return abs(plan.batch_change or 0.0)
-    return settings.batch_tolerance  # under the other policies the batch follows the GPUs
-
-
-def _short(share: float) -> float:
-    """The share in two significant digits, upwards."""
-    if share == 0:
-        return 0.0
-    scale: float = 10.0 ** (1 - math.floor(math.log10(share)))
-    return round(math.ceil(round(share * scale, 6)) / scale, 12)
-
-
-def _clusters(asked: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
-    """Yields the nearest clusters below and above with a plan by the same settings."""
-    nodes, gpus = asked.cluster.nodes, asked.cluster.gpus_per_node
-
-    def feasible(field: str, counts: Iterable[int]) -> Iterator[Cluster]:
-        others = (msgspec.structs.replace(asked.cluster, **{field: count}) for count in counts)
-        return (it for it in others if make(it, asked.settings).status != "infeasible")
-
-    if nodes > 1:
-        below = range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1)
-        above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
-        for counts in (below, above):
-            yield from islice(feasible("nodes", counts), 1)
-    elif Reason.MISSES_DEADLINE in asked.reasons:
-        # The fewest that meet it.
-        yield from islice(feasible("gpus_per_node", range(gpus + 1, gpus + MAX_MORE_GPUS + 1)), 1)
-    elif near := [count for count in asked.nearest_world_sizes if count is not None]:
-        yield from feasible("gpus_per_node", near)
-    else:
-        halves = (gpus >> times for times in range(1, gpus.bit_length()))
-        yield from islice(feasible("gpus_per_node", halves), 1)
-
-
-# ---- in words ----
 
 CAPS = {
     "fixed": "min_micro_batch and max_micro_batch",
@@ -349,14 +177,14 @@ def _up(number: int, unit: int) -> int:
 
 
 def _model_parallel(plan: PlanRecord) -> str:
-    return f"{_not_a_multiple(plan)} model_parallel {exact(_parallel(plan, 'model_parallel'))}"
+    return f"{_not_a_multiple(plan)} model_parallel {exact(parallel_of(plan, 'model_parallel'))}"
 
 
 def _expert_parallel(plan: PlanRecord) -> str:
-    below = plan.world_size // _gpu_multiple(plan) * _gpu_multiple(plan)
-    near = [count for count in plan.nearest_world_sizes if count] or [below, below + _gpu_multiple(plan)]
+    below = plan.world_size // gpu_multiple(plan) * gpu_multiple(plan)
+    near = [count for count in plan.nearest_world_sizes if count] or [below, below + gpu_multiple(plan)]
     counts = " and ".join(exact(count) for count in near if count)
-    parallel = f"{exact(_parallel(plan, 'expert_parallel'))} (expert parallel)"
+    parallel = f"{exact(parallel_of(plan, 'expert_parallel'))} (expert parallel)"
     return f"{_not_a_multiple(plan)} {parallel}; {counts} {'is' if len(near) == 1 else 'are'}"
 
 

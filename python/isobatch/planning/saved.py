@@ -17,7 +17,7 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be, raise_all, unknown
 from isobatch.limits import MAX_BATCH
 from isobatch.planning.course import Course, Legs, handover_at, whole_run
-from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
+from isobatch.planning.record import VALUES, Handover, PlanRecord, parallel_of, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
@@ -221,8 +221,11 @@ def _consistent(leg: PlanRecord, file: str | None) -> None:
         must(name, value is not None and value > 0, "above 0")
     micro, accumulation, replicas, batch, irregular = leg.layout
     rounds = micro * replicas
-    parallel = leg.cluster.model_parallel or leg.recipe.model_parallel
-    must("data_parallel", replicas * parallel == leg.world_size, "the GPUs / model_parallel")
+    must(
+        "data_parallel",
+        replicas * parallel_of(leg, "model_parallel") == leg.world_size,
+        "the GPUs / model_parallel",
+    )
     exact = batch == rounds * accumulation
     must("effective_batch", batch <= MAX_BATCH, "at most 2^40")
     must(

@@ -68,7 +68,7 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; batch_tolerance or split=\"ragged\" allows it" ""
+        "the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as would batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
