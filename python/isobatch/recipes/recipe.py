@@ -57,39 +57,46 @@ class Recipe(
         lr: the peak learning rate at that batch.
         optimizer: sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor.
         momentum, betas, eps, weight_decay: the optimizer's; betas and eps are torch's defaults where None.
-        decay: how the decay follows the batch and the learning rate: "lr_multiplied" (torch's AdamW), "independent", or "sqrt"
-            (Muon's alone: by √k, as nanochat does; contested); None: not known, taken as the first, with a caution; Muon's stays.
+        decay: how the decay follows the batch and the learning rate: "lr_multiplied" (torch's AdamW),
+            "independent", or "sqrt" (Muon's alone: by √k, as nanochat does; contested); None: not known,
+            taken as the first, with a caution; Muon's stays.
         ema_decay: of a running average of the weights, a step.
         dataset_size: samples in an epoch; needed where a length is in `ep`.
-        duration: the run's length, a number with a unit: `ep` epochs, `st` optimizer steps, `sp` samples, `tok` tokens.
+        duration: the run's length, a number with a unit: `ep` epochs, `st` optimizer steps, `sp` samples,
+            `tok` tokens.
         warmup: the same, or `%` of the duration.
-        schedule: a kind of `isobatch.schedules` by name, or a call such as "multistep(30ep, 60ep, gamma=0.1)".
+        schedule: a kind of `isobatch.schedules` by name, or a call such as "multistep(30ep, 60ep,
+            gamma=0.1)".
         min_lr: where the schedule ends; scales with the peak.
         seq_len: tokens in a sample.
         drop_last: False, True (sampler and loader), "sampler" or "loader".
-        even_batches: whether Accelerate fills up the last micro-batches, so that all processes have as many (its `even_batches`;
-            False under convention "transformers" alone).
-        convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing is padded, so that
-            an epoch has the same steps on any number of GPUs.
+        even_batches: whether Accelerate fills up the last micro-batches, so that all processes have as many
+            (its `even_batches`; False under convention "transformers" alone).
+        convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing
+            is padded, so that an epoch has the same steps on any number of GPUs.
         gpus, micro_batch, accumulation, model_parallel: the hardware it was tuned on, where known.
-        expert_parallel: GPUs that hold one full set of experts: expert × expert-tensor × pipeline parallel. A GPU count must be
-            a multiple of it.
+        expert_parallel: GPUs that hold one full set of experts: expert × expert-tensor × pipeline parallel. A
+            GPU count must be a multiple of it.
         power: the exponent of rule "power".
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.
-        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rules "adascale" and "adamscale").
+        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm
+            (rules "adascale" and "adamscale").
         ramp: a batch that grows: "START INCREMENT SAMPLES" or "TOKENS:BATCH TOKENS:BATCH …" from 0 upwards.
-        eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
-            duration, such as "500st"; a plan has them in its own steps.
+        eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number
+            with a unit as in duration, such as "500st"; a plan has them in its own steps.
         parameters, precision, clip_norm, bucket_cap_mb: of the model and its training step.
-        coupled: why the loss of a sample depends on the other samples of its micro-batch: "batch_norm", "negatives" (a contrastive
-            loss takes them as negatives) or "experts" (a loss balances the experts over them). Another micro-batch is then another
-            training. batch_norm: True means the same as coupled "batch_norm", also beside another coupling.
-        adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers from large batches
-            earlier, and its best learning rate is about ten times that of full fine-tuning (Schulman & Thinking Machines Lab 2025).
+        coupled: why the loss of a sample depends on the other samples of its micro-batch: "batch_norm",
+            "negatives" (a contrastive loss takes them as negatives) or "experts" (a loss balances the experts
+            over them). Another micro-batch is then another training. batch_norm: True means the same as
+            coupled "batch_norm", also beside another coupling.
+        adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers
+            from large batches earlier, and its best learning rate is about ten times that of full fine-tuning
+            (Schulman & Thinking Machines Lab 2025).
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
 
     Raises:
-        InputError: there is no such field, or a value is illegal; the message names all such fields and what is legal.
+        InputError: there is no such field, or a value is illegal; the message names all such fields and what
+            is legal.
 
     >>> Recipe(effective_batch=256, lr=0.1, optimizer="sgd", duration="2000st").effective_batch
     256
@@ -160,7 +167,7 @@ class Recipe(
 
     @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe as the core holds it, all fields checked; only isobatch.schedules knows a schedule that is no text."""
+        """The recipe in the core, with all fields checked; isobatch.schedules checks schedules other than texts."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]
@@ -184,8 +191,8 @@ class Recipe(
 
         Args:
             gpus: GPUs in the tuned run.
-            batch_per_gpu: samples in a micro-batch of one replica (a replica is a GPU where model_parallel is 1); a list
-                with one number a replica where devices are unequal.
+            batch_per_gpu: samples in a micro-batch of one replica (a replica is a GPU where model_parallel is
+                1); a list with one number a replica where devices are unequal.
             accumulation: micro-batches in an optimizer step.
             model_parallel: GPUs that hold one replica.
             fields: the Recipe's other fields.
@@ -194,7 +201,8 @@ class Recipe(
             The recipe; its effective batch is batch_per_gpu × accumulation × replicas.
 
         Raises:
-            InputError: as Recipe; model_parallel does not divide the GPUs, or there is not one batch a replica.
+            InputError: as Recipe; model_parallel does not divide the GPUs, or there is not one batch a
+                replica.
 
         >>> Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd").effective_batch
         256
@@ -206,8 +214,8 @@ class Recipe(
         known = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
         known = {name: _count(name, value) for name, value in known.items()}
         gpus, accumulation, model_parallel = known.values()
-        replicas, left = divmod(gpus, model_parallel)
-        if left:
+        replicas, rest = divmod(gpus, model_parallel)
+        if rest:
             raise must_be(f"a divisor of the {gpus} GPUs", model_parallel, field="model_parallel")
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
@@ -235,9 +243,10 @@ class Recipe(
         """Reads the recipe from another tool's configuration. Nothing in the file is imported or executed.
 
         Args:
-            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
-                TrainingArguments and an Accelerate configuration, as a list. Also the settings themselves, as a dict or an object
-                with `to_dict`: `Recipe.read(TrainingArguments(...), gpus=8)`.
+            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe
+                one run, such as TrainingArguments and an Accelerate configuration, as a list. Also the
+                settings themselves, as a dict or an object with `to_dict`:
+                `Recipe.read(TrainingArguments(...), gpus=8)`.
             tool: whose the first file is; None: found by what is in it. docs/tools.md lists the tools.
             gpus: the GPUs that it was tuned on.
             fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
@@ -246,8 +255,8 @@ class Recipe(
             The recipe; its `notes` say what was assumed, and what was not understood.
 
         Raises:
-            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs: then the message
-                lists what is missing.
+            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs:
+                then the message lists what is missing.
 
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
@@ -261,9 +270,11 @@ class Recipe(
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What `Recipe.read` assumed or did not understand, as the command prints it; empty for any other recipe. Not saved.
+        """The assumptions of `Recipe.read`, and the settings not understood, as the command prints them; empty
+        for any other recipe. Not saved.
 
-        >>> Recipe.read({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}, gpus=4).notes[-1]
+        >>> settings = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}
+        >>> Recipe.read(settings, gpus=4).notes[-1]
         'the settings: not understood, may change the batch: zebra (--set overrides)'
         """
         return ()
@@ -295,7 +306,8 @@ class Recipe(
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> Self:
-        """Reads a recipe file: a table of Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
+        """Reads a recipe file: a table of Recipe's fields, or `batch_per_gpu` and the other arguments of
+        `from_gpus`.
 
         Args:
             path: a .toml, .yaml, .yml or .json file.
@@ -313,8 +325,8 @@ class Recipe(
         file = os.fspath(path)
         fields = read_fields(file)
         try:
-            ours = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
-            return cls.of({**ours, **(changes or {})})
+            renamed = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
+            return cls.of({**renamed, **(changes or {})})
         except InputError as error:
             if changes and error.field in changes:
                 raise
@@ -375,12 +387,12 @@ def _count(name: str, value: Any) -> int:
 
 
 def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
-    """A recipe with what its reader assumed, which is not one of its fields."""
+    """Adds its reader's assumptions to a recipe, beside its fields."""
     vars(recipe)["notes"] = tuple(notes)
     return recipe
 
 
-def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
+def refuse_no_recipe(recipe: Any, expected: str = "a Recipe") -> None:
     """Refuses anything but a Recipe.
 
     Raises:
@@ -388,4 +400,4 @@ def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
     """
     if not isinstance(recipe, Recipe):
         todo = "Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file"
-        raise must_be(what, recipe, field="recipe", todo=todo)
+        raise must_be(expected, recipe, field="recipe", todo=todo)
