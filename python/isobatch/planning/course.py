@@ -1,18 +1,21 @@
 """The course of a run: its optimizer steps, its samples, its place in the data, and its schedule's clock.
 
-A run is a row of legs: what was planned at its start, and what each move made of it. All of it is exact: counts are
-integers, and the clock, which says where in the first plan's schedule a step stands, is a fraction.
+A run is a row of legs: what was planned at its start, and what each move made of it. All of it is exact:
+counts are integers, and the clock, which says where in the first plan's schedule a step stands, is a
+fraction.
 
-Why a clock: after a move the learning rate must go on where it was, end where the run ends, and be what the first plan's schedule
-has at the same progress, whatever kind of schedule that is. So the schedule is never cut and made anew. It stays that of the
-first plan, and is read through a map from the steps of the run to the steps of the first plan, which follows the samples. A
-fraction, since a step of another batch is rarely a whole number of the first plan's, and since sums of floats over 100
-moves would end a run one step early or late.
+Why a clock: after a move the learning rate must go on where it was, end where the run ends, and be what the
+first plan's schedule has at the same progress, whatever kind of schedule that is. So the schedule is never
+cut and made anew. It stays that of the first plan, and is read through a map from the steps of the run to the
+steps of the first plan, which follows the samples. A fraction, since a step of another batch is rarely a
+whole number of the first plan's, and since sums of floats over 100 moves would end a run one step early or
+late.
 
-Why two ways of progress: where the duration is in epochs, an epoch of the data is an epoch of the clock, though the layouts before
-and after a move may pad or drop another number of samples at its end. The clock then follows the samples up to the last step of an
-epoch, and that step, which may be smaller, takes the rest. Everywhere else it counts samples alone; under a batch ramp in full
-batches of them, as Megatron counts; under AdaScale by what a sample is worth.
+Why two ways of progress: where the duration is in epochs, an epoch of the data is an epoch of the clock,
+though the layouts before and after a move may pad or drop another number of samples at its end. The clock
+then follows the samples up to the last step of an epoch, and that step, which may be smaller, takes the rest.
+Everywhere else it counts samples alone; under a batch ramp in full batches of them, as Megatron counts; under
+AdaScale by what a sample is worth.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +50,8 @@ class Course(Frame):
             # Started again as it was: the leg goes on, with the pace that it has.
             if (plan.layout, plan.lr) == (before.layout, before.lr):
                 continue
-            here = self.position(step)
-            self.legs.append(CourseLeg(plan, here, self.legs[-1].clock_at(Fraction(step)), self))
+            position = self.position(step)
+            self.legs.append(CourseLeg(plan, position, self.legs[-1].clock_at(Fraction(step)), self))
 
     def _leg(self, step: Fraction) -> CourseLeg:
         return next(leg for leg in reversed(self.legs) if leg.step <= step)
@@ -186,9 +189,9 @@ def _straight(
 
 def handover_at(course: Course, after: PlanRecord, step: int) -> Handover:
     """Computes the meaning of a move to the plan `after`, after `step` optimizer steps."""
-    running, here = course.legs[-1].plan, course.position(step)
+    running, place = course.legs[-1].plan, course.position(step)
     repeated = skipped = 0
-    samples, epoch, offset = here.samples, here.epoch, here.offset
+    samples, epoch, offset = place.samples, place.epoch, place.offset
     dataset = running.recipe.dataset_size
     if dataset is not None and epoch is not None and offset:
         stayed, moved = (rest_of_epoch(plan, dataset, offset) for plan in (running, after))
@@ -226,7 +229,9 @@ EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
         * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
     ),
 }
-"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks `sum`."""
+"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks
+`sum`.
+"""
 
 
 def whole_run(legs: Legs) -> dict[str, Any]:

@@ -17,9 +17,9 @@ MAX_EPOCHS_WALKED = 10_000
 class Position(NamedTuple):
     """A place in a run, after `step` optimizer steps.
 
-    `samples` is its progress, counted as its duration is: samples of the dataset where that is in `ep`, else the
-    samples of all steps. A sampler resumes in epoch `epoch` behind its first `offset` samples; None where the recipe
-    has no dataset_size, or a convention without epochs.
+    `samples` is its progress, counted as its duration is: samples of the dataset where that is in `ep`, else
+    the samples of all steps. A sampler resumes in epoch `epoch` behind its first `offset` samples; None where
+    the recipe has no dataset_size, or a convention without epochs.
     """
 
     step: int
@@ -29,7 +29,9 @@ class Position(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody sees."""
+    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody
+    sees.
+    """
 
     steps: int
     served: int
@@ -44,8 +46,9 @@ def rest_of_epoch(plan: PlanRecord, dataset: int, offset: int) -> Rest:
 
 
 class Stage(NamedTuple):
-    """A part of a run with one batch: from optimizer step `step` and `samples` on, steps of `batch` samples, at a learning rate
-    that is `lr_scale` times that of the full batch (by `ramp_rule`)."""
+    """A part of a run with one batch: from optimizer step `step` and `samples` on, steps of `batch` samples,
+    at a learning rate that is `lr_scale` times that of the full batch (by `ramp_rule`).
+    """
 
     step: int
     samples: int
@@ -67,7 +70,7 @@ def _stages(plan: PlanRecord, at: Position) -> Iterator[Stage]:
 
 
 class Frame:
-    """What all legs of a run share: its first plan, and how the run counts its progress."""
+    """The common ground of all legs of a run: its first plan, and how the run counts its progress."""
 
     def __init__(self, first: PlanRecord, *, holds_loss: bool) -> None:
         recipe = first.recipe
@@ -120,9 +123,9 @@ class CourseLeg:
         self.epoch_steps = plan.steps_per_epoch or 0
         self.rest = self.epoch_steps
         if self.epoch is not None and self.offset:
-            left = rest_of_epoch(plan, frame.dataset, self.offset)
-            self.rest = left.steps
-            if not left.steps:  # All of it is dropped here.
+            rest = rest_of_epoch(plan, frame.dataset, self.offset)
+            self.rest = rest.steps
+            if not rest.steps:  # All of it is dropped here.
                 self.epoch, self.offset, self.rest = self.epoch + 1, 0, self.epoch_steps
                 if frame.by_epochs:
                     self.samples = self.epoch * frame.dataset
@@ -165,7 +168,9 @@ class CourseLeg:
 
     @property
     def _rate(self) -> Fraction:
-        """The worth of a sample here, in steps of the first plan: by AdaScale's gain, a sample of a larger batch is worth less."""
+        """The worth of a sample here, in steps of the first plan: by AdaScale's gain, a sample of a larger
+        batch is worth less.
+        """
         return (
             self.frame.progress_per_batch(self.plan)
             / self.frame.progress_per_batch(self.frame.first)
@@ -179,17 +184,17 @@ class CourseLeg:
         passed = step - self.step
         if passed <= self.rest:
             return _read(self._first_epoch, passed, 0)
-        epochs, left = divmod(passed - self.rest, self.epoch_steps)
-        return self._epoch_end + epochs * self.frame.epoch_steps + _read(self._whole_epoch, left, 0)
+        epochs, steps = divmod(passed - self.rest, self.epoch_steps)
+        return self._epoch_end + epochs * self.frame.epoch_steps + _read(self._whole_epoch, steps, 0)
 
     def step_at_clock(self, clock: Fraction) -> Fraction:
-        """Finds the step at which the clock shows `clock`."""
+        """Finds the step at a time of the clock."""
         if not self.frame.by_epochs:
             return self.step_at(self.samples + (clock - self.clock) / self._rate)
         if clock <= self._epoch_end:
             return self.step + _read(self._first_epoch, clock, 1)
-        epochs, left = divmod(clock - self._epoch_end, self.frame.epoch_steps)
-        return self.step + self.rest + epochs * self.epoch_steps + _read(self._whole_epoch, left, 1)
+        epochs, clock_steps = divmod(clock - self._epoch_end, self.frame.epoch_steps)
+        return self.step + self.rest + epochs * self.epoch_steps + _read(self._whole_epoch, clock_steps, 1)
 
     @cached_property
     def _first_epoch(self) -> list[tuple[Fraction, Fraction]]:
@@ -200,7 +205,9 @@ class CourseLeg:
         return self._points(Fraction(0), self.frame.epoch_steps, self.epoch_steps)
 
     def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
-        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller, ends the epoch."""
+        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller,
+        ends the epoch.
+        """
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
         # Not so where the first plan dropped what is served here.
@@ -209,7 +216,9 @@ class CourseLeg:
         return points
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
-        """The steps before `until` where the clock may change its pace; None: all of them, and one past the last."""
+        """The steps before `until` where the clock may change its pace; None: all of them, and one past the
+        last.
+        """
         for step in self._bends(self.step_at_clock(self.frame.end) if until is None else until):
             if until is not None and step >= until:
                 return
@@ -222,9 +231,10 @@ class CourseLeg:
     def _bends(self, until: Fraction) -> Iterator[Fraction]:
         """Every step up to `until` where the pace may change, and at least one from there on.
 
-        By epochs that is the last step of each, which may hold fewer samples. All epochs after the first are alike: where the
-        last step is a full one they lie on one line. So do their ends in any case, and of very many epochs only those
-        are taken: within an epoch the clock is then off by less than a step, in a run of at least ten thousand.
+        By epochs that is the last step of each, which may hold fewer samples. All epochs after the first are
+        alike: where the last step is a full one they lie on one line. So do their ends in any case, and of
+        very many epochs only those are taken: within an epoch the clock is then off by less than a step, in a
+        run of at least ten thousand.
         """
         yield Fraction(self.step)
         for stage in self.stages[1:]:

@@ -28,13 +28,17 @@ def split_of(plan: PlanRecord) -> str:
 
 
 def couplings(recipe: Recipe) -> list[str]:
-    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does not."""
+    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does
+    not.
+    """
     names = {*([recipe.coupled] if recipe.coupled else []), *(["batch_norm"] if recipe.batch_norm else [])}
     return [_COUPLINGS[name] for name in sorted(names)]
 
 
 _COUPLINGS = {
-    "batch_norm": "batch norm averages over the micro-batch (Goyal et al. 2017, arXiv 1706.02677, section 2.3)",
+    "batch_norm": (
+        "batch norm averages over the micro-batch (Goyal et al. 2017, arXiv 1706.02677, section 2.3)"
+    ),
     "experts": "the experts are balanced over the micro-batch",
     "negatives": "the negatives of a sample are the rest of its micro-batch",
 }
@@ -55,26 +59,31 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
 
 
 def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
-    """By how much the run is above its limit: what it takes here without the limit, where that is among what would work."""
+    """Writes the run's time or cost beside its limit, where the plan without the limit is a way out."""
     limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
     if limit is None:
         return None
     without: dict[str, Any] = {limit: None}
     free = plan.settings._replace(**without)
-    here = next((it for it in options if (it.cluster, it.settings) == (plan.cluster, free)), None)
-    if here is None:
+    unlimited = next(
+        (option for option in options if (option.cluster, option.settings) == (plan.cluster, free)), None
+    )
+    if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:
         most = (plan.settings.deadline_hours or 0.0) * 3600
-        return f"the run takes {time_of(here)}, over the deadline of {duration(most)} (deadline_hours)"
-    return f"the run costs {spent_of(here, here.cost)}, above the budget of {figure(plan.settings.budget)}"
+        return f"the run takes {time_of(unlimited)}, over the deadline of {duration(most)} (deadline_hours)"
+    return (
+        f"the run costs {spent_of(unlimited, unlimited.cost)}, above the budget of "
+        f"{figure(plan.settings.budget)}"
+    )
 
 
 LINK_UNKNOWN = "the profile lacks a link that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
 
 
 def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
-    """Names the link that a profile lacks: where something else would work, and it has hours there, there is one."""
+    """Names the missing link of a profile: some way out has hours, so there is a profile."""
     timed = any(option.hours is not None for option in options)
     if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
         return None
@@ -95,13 +104,19 @@ def _accumulation_unmet(plan: PlanRecord) -> str | None:
     if batch is None or replicas is None:
         return None
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches whose number is a multiple of {exact(settings.accumulation_multiple)}"
+    return (
+        f"{share} cannot be split into micro-batches whose number is a multiple of "
+        f"{exact(settings.accumulation_multiple)}"
+    )
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
     batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
     if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
-        return f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch {exact(settings.min_micro_batch)}"
+        return (
+            f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch "
+            f"{exact(settings.min_micro_batch)}"
+        )
     if batch is None or replicas is None or batch % replicas:
         return None
     fixed = settings.fixed_micro_batch
@@ -113,23 +128,26 @@ def _micro_batch_unmet(plan: PlanRecord) -> str | None:
 
 def _refused_stage(plan: PlanRecord) -> str | None:
     """Names the first stage of a ramp without a split, and a ramp with a split for each."""
-    recipe, replicas, wanted = plan.recipe, plan.data_parallel, plan.asked_batch
-    if recipe.ramp is None or replicas is None or wanted is None:
+    recipe, replicas, target = plan.recipe, plan.data_parallel, plan.asked_batch
+    if recipe.ramp is None or replicas is None or target is None:
         return None
-    every, left = (recipe.core.stages(recipe.effective_batch, done) for done in (0, plan.consumed))
+    every, ahead = (recipe.core.stages(recipe.effective_batch, consumed) for consumed in (0, plan.consumed))
     unit = _unit(plan, replicas)
-    for number, (tuned, *_) in enumerate(left, 1 + len(every) - len(left)):
+    for number, (tuned, *_) in enumerate(ahead, 1 + len(every) - len(ahead)):
         name = f"stage {count(number)} of {count(len(every))} of the ramp"
-        batch, rest = divmod(tuned * wanted, recipe.effective_batch)
+        batch, rest = divmod(tuned * target, recipe.effective_batch)
         if rest:
-            return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
+            return (
+                f"{name} would be {figure(tuned * target / recipe.effective_batch)} samples: a batch is a "
+                "whole number of them"
+            )
         if batch % unit or batch < replicas * plan.settings.min_micro_batch:
             return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
     return None
 
 
 def _unit(plan: PlanRecord, replicas: int) -> int:
-    """Computes the number that must divide every batch."""
+    """Computes the common divisor of all possible batches."""
     settings = plan.settings
     demand = settings.fixed_micro_batch or settings.micro_batch_multiple
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
@@ -152,7 +170,10 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
         )
         if value > 1
     ]
-    return f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with {' and '.join(demands)}"
+    return (
+        f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with "
+        f"{' and '.join(demands)}"
+    )
 
 
 def _instead(plan: PlanRecord, unit: int) -> str:
@@ -204,7 +225,7 @@ def _above_dataset(plan: PlanRecord) -> str:
 
 
 def _schedule_unmet(plan: PlanRecord) -> str | None:
-    """What the schedule itself says of the run that this would be."""
+    """Asks the schedule itself why it does not fit this run."""
     from isobatch.planning.course import Course
 
     steady = msgspec.structs.replace(plan.recipe, schedule="constant")
@@ -231,7 +252,9 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 def ways(plan: PlanRecord, options: Sequence[PlanRecord]) -> list[tuple[str, str, str, str]]:
     """Writes each way out: its batch, its split, its price and the flags to copy."""
-    return [(_what(plan, it), split_of(it), _price(it), _flags(plan, it)) for it in options]
+    return [
+        (_what(plan, option), split_of(option), _price(option), _flags(plan, option)) for option in options
+    ]
 
 
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -240,20 +263,24 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
     if not rows:
         yield "Nothing close to it would work."
         return
-    kept = plan.status != "infeasible"
-    yield f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:" if kept else "What would work:"
+    is_planned = plan.status != "infeasible"
+    yield (
+        f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
+        if is_planned
+        else "What would work:"
+    )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
         yield f"  {'   '.join(cells).rstrip()}"
 
 
-def _what(asked: PlanRecord, plan: PlanRecord) -> str:
+def _what(refused: PlanRecord, plan: PlanRecord) -> str:
     batch = plan.layout.effective_batch
-    tuned = asked.recipe.effective_batch
-    idle = asked.world_size - plan.world_size
-    left = f" ({exact(idle)} idle)" if idle > 0 else ""
-    gpus = f"{counted(plan.world_size, 'GPU')}{left}, " if idle else ""
+    tuned = refused.recipe.effective_batch
+    idle = refused.world_size - plan.world_size
+    idle_text = f" ({exact(idle)} idle)" if idle > 0 else ""
+    gpus = f"{counted(plan.world_size, 'GPU')}{idle_text}, " if idle else ""
     change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
     return f"{gpus}{counted(batch, 'sample')} ({change})"
 
@@ -269,7 +296,9 @@ def _price(plan: PlanRecord) -> str:
 
 
 def error_share(plan: PlanRecord) -> float | None:
-    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is not known."""
+    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is
+    not known.
+    """
     return plan.hours_error / plan.hours if plan.hours_error and plan.hours else None
 
 
@@ -279,19 +308,19 @@ def time_of(plan: PlanRecord) -> str:
 
 
 def spent_of(plan: PlanRecord, value: float | None) -> str:
-    """Writes GPU-hours or cost with their range, in percent that of the hours."""
+    """Writes GPU-hours or cost with their range, in percent as wide as the range of the hours."""
     share = error_share(plan)
     return "unknown" if value is None else ranged(value, share and value * share)
 
 
-def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
+def _flags(refused: PlanRecord, plan: PlanRecord) -> str:
     """Writes the command line's options for a way out."""
     flags = []
-    if plan.cluster != asked.cluster:
+    if plan.cluster != refused.cluster:
         nodes = f"--nodes {plan.cluster.nodes} --gpus-per-node {plan.cluster.gpus_per_node}"
         flags.append(f"--gpus {plan.world_size}" if plan.cluster.nodes == 1 else nodes)
     for name, old, new, default in zip(
-        asked.settings._fields, asked.settings, plan.settings, DEFAULTS, strict=True
+        refused.settings._fields, refused.settings, plan.settings, DEFAULTS, strict=True
     ):
         option = f"--{name.replace('_', '-')}"
         if new == old:
