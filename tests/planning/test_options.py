@@ -1,4 +1,6 @@
-"""What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line that make it."""
+"""What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line
+that make it.
+"""
 
 import shlex
 
@@ -47,8 +49,8 @@ def test_each_way_out_is_a_plan():
 
 def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
     options = ib.plan(RECIPE, 7).options
-    found = [(o.effective_batch, o.world_size, o.layout.irregular) for o in options]
-    assert found == [
+    splits = [(o.effective_batch, o.world_size, o.layout.irregular) for o in options]
+    assert splits == [
         (252, 7, False), (224, 7, False), (256, 7, True), (256, 7, True), (256, 4, False), (256, 8, False),
     ]  # fmt: skip
     assert [o.settings.batch_tolerance for o in options[:2]] == [0.016, 0.13]
@@ -57,9 +59,9 @@ def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
 def test_where_the_gpus_grew_the_batch_may_grow_with_them():
     """From 2 GPUs to 32 at batch 48: most people mean the same batch per GPU."""
     recipe = ib.Recipe(effective_batch=48, lr=1e-3, gpus=2)
-    first, *others = ib.plan(recipe, 32).options
+    first, *rest = ib.plan(recipe, 32).options
     assert (first.settings.policy, first.effective_batch, first.micro_batch) == ("grow", 768, 24)
-    assert all(option.settings.policy == "keep" for option in others)
+    assert all(option.settings.policy == "keep" for option in rest)
     assert (
         "768 samples (+1,500 %)                 24 × 1 × 32            --policy grow"
         in ib.plan(recipe, 32).explain()
@@ -73,8 +75,8 @@ def test_where_the_gpus_grew_the_batch_may_grow_with_them():
 
 def test_a_batch_that_needs_many_small_passes_is_not_offered():
     options = plan_of(3, max_micro_batch=4).options[:2]
-    found = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]
-    assert found == [(4, 21, 252), (4, 22, 256)]
+    splits = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]
+    assert splits == [(4, 21, 252), (4, 22, 256)]
 
 
 def test_whole_nodes_are_offered():
@@ -87,8 +89,8 @@ def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
     recipe = ib.Recipe(effective_batch=1024, lr=3e-4, model_parallel=32, gpus=512, micro_batch=2)
     stuck = ib.plan(recipe, gpus, batch_tolerance=0.02)
     assert stuck.nearest_world_sizes == (480, 512)
-    found = [(o.world_size, o.effective_batch, o.layout.irregular) for o in stuck.options]
-    assert found == [(480, 1020, False), (480, 1024, True), (512, 1024, False)]
+    splits = [(o.world_size, o.effective_batch, o.layout.irregular) for o in stuck.options]
+    assert splits == [(480, 1020, False), (480, 1024, True), (512, 1024, False)]
     assert "  480 GPUs (24 idle), 1,020 samples (-0.391 %)   2 × 34 × 15 " in stuck.explain()
     # Without a tolerance the smallest that is needed is offered.
     first = ib.plan(recipe, gpus).options[0]
@@ -100,8 +102,8 @@ def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
 def test_gpus_hold_whole_sets_of_experts(where, per_node):
     beside = {"expert_parallel": 8}
     recipe = ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, **beside if where == "recipe" else {})
-    here = beside if where == "cluster" else {}
-    stuck = ib.plan(recipe, ib.Cluster(nodes=12 // per_node, gpus_per_node=per_node, **here))
+    hardware = beside if where == "cluster" else {}
+    stuck = ib.plan(recipe, ib.Cluster(nodes=12 // per_node, gpus_per_node=per_node, **hardware))
     assert stuck.nearest_world_sizes == (8, 16)
     assert "  - 12 GPUs are not a multiple of 8 (expert parallel); 8 and 16 are\n" in stuck.explain()
     assert {option.world_size for option in stuck.options} >= {8, 16}
@@ -165,14 +167,14 @@ def test_where_nothing_works_it_says_so():
 def test_the_flags_can_be_copied(name, tmp_path, capsys):
     recipe, cluster, settings = STUCK[name]
     recipe.save(tmp_path / "job.json")
-    asked = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
+    options = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
     menu = ib.plan(recipe, cluster, **settings).explain().partition("What would work:\n")[2]
     for line in menu.splitlines():
         flags = line.split("   ")[-1].strip()
         if flags.startswith("without "):
-            flags = " ".join(it for it in asked if it.split()[0] != flags.split()[1])
+            flags = " ".join(option for option in options if option.split()[0] != flags.split()[1])
         else:
-            flags = " ".join((*asked, flags))
+            flags = " ".join((*options, flags))
         gpus = [] if "--gpus" in flags else ["--gpus", str(cluster)]
         assert main(["plan", str(tmp_path / "job.json"), *gpus, *shlex.split(flags)]) == 0, flags
     capsys.readouterr()
@@ -212,16 +214,16 @@ def test_the_nearest_count_is_found_however_far_away_it_is(batch, gpus, nearest,
 
 def test_the_fewest_gpus_that_meet_a_deadline():
     recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
-    here = ib.plan(recipe, 2, profile=PROFILE)
-    limit = here.hours * 0.7
+    planned = ib.plan(recipe, 2, profile=PROFILE)
+    limit = planned.hours * 0.7
     missed = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=limit)
-    asked = {"profile": PROFILE, "deadline_hours": limit}
-    met = [n for n in range(3, 65) if ib.plan(recipe, n, **asked).status != "infeasible"]
+    settings = {"profile": PROFILE, "deadline_hours": limit}
+    met = [n for n in range(3, 65) if ib.plan(recipe, n, **settings).status != "infeasible"]
     assert met and missed.options[0].world_size == met[0]
-    said = missed.explain()
-    assert f"--gpus {met[0]}" in said and "without --deadline-hours" in said
+    text = missed.explain()
+    assert f"--gpus {met[0]}" in text and "without --deadline-hours" in text
     over = f"over the deadline of {duration(limit * 3600)} (deadline_hours)"
-    assert f"the run takes {time_of(here)}, {over}" in said
+    assert f"the run takes {time_of(planned)}, {over}" in text
     never = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=1e-9)
     (option,) = never.options
     assert option.world_size == 2 and option.settings.deadline_hours is None
@@ -230,7 +232,7 @@ def test_the_fewest_gpus_that_meet_a_deadline():
 def test_how_far_a_run_is_above_its_budget():
     recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
     node = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
-    here = ib.plan(recipe, node, profile=PROFILE)
-    cost = here.cost
-    said = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
-    assert f"the run costs {spent_of(here, cost)}, above the budget of {figure(cost / 2)}" in said
+    planned = ib.plan(recipe, node, profile=PROFILE)
+    cost = planned.cost
+    text = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
+    assert f"the run costs {spent_of(planned, cost)}, above the budget of {figure(cost / 2)}" in text

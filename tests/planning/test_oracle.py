@@ -20,7 +20,8 @@ RULES = [
 ]  # the usual one more often
 CAUTIONS = {
     "batch_moved", "ragged", "micro_batch_shrunk", "coupled_moved", "above_critical_batch", "large_growth",
-    "lora_growth", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
+    "lora_growth", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded",
+        "dropped", "uneven_tail",
     "ramp_rule", "sqrt_scale_range", "micro_batch_open", "beta2_low", "duration_moved", "muon_decay",
     "rule_assumed", "sgd_scale_up",
 }  # fmt: skip
@@ -65,9 +66,12 @@ def job(draw):
     if row["convention"] == "transformers" and draw.random() < 0.3:
         row["even_batches"] = False
     chances = {
-        "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent", *["sqrt"] * (optimizer == "muon")]), "ema_decay": (0.3, [0.999]),
-        "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0, 5000.0]),
-        "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "adapter": (0.2, ["lora"]), "momentum": (0.2, [0.9]),
+        "weight_decay": (0.5, [0.1, 0.01]), "decay": (0.5, ["lr_multiplied", "independent",
+            *["sqrt"] * (optimizer == "muon")]), "ema_decay": (0.3, [0.999]),
+        "betas": (0.3, [(0.9, 0.95), (0.9, 0.98)]), "eps": (0.3, [1e-6]), "noise_scale": (0.3, [100.0,
+            5000.0]),
+        "power": (0.3, [0.3, 0.8]), "batch_norm": (0.2, [True]), "adapter": (0.2, ["lora"]), "momentum": (0.2,
+            [0.9]),
     }  # fmt: skip
     row |= {name: draw.choice(values) for name, (chance, values) in chances.items() if draw.random() < chance}
     if draw.random() < 0.3:
@@ -102,7 +106,8 @@ def length(draw, units):
 
 
 DRAWN = {
-    "policy", "rule", "max_micro_batch", "min_micro_batch", "max_batch", "batch_tolerance", "split", "micro_batch_multiple",
+    "policy", "rule", "max_micro_batch", "min_micro_batch", "max_batch", "batch_tolerance", "split",
+        "micro_batch_multiple",
     "accumulation_multiple", "batch_multiple", "short_epochs", "ramp_rule", "beta2_rule", "duration_scale",
 }  # fmt: skip
 
@@ -130,38 +135,38 @@ def options(draw):
     if not differs and draw.random() < 0.2:
         row["accumulation_multiple"] = draw.choice([2, 3, 5])
     # A setting that nobody draws above: so that the oracle is asked for it.
-    others = [name for name, case in CASES.items() if not ({name} & DRAWN or case.profile or differs)]
+    undrawn = [name for name, case in CASES.items() if not ({name} & DRAWN or case.profile or differs)]
     # By a generator of their own: one more leaves the other rows as they are.
     own = random.Random(repr(row))
     if own.random() < 0.5:
         row["rule"] = LATER.get(row["rule"], row["rule"])
-    return row | {name: CASES[name].value for name in others if own.random() < 0.1} | beside_the_rule(own)
+    return row | {name: CASES[name].value for name in undrawn if own.random() < 0.1} | beside_the_rule(own)
 
 
 def beside_the_rule(draw):
     """What moves the optimizer's averages, its decay and the learning rate beside the rule."""
-    found = {}
+    settings = {}
     if draw.random() < 0.4:
         floors = ["", ":0.5", ":0.9", ":0.95", ":0.985", ":0.9999"]
-        found["beta2_rule"] = draw.choice(["auto", "half_life"]) + draw.choice(floors)
+        settings["beta2_rule"] = draw.choice(["auto", "half_life"]) + draw.choice(floors)
     if draw.random() < 0.3:
         powers = ["", "", "^0", "^0.3", "^0.5", "^1", "^-0.307"]
-        found["duration_scale"] = draw.choice(["0.25", "0.5", "1", "3", "100"]) + draw.choice(powers)
-    return found
+        settings["duration_scale"] = draw.choice(["0.25", "0.5", "1", "3", "100"]) + draw.choice(powers)
+    return settings
 
 
 def of_micro_batch(draw, row):
     """What else is asked of the micro-batch, so that nothing contradicts the rest."""
     most, multiple = row.get("max_micro_batch", 2**31), row.get("micro_batch_multiple", 1)
-    found = {}
+    settings = {}
     if draw.random() < 0.1:
         sizes = [size for size in (1, 2, 4, 8, 32) if size % multiple == 0]
         fixed = draw.choice(sizes)
         return {"min_micro_batch": fixed, "max_micro_batch": fixed}
     if draw.random() < 0.15:
         sizes = [size for size in (2, 3, 8, 20) if size < most]
-        found |= {"min_micro_batch": draw.choice(sizes)} if sizes else {}
-    return found
+        settings |= {"min_micro_batch": draw.choice(sizes)} if sizes else {}
+    return settings
 
 
 def cluster(draw):
@@ -182,33 +187,36 @@ def table(kind, rows, order):
     return {name: column([row.get(name) for row in rows]) for name in names} | {kind: order}
 
 
-def same(name, got, want):
-    """Whether the planner's value is the oracle's, which is exact or correctly rounded at each of a few operations."""
+def same(name, value, want):
+    """Whether the planner's value is the oracle's, which is exact or correctly rounded at each of a few
+    operations.
+    """
     if want is None:
-        return got == -1 if isinstance(got, (int, np.integer)) else bool(np.isnan(got))
-    if isinstance(got, (int, np.integer)):
-        return got == want
+        return value == -1 if isinstance(value, (int, np.integer)) else bool(np.isnan(value))
+    if isinstance(value, (int, np.integer)):
+        return value == want
     # A change near 0 is a difference of numbers near 1.
     scale = max(1.0, abs(want)) if name == "batch_change" else abs(want)
-    return abs(got - want) <= 4 * np.spacing(scale)
+    return abs(value - want) <= 4 * np.spacing(scale)
 
 
 def compare(rows, case=""):
     """Plans rows in one fleet and holds every result column to the oracle's.
 
     Returns:
-        How many values of each column are known, of the nearest also by (column, reason); and the fleet's result.
+        How many values of each column are known, of the nearest also by (column, reason); and the fleet's
+        result.
     """
     order = np.arange(len(rows))
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
     columns = ["reasons", *oracle.COLUMNS]
-    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
-    values = {name: found[name].tolist() for name in oracle.COLUMNS}
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, columns=columns)
+    values = {name: result[name].tolist() for name in oracle.COLUMNS}
     known = Counter()
     for number, row in enumerate(rows):
         want = oracle.plan_row(*row)
-        named = {reason.value for reason in ib.Reason.of(int(found["reasons"][number]))}
+        named = {reason.value for reason in ib.Reason.of(int(result["reasons"][number]))}
         where = f"{case}row {number}: {row}, oracle {want}, found {named}"
         infeasible = want["status"] == "infeasible"
         assert (values["status"][number] == "infeasible") == infeasible, f"status: {where}"
@@ -219,11 +227,11 @@ def compare(rows, case=""):
         for name in oracle.COLUMNS:
             if name == "status" or (name.startswith("nearest") and not both):
                 continue  # Where several stand in the way, the two may name another one first.
-            got = values[name][number]
-            assert same(name, got, want[name]), f"{name} is {got}: {where}"
+            value = values[name][number]
+            assert same(name, value, want[name]), f"{name} is {value}: {where}"
             if want[name] is not None:
                 known.update([name, *((name, reason) for reason in both if name.startswith("nearest"))])
-    return known, found
+    return known, result
 
 
 def test_random_rows_are_the_oracles():
@@ -234,9 +242,9 @@ def test_random_rows_are_the_oracles():
     assert np.count_nonzero(result["status"] == "infeasible") > ROWS / 10
     assert np.count_nonzero(result["status"] != "infeasible") > ROWS / 4
     assert {settings["rule"] for _, _, settings in rows} == {*RULES, *LATER.values()}
-    found = {reason for bits in np.unique(result["reasons"]) for reason in ib.Reason.of(int(bits))}
-    assert not any(reason.value.startswith("invalid") for reason in found)
-    assert len(found) > 25
+    reasons = {reason for bits in np.unique(result["reasons"]) for reason in ib.Reason.of(int(bits))}
+    assert not any(reason.value.startswith("invalid") for reason in reasons)
+    assert len(reasons) > 25
     least = {name: 100 for name in oracle.COLUMNS if not name.startswith(("status", "nearest"))} | {
         ("nearest_world_size", "not_divisible"): 50, ("nearest_batch", "not_divisible"): 50,
         ("nearest_world_size", "accumulation_unmet"): 5, ("nearest_batch", "accumulation_unmet"): 50,

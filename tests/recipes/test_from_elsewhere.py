@@ -29,8 +29,8 @@ def test_the_arguments_of_transformers_themselves(tmp_path):
     torch = pytest.importorskip("torch")
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **ARGUMENTS)
     torch.save(arguments, tmp_path / "training_args.bin")
-    for given in (arguments, tmp_path / "training_args.bin"):
-        recipe = ib.Recipe.read(given, gpus=1, dataset_size=3000)
+    for source in (arguments, tmp_path / "training_args.bin"):
+        recipe = ib.Recipe.read(source, gpus=1, dataset_size=3000)
         assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (64, 3e-3, "cosine")
 
 
@@ -73,10 +73,11 @@ def test_settings_in_tables_are_no_recipe(tmp_path):
     )
     with pytest.raises(ib.InputError, match=r"settings lie in tables \(model, train\)") as caught:
         ib.Recipe.load(file)
-    said = str(caught.value)
-    assert "did you mean" not in said
+    message = str(caught.value)
+    assert "did you mean" not in message
     assert (
-        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in said and "duration=2ep" in said
+        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in message
+        and "duration=2ep" in message
     )
 
 

@@ -41,9 +41,12 @@ def micro_batch(
 
     def fits(micro: int) -> bool:
         passes = [divmod(share, micro) for share in shares]
-        return all(not rest and it % options.get("accumulation_multiple", 1) == 0 for it, rest in passes)
+        return all(
+            not rest and passes_of_stage % options.get("accumulation_multiple", 1) == 0
+            for passes_of_stage, rest in passes
+        )
 
-    found = (
+    fitting = (
         d
         for d in reversed(_divisors(min(shares)))
         if d % multiple == 0
@@ -51,15 +54,17 @@ def micro_batch(
         and d >= options.get("min_micro_batch", 1)
         and fits(d)
     )
-    return next(found, None)
+    return next(fitting, None)
 
 
 def tolerated(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
 ) -> int | None:
-    """The batch itself where it comes out even, else one that does within the tolerance; None is above `max_batch`.
+    """The batch itself where it comes out even, else one that does within the tolerance; None is above
+    `max_batch`.
 
-    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of two.
+    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of
+    two.
     """
     highest, tolerance = options.get("max_batch") or 2**40, options.get("batch_tolerance", 0.0)
 
@@ -75,8 +80,8 @@ def tolerated(
     allowed = [
         b for b in range(unit, int(batch * (1 + tolerance)) + 2, unit) if abs(b - batch) / batch <= tolerance
     ]
-    found = {b: size for b in allowed if (size := micro(b))}
-    good = [b for b in found if 4 * found[b] >= 3 * max(found.values())]
+    micro_batches = {b: size for b in allowed if (size := micro(b))}
+    good = [b for b in micro_batches if 4 * micro_batches[b] >= 3 * max(micro_batches.values())]
     return split.nearest(good, batch)
 
 
@@ -112,8 +117,8 @@ def nearest_replicas(
     batch: int,
     cap: int | None,
 ) -> list[int]:
-    """The counts of replicas in whole groups next to these, the first downwards and the second upwards, on which some batch
-    within the tolerance comes out even.
+    """The counts of replicas in whole groups next to these, the first downwards and the second upwards, on
+    which some batch within the tolerance comes out even.
     """
     down, up = ends
     tolerance, highest = options.get("batch_tolerance", 0.0), options.get("max_batch") or 2**40

@@ -17,14 +17,14 @@ def optimizer(lr):
 
 def stepped(scheduler, steps, group=0):
     """The learning rates of a group of a scheduler that is stepped as in training."""
-    seen = []
+    rates = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(steps):
-            if seen:
+            if rates:
                 scheduler.step()
-            seen.append(float(scheduler.get_last_lr()[group]))
-    return seen
+            rates.append(float(scheduler.get_last_lr()[group]))
+    return rates
 
 
 def assert_same(schedule, expected, steps=None, *, ulps=ULPS, single=True):

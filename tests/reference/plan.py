@@ -1,4 +1,6 @@
-"""One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns out."""
+"""One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns
+out.
+"""
 
 from fractions import Fraction
 from math import ceil, floor, lcm
@@ -85,35 +87,35 @@ def _batch(
     """The effective batch, not yet split, and the cap on the micro-batch."""
     policy = options.get("policy", "keep")
     cap = _cap(recipe, options)
-    wanted = policy
+    target = policy
     if policy == "keep":
-        wanted = recipe["effective_batch"]
+        target = recipe["effective_batch"]
     elif policy == "grow":
         tuned = _tuned_replicas(recipe)
         if not tuned and not options.get("max_micro_batch"):
             raise _Infeasible("needs_tuned_gpus")
-        wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
+        target = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
     if cap and grid.demand(options) > cap:
         raise _Infeasible("multiple_unmet")
     if cap and options.get("min_micro_batch", 1) > cap:
         raise _Infeasible("micro_batch_unmet")
     highest = options.get("max_batch")
-    if highest and wanted > highest and not options.get("batch_tolerance"):
+    if highest and target > highest and not options.get("batch_tolerance"):
         raise _Infeasible("above_max_batch")
-    if _ragged(recipe, options, wanted, replicas) or _uneven(recipe, options, wanted, replicas, cap):
-        return wanted, cap
-    batch = grid.tolerated(recipe, options, replicas, wanted, cap)
+    if _ragged(recipe, options, target, replicas) or _uneven(recipe, options, target, replicas, cap):
+        return target, cap
+    batch = grid.tolerated(recipe, options, replicas, target, cap)
     if batch is None:
-        if highest and wanted > highest:
+        if highest and target > highest:
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
             each = row["world_size"] // replicas
-            counts = grid.nearest_replicas(recipe, options, (replicas, replicas), group, wanted, cap)
+            counts = grid.nearest_replicas(recipe, options, (replicas, replicas), group, target, cap)
             count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
             row["nearest_world_size"] = count and count * each
-        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
-        raise _Infeasible(_why(recipe, options, wanted, replicas))
-    if batch != wanted:
+        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, target, cap)
+        raise _Infeasible(_why(recipe, options, target, replicas))
+    if batch != target:
         row["reasons"].add("batch_moved")
     return batch, cap
 
@@ -122,17 +124,17 @@ def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
     return options.get("max_micro_batch") or _tuned_micro(recipe)
 
 
-def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> str:
-    if wanted % replicas or wanted % options.get("batch_multiple", 1):
+def _why(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> str:
+    if target % replicas or target % options.get("batch_multiple", 1):
         return "not_divisible"
-    share, demand = wanted // replicas, grid.demand(options)
+    share, demand = target // replicas, grid.demand(options)
     if share % demand:
         return "micro_batch_unmet" if grid.fixed(options) else "multiple_unmet"
     passes = share // demand
     if passes % options.get("accumulation_multiple", 1):
         return "accumulation_unmet"
     fine = options | {"min_micro_batch": 1}
-    only_too_small = grid.micro_batch(recipe, fine, replicas, wanted, None, demand)
+    only_too_small = grid.micro_batch(recipe, fine, replicas, target, None, demand)
     return "micro_batch_unmet" if only_too_small else "ramp_not_divisible"
 
 
@@ -180,26 +182,28 @@ def _split(
     return found, batch // replicas // found
 
 
-def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
-    """Whether the batch is whole, in groups and within its limit, and each replica has samples, in every stage."""
-    sizes = grid.stages(recipe, wanted)
+def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
+    """Whether the batch is whole, in groups and within its limit, and each replica has samples, in every
+    stage.
+    """
+    sizes = grid.stages(recipe, target)
     groups = options.get("batch_multiple", 1)
     in_groups = bool(sizes) and all(size >= replicas and size % groups == 0 for size in sizes)
-    return in_groups and wanted <= (options.get("max_batch") or wanted)
+    return in_groups and target <= (options.get("max_batch") or target)
 
 
-def _ragged(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
-    return options.get("split") == "ragged" and _each_has_some(recipe, options, wanted, replicas)
+def _ragged(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
+    return options.get("split") == "ragged" and _each_has_some(recipe, options, target, replicas)
 
 
 def _uneven(
-    recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
+    recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int, cap: int | None
 ) -> int | None:
     """The micro-batch where the first replicas may do one more; each does one at least, in every stage."""
-    if options.get("split") != "uneven" or not _each_has_some(recipe, options, wanted, replicas):
+    if options.get("split") != "uneven" or not _each_has_some(recipe, options, target, replicas):
         return None
-    sizes = grid.stages(recipe, wanted)
-    if grid.micro_batch(recipe, options, replicas, wanted, cap, grid.demand(options)):
+    sizes = grid.stages(recipe, target)
+    if grid.micro_batch(recipe, options, replicas, target, cap, grid.demand(options)):
         return None  # It comes out even.
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
     whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
@@ -387,15 +391,15 @@ def _length(
             say("no_warmup")
         return
     held_in_steps = optimizer in ("lars", "lamb")
-    held = held_in_steps or of_tuned
+    in_steps = held_in_steps or of_tuned
     if ramp_text and not recipe["warmup"].endswith("%"):
         value, unit = steps.length(recipe["warmup"])
         floored = convention == "megatron" and unit == "tok"
         exact_samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
         samples = floor(exact_samples) if floored else ceil(exact_samples)
-        text, full = (recipe["ramp"], tuned) if held else (ramp_text, batch)
+        text, full = (recipe["ramp"], tuned) if in_steps else (ramp_text, batch)
         warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
-    elif held:
+    elif in_steps:
         warmup = steps.warmup_steps(
             recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
         )

@@ -109,8 +109,8 @@ def _(shape: F.Tanh, u):
 @share.register
 def _(shape: F.Table, u):
     index = min(int(u), len(shape.values) - 1)
-    here, after = mpf(shape.values[index]), mpf(shape.values[min(index + 1, len(shape.values) - 1)])
-    return here + (after - here) * (u - index)
+    before, after = mpf(shape.values[index]), mpf(shape.values[min(index + 1, len(shape.values) - 1)])
+    return before + (after - before) * (u - index)
 
 
 @share.register

@@ -17,7 +17,9 @@ DEFAULTS = {
     "lamb": (0.9, 0.999, 1e-6),
     "lion": (0.9, 0.99, None),
 }
-"""beta1, beta2 and eps of torch.optim's classes, RMSprop's alpha as beta2; LAMB's and Lion's are their papers'."""
+"""beta1, beta2 and eps of torch.optim's classes, RMSprop's alpha as beta2; LAMB's and Lion's are their
+papers'.
+"""
 
 
 HOLD_LOSS = ("adascale", "adamscale")
@@ -87,7 +89,9 @@ def surge_curve(scale: float, batch: float) -> float:
 
 
 def sde_beta(beta: float, tuned: int, new: int) -> float:
-    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there. Zero stays."""
+    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there.
+    Zero stays.
+    """
     if beta == 0:
         return 0.0
     if Fraction(new, tuned) * (1 - Fraction(repr(beta))) >= 1:
@@ -146,7 +150,9 @@ def weight_decay(
 
 
 def warmup_start(rule: str, k: float, tuned_lr: float) -> float:
-    """The first learning rate of a warmup: 0, or the tuned one (Goyal et al. 2017, arXiv 1706.02677, section 2.2)."""
+    """The first learning rate of a warmup: 0, or the tuned one (Goyal et al. 2017, arXiv 1706.02677, section
+    2.2).
+    """
     return tuned_lr if rule == "linear" and k > 1 else 0.0
 
 
