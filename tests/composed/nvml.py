@@ -13,8 +13,8 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """An H100 that is healthy and alone, but for what is given. `lacks` names functions that this driver
-    refuses.
+    """A healthy H100 without other processes, but for the given values. `lacks` names functions that this
+    driver refuses.
     """
 
     NVMLError = NVMLError

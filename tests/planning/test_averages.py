@@ -1,4 +1,6 @@
-"""What moves beside the learning rate, and by the run's length: against decimals of fifty digits."""
+"""Values beside the learning rate, and their change with the run's length, against decimals of fifty
+digits.
+"""
 
 import math
 from decimal import Decimal, localcontext

@@ -98,7 +98,7 @@ BAD_CLUSTERS = [
 
 
 def refused(*fields):
-    """Whether a call is refused with one of the fields, which its error names."""
+    """Expects an error about one of the fields, by name."""
 
     def named(error):
         return error.field in fields and error.field in str(error)

@@ -1,4 +1,4 @@
-"""Values at the edge of what a rule, a trainer or a column takes."""
+"""Values at the limits of a rule, a trainer or a column."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_the_rule_for_muon_gives_its_sources_example():
     "optimizer", ["sgd", "lion", "muon", "adamw", "adam", "rmsprop", "lars", "lamb", "adafactor"]
 )
 def test_auto_bends_where_the_noise_scale_is_known(optimizer):
-    """For the three optimizers whose trials say so (docs/rules.md), and never past the linear rule."""
+    """Only the three optimizers tried so (docs/rules.md), and never past the linear rule."""
     usual = "linear" if optimizer == "sgd" else "sqrt"
     known = {"optimizer": optimizer, "effective_batch": 256, "noise_scale": 1000.0}
     for policy in (64, 1024, 8192):
@@ -65,9 +65,7 @@ def test_auto_bends_where_the_noise_scale_is_known(optimizer):
 
 
 def test_auto_in_a_fleet_is_that_of_each_job():
-    """Jobs that differ in their noise scale only are planned together: each has the rule, and the cautions,
-    of its own.
-    """
+    """Jobs with different noise scales are planned together: each has its own rule and cautions."""
     noise = [np.nan, 0.0, 100.0, 1e6, np.nan, 5000.0] * 30
     jobs = {
         "effective_batch": np.full(len(noise), 256),

@@ -1,4 +1,4 @@
-"""A fixed and a least micro-batch, a batch that is lowered, a batch above the dataset, AdamScale."""
+"""A fixed and a smallest micro-batch, a lowered batch, a batch above the dataset, AdamScale."""
 
 from math import sqrt
 

@@ -1,6 +1,4 @@
-"""What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line
-that make it.
-"""
+"""Ways out of an infeasible plan: each is a plan, ranked, with its options of the command line."""
 
 import shlex
 

@@ -113,7 +113,7 @@ DRAWN = {
 
 
 def options(draw):
-    """Settings that differ from the defaults."""
+    """Draws settings away from the defaults."""
     row = {
         "policy": draw.choice(["keep", "keep", "grow", "grow", 256, 1000, 8192]),
         "rule": draw.choice(RULES),
@@ -144,7 +144,7 @@ def options(draw):
 
 
 def beside_the_rule(draw):
-    """What moves the optimizer's averages, its decay and the learning rate beside the rule."""
+    """Draws settings of the optimizer's averages, its decay and the run's length."""
     settings = {}
     if draw.random() < 0.4:
         floors = ["", ":0.5", ":0.9", ":0.95", ":0.985", ":0.9999"]
@@ -156,7 +156,7 @@ def beside_the_rule(draw):
 
 
 def of_micro_batch(draw, row):
-    """What else is asked of the micro-batch, so that nothing contradicts the rest."""
+    """Draws more settings of the micro-batch, without contradicting the others."""
     most, multiple = row.get("max_micro_batch", 2**31), row.get("micro_batch_multiple", 1)
     settings = {}
     if draw.random() < 0.1:
@@ -188,9 +188,7 @@ def table(kind, rows, order):
 
 
 def same(name, value, want):
-    """Whether the planner's value is the oracle's, which is exact or correctly rounded at each of a few
-    operations.
-    """
+    """Compares a value with the oracle's: exactly, or within the rounding of a few operations."""
     if want is None:
         return value == -1 if isinstance(value, (int, np.integer)) else bool(np.isnan(value))
     if isinstance(value, (int, np.integer)):

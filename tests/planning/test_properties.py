@@ -1,4 +1,4 @@
-"""Laws that hold for every recipe on every cluster."""
+"""Laws of every recipe on every cluster."""
 
 from math import isclose
 

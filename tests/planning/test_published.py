@@ -13,7 +13,7 @@ IMAGENET = 1_281_167
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe, where it shall run, and what must come out of it."""
+    """A recipe, its target, and the expected plan."""
 
     name: str
     source: str

@@ -1,4 +1,4 @@
-"""Batches that grow, against a walk step by step."""
+"""Growing batches, against a walk step by step."""
 
 import random
 

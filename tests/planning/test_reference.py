@@ -1,4 +1,4 @@
-"""The oracles against one another, so that what the core is measured by is itself beyond doubt."""
+"""The oracles against one another: the measure of the core is itself beyond doubt."""
 
 import random
 

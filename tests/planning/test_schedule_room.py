@@ -74,9 +74,7 @@ def recipe(draw):
 
 
 def can_be_had(tuned, gpus, **settings):
-    """Whether `resolve` makes the schedule of this run, whose steps are those of one with a constant learning
-    rate.
-    """
+    """Tells whether `resolve` makes the schedule of this run, with the steps of a constant learning rate."""
     steady = ib.plan(msgspec.structs.replace(tuned, schedule="constant"), gpus, **settings)
     if steady.status == "infeasible":
         return None

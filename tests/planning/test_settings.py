@@ -45,7 +45,7 @@ PLACES = {
 
 
 def forgotten(places):
-    """What is missing where, of the settings that the core has."""
+    """Lists the core's settings missing in each place."""
     return [
         f"{place} lacks {name}"
         for place, names in places.items()
@@ -91,8 +91,8 @@ def test_a_plan_says_that_its_learning_rate_stays_only_where_it_does(name):
 
 
 def test_a_setting_that_moves_hyperparameters_alone_is_listed():
-    """The probe and ElasticRun plan the other splits of a run by these alone, and lost would be what is
-    forgotten there.
+    """The probe and ElasticRun plan other splits of a run by these settings alone, so a forgotten one would
+    be lost.
     """
     moves = ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
     calls = set()

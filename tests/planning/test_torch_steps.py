@@ -59,7 +59,7 @@ def planned(rows, convention, epochs="3ep"):
 
 
 def counted(loaders, accumulation):
-    """Steps of an epoch, by the loop that every guide shows, and how often each sample was served."""
+    """Counts the steps of an epoch in the loop of every guide, and how often each sample was served."""
     steps, served = set(), Counter()
     for loader in loaders:
         samples = 0
@@ -80,7 +80,7 @@ def loader_of(row, dataset, rank):
 
 
 def shards_of(row, split=False, **options):
-    """What Accelerate makes of a row for each of its processes."""
+    """Prepares a row's loader with Accelerate for each of its processes."""
     shard, world = quietly("accelerate.data_loader").BatchSamplerShard, row["gpus"]
     size, drops = row["micro_batch"] * (world if split else 1), row["drop_last"] != "false"
     whole = BatchSampler(SequentialSampler(range(row["dataset_size"])), size, drops)
@@ -147,9 +147,7 @@ def test_accelerates_shards_without_even_batches(split):
 @pytest.mark.peers
 @pytest.mark.parametrize("even", [False, True])
 def test_split_batches_deal_out_as_whole_ones(even):
-    """The same samples an epoch whichever way Accelerate deals, so that a plan needs no word of it but the
-    batch.
-    """
+    """An epoch has the same samples however Accelerate deals them: the plan only needs the batch."""
     for row in drawn("transformers", count=300, seed=3):
         if row["gpus"] > 1:
             apart, whole = (shards_of(row, split, even_batches=even)[0] for split in (False, True))

@@ -1,4 +1,4 @@
-"""What the words decide: a case for each line of that part of the design, so that no two parts disagree."""
+"""The words of a plan: a case for each line of that part of the design, so that no two parts disagree."""
 
 import csv
 import io

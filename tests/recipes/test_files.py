@@ -52,7 +52,9 @@ NESTED = st.recursive(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(TEXTS, NESTED, max_size=4))
 def test_any_value_is_saved(suffix, fields, tmp_path):
-    """A formatter's 2e-5 and a reader's must be one number, a text that looks like a number must stay one."""
+    """A formatter's 2e-5 and a reader's must be the same number, and a text such as "2e-5" must stay a
+    text.
+    """
     if suffix == ".yaml":
         pytest.importorskip("yaml")
     write_fields(tmp_path / f"job{suffix}", fields)

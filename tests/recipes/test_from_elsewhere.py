@@ -1,4 +1,4 @@
-"""Recipes from objects, dicts and what is no recipe: nothing but InputError, and each names the way out."""
+"""Recipes from objects and dicts; anything else is an InputError with the way out."""
 
 import pytest
 

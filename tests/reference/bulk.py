@@ -25,7 +25,7 @@ def cross(jobs: Mapping[str, NDArray[np.generic]], world_size: NDArray[np.int64]
 
 
 def largest_divisor(number: NDArray[np.int64], cap: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """The largest divisor that is not above the cap, for positive numbers; 1 where the cap is below 1.
+    """The largest divisor up to the cap, for positive numbers; 1 where the cap is below 1.
 
     A candidate d that fails leaves d' ≤ min(d − 1, ⌊n / (⌊n/d⌋ + 1)⌋). Only the rows that failed go on.
     """
@@ -43,7 +43,7 @@ def largest_divisor(number: NDArray[np.int64], cap: NDArray[np.int64] | int) -> 
 def plan(
     rows: Mapping[str, NDArray], *, policy: str | int = "keep", max_micro_batch: int | None = None
 ) -> Columns:
-    """Plans the rows that `cross` makes. Result columns are as the core's: −1 or NaN where a row cannot be
+    """Plans the rows of `cross`. Result columns are as the core's: −1 or NaN where a row cannot be
     planned.
     """
     tuned, world = rows["effective_batch"], rows["world_size"]

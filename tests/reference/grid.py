@@ -1,4 +1,4 @@
-"""Which batches can be laid out evenly, and how, by trying every micro-batch in every stage."""
+"""Even layouts of batches, by trying every micro-batch in every stage."""
 
 from functools import lru_cache
 from math import lcm
@@ -10,7 +10,7 @@ _divisors = lru_cache(maxsize=1 << 14)(split.divisors)
 
 
 def stages(recipe: dict[str, Any], batch: int) -> list[int]:
-    """Every batch of a run whose full batch this is; none where one of them is not whole."""
+    """Lists every batch of a run with this full batch; none where one of them is not whole."""
     if not recipe.get("ramp"):
         return [batch]
     text = ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
@@ -18,13 +18,13 @@ def stages(recipe: dict[str, Any], batch: int) -> list[int]:
 
 
 def demand(options: dict[str, Any]) -> int:
-    """What every micro-batch must be a multiple of."""
+    """The common divisor of all micro-batches."""
     multiple: int = options.get("micro_batch_multiple", 1)
     return fixed(options) or multiple
 
 
 def fixed(options: dict[str, Any]) -> int | None:
-    """The one micro-batch that is allowed, if it is one."""
+    """The only micro-batch allowed, if there is only one."""
     least, most = options.get("min_micro_batch", 1), options.get("max_micro_batch")
     return most if least == most and least > 1 else None
 
@@ -32,7 +32,7 @@ def fixed(options: dict[str, Any]) -> int | None:
 def micro_batch(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None, multiple: int
 ) -> int | None:
-    """The largest micro-batch with which every stage comes out even; None where there is none."""
+    """The largest micro-batch dividing every stage evenly; None where there is none."""
     sizes = stages(recipe, batch)
     groups = options.get("batch_multiple", 1)
     if not sizes or any(size % replicas or size % groups for size in sizes):
@@ -60,7 +60,7 @@ def micro_batch(
 def tolerated(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
 ) -> int | None:
-    """The batch itself where it comes out even, else one that does within the tolerance; None is above
+    """The batch itself where it divides evenly, else the best one within the tolerance; None is above
     `max_batch`.
 
     Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of
@@ -86,7 +86,7 @@ def tolerated(
 
 
 def step(options: dict[str, Any], replicas: int) -> int:
-    """Something that every full batch is a multiple of."""
+    """A common divisor of all full batches."""
     return lcm(
         replicas * demand(options) * options.get("accumulation_multiple", 1), options.get("batch_multiple", 1)
     )
@@ -95,7 +95,7 @@ def step(options: dict[str, Any], replicas: int) -> int:
 def nearest_batch(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
 ) -> int | None:
-    """The next batch that comes out even, below or above."""
+    """The nearest even batch, below or above."""
     unit, highest = step(options, replicas), options.get("max_batch") or 2**40
     below = range(min(batch, highest) // unit * unit, 0, -unit)
     last = (batch + unit) * recipe["effective_batch"]
@@ -117,8 +117,8 @@ def nearest_replicas(
     batch: int,
     cap: int | None,
 ) -> list[int]:
-    """The counts of replicas in whole groups next to these, the first downwards and the second upwards, on
-    which some batch within the tolerance comes out even.
+    """The nearest replica counts in whole groups with an even batch within the tolerance: one downwards, one
+    upwards.
     """
     down, up = ends
     tolerance, highest = options.get("batch_tolerance", 0.0), options.get("max_batch") or 2**40

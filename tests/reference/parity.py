@@ -1,4 +1,4 @@
-"""What it means that a schedule has its peer's values."""
+"""Equality of a schedule and its peer."""
 
 import warnings
 
@@ -16,7 +16,7 @@ def optimizer(lr):
 
 
 def stepped(scheduler, steps, group=0):
-    """The learning rates of a group of a scheduler that is stepped as in training."""
+    """The learning rates of a parameter group under a scheduler stepped as in training."""
     rates = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

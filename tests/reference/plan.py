@@ -21,7 +21,7 @@ class _Infeasible(Exception):
 
 
 def plan_row(recipe: dict[str, Any], cluster: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """All result columns of one row of valid input, and `reasons`, the names of what is to be said of it."""
+    """Plans one row of valid input: all result columns, and in `reasons` the names of its cautions."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row["reasons"] = set()
     row["world_size"] = cluster["nodes"] * cluster["gpus_per_node"]
@@ -141,7 +141,7 @@ def _why(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas:
 def _nearest_whole(
     world: int, model_parallel: int, group: int, recipe: dict[str, Any], options: dict[str, Any]
 ) -> int | None:
-    """The nearest GPU count of whole groups of replicas, over whose replicas the batch divides."""
+    """The nearest GPU count of whole groups of replicas with an even batch."""
     policy = options.get("policy", "keep")
     groups = world // model_parallel // group
     down, up = groups * group, (groups + 1) * group
@@ -434,7 +434,7 @@ def _interval(every: str, recipe: dict[str, Any], batch: int, per_epoch: int | N
 
 
 def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:
-    """AdaScale's r without rounding, so that a count of steps that comes out whole stays whole."""
+    """AdaScale's r without rounding, so that a whole count of steps stays whole."""
     sigma_sq, mu_sq = Fraction(recipe["sigma_sq"]), Fraction(recipe["mu_sq"])
     return (sigma_sq + mu_sq) / (sigma_sq * recipe["effective_batch"] / batch + mu_sq)
 

@@ -11,7 +11,7 @@ mp.dps = 60
 
 
 def value(form, step):
-    """The exact value of a form at a step, which may be an mpf."""
+    """The exact value of a form at a step; the step may be an mpf."""
     x = clock(form.clock, mpf(step))
     total = track(form.tracks[0], x)
     for other in form.tracks[1:]:

@@ -14,7 +14,7 @@ MORE = {"compute_floor", "update", "lead", "memory_sharded_gib", "noise_scale"}
 
 
 def profile_of(**changes):
-    """A profile whose gradient has 100 MB; of the constants numbers will do."""
+    """A profile with a gradient of 100 MB; constants may be plain numbers."""
     fields = {"gradient_bytes": 1e8, **PLAIN, **changes}
     numbers = [name for name in PLAIN.keys() | MORE if isinstance(fields.get(name), float)]
     return ib.Profile(**fields | {name: ib.Constant(value=fields[name]) for name in numbers})

@@ -15,9 +15,7 @@ def replicas_of(world_size: int, model_parallel: int) -> int | None:
 
 
 def split(batch: int, replicas: int, cap: int | None, multiple: int = 1) -> tuple[int, int] | None:
-    """(micro_batch, accumulation) with the largest micro-batch that divides, is a multiple and is not above
-    the cap.
-    """
+    """(micro_batch, accumulation) with the largest micro-batch up to the cap among the multiples that divide."""
     if batch % replicas:
         return None
     share = batch // replicas
@@ -52,8 +50,6 @@ def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None
 
 
 def loss_weights(sizes: list[list[int]]) -> list[list[Fraction]]:
-    """What each micro-batch's mean loss is multiplied by, so that a mean over replicas is one over
-    samples.
-    """
+    """The factor of each micro-batch's mean loss, so that the mean over replicas is a mean over samples."""
     total = sum(map(sum, sizes))
     return [[Fraction(n * len(sizes), total) for n in rank] for rank in sizes]

@@ -19,7 +19,7 @@ def length(text: str) -> tuple[Fraction, str]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data takes: optimizer steps, samples served, of these twice, and samples not
+    """One pass over the data: optimizer steps, samples served, of these twice, and samples not
     served.
     """
 
@@ -75,7 +75,7 @@ def epoch(
 
 
 def exact_epoch(dataset: int, batch: int, drop_last: bool | str = False) -> Epoch:
-    """An epoch that is dealt out step by step, whoever takes the samples: each is served once, unless the
+    """An epoch dealt out step by step, whoever takes the samples: each is served once, unless the
     last step is short and dropped.
     """
     whole, rest = dataset // batch, dataset % batch

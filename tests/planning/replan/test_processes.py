@@ -1,4 +1,4 @@
-"""A real run over gloo that stops, moves to another world size, and goes on."""
+"""A real run over gloo: it stops, moves to another world size, and goes on."""
 
 import json
 import subprocess
@@ -17,9 +17,7 @@ FIRST = plan_of(2, **RUN, warmup="5st", schedule="linear", max_micro_batch=3)
 
 
 def trained(*runs):
-    """Trains runs, each a folder and its parts, a part being (until which step, its plan); gives the notes of
-    each.
-    """
+    """Trains runs, each a folder and its parts as (last step, plan), and returns the notes of each run."""
     for folder, parts in runs:
         folder.mkdir()
         for until, plan in parts:

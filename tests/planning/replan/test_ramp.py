@@ -20,7 +20,7 @@ def recipe_of(schedule="cosine", **fields):
 
 
 def stepped(plan, kind):
-    """(learning rate, batch) of every iteration that Megatron runs."""
+    """(learning rate, batch) of each of Megatron's iterations."""
     scheduler = megatron_core("optimizer_param_scheduler")
     calculator = megatron_core("num_microbatches_calculator")
     style = kind.replace("inverse_sqrt", "inverse-square-root")

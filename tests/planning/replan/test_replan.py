@@ -1,4 +1,4 @@
-"""A run that moves: against a run that is counted step by step."""
+"""Moved runs, against runs counted step by step."""
 
 import itertools
 import time
