@@ -65,10 +65,17 @@ macro_rules! columns {
             ///
             /// # Panics
             /// Where the type of `out` is not the column's [`element`](ResultColumn::element).
-            pub(super) fn write(self, rows: &[Row], places: impl Iterator<Item = usize>, out: &mut ResultSlice<'_>) {
+            pub(super) fn write(
+                self,
+                rows: &[Row],
+                places: impl Iterator<Item = usize>,
+                out: &mut ResultSlice<'_>,
+            ) {
                 match (self, out) {
-                    $((ResultColumn::$variant, ResultSlice::$element(out)) => for ($row, place) in rows.iter().zip(places) {
-                        out[place] = $of_row;
+                    $((ResultColumn::$variant, ResultSlice::$element(out)) => {
+                        for ($row, place) in rows.iter().zip(places) {
+                            out[place] = $of_row;
+                        }
                     })*
                     (column, _) => unreachable!("{column:?} in a column of another type"),
                 }
@@ -140,7 +147,12 @@ impl<'a> ResultSlice<'a> {
     pub(crate) fn split_at(self, mid: usize) -> (ResultSlice<'a>, ResultSlice<'a>) {
         macro_rules! halves {
             ($($kind:ident)*) => {
-                match self { $(ResultSlice::$kind(s) => { let (a, b) = s.split_at_mut(mid); (ResultSlice::$kind(a), ResultSlice::$kind(b)) })* }
+                match self {
+                    $(ResultSlice::$kind(slice) => {
+                        let (start, end) = slice.split_at_mut(mid);
+                        (ResultSlice::$kind(start), ResultSlice::$kind(end))
+                    })*
+                }
             };
         }
         halves!(U8 U64 I32 I64 F64)

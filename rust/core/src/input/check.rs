@@ -1,4 +1,4 @@
-//! What of an input is illegal beside the rest of it.
+//! Values of an input that are illegal beside its other values.
 
 use super::{Field, Input, MAX_GPUS, Policy, Recipe, SplitRule};
 use crate::lengths::{Convention, Length, Ramp, Unit};
@@ -11,7 +11,7 @@ impl Input {
         self.fault.or_else(|| self.contradictions().next())
     }
 
-    /// What of the others an illegal field does not fit, in words; `None` where what it must be says that.
+    /// Why a field does not fit the others, in words; `None` where its legal values say so.
     #[must_use]
     pub fn why(&self, field: Field) -> Option<String> {
         let recipe = &self.recipe;

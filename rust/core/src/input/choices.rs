@@ -1,8 +1,8 @@
-//! What fields choose from.
+//! The choices of fields with named values.
 
 use crate::batch::MAX_BATCH;
 
-/// What to hold when the GPU count changes.
+/// The values that stay when the GPU count changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The effective batch and the learning rate.
@@ -74,7 +74,8 @@ impl Beta2Rule {
     }
 }
 
-/// How much longer the run is than the tuned one, and by which law the learning rate follows: `RATIO` or `RATIO^POWER`.
+/// How much longer the run is than the tuned one, and by which law the learning rate follows: `RATIO` or
+/// `RATIO^POWER`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DurationScale {
     /// The length of the run over that of the one that the learning rate was tuned for.

@@ -1,4 +1,5 @@
-//! Numbers of fields as people type them. What a field makes unambiguous is read; for what is not there are the forms to write.
+//! Numbers of fields as people type them. What a field makes unambiguous is read; for what is not there are
+//! the forms to write.
 
 use std::borrow::Cow;
 
@@ -70,28 +71,28 @@ pub(super) fn forms(kind: FieldKind, name: &str, text: &str) -> Vec<String> {
         let value: f64 = number.parse().ok()?;
         Some(((value * factor * 1e4).round() / 1e4).to_string())
     };
-    let mut found = readings(text);
-    found.extend(Length::forms(text));
+    let mut meanings = readings(text);
+    meanings.extend(Length::forms(text));
     if matches!(kind, FieldKind::Count(_))
         && let Some(power) = with_power(text)
     {
-        found.extend(power.parse::<f64>().ok().map(|number| number.to_string()));
-        found.extend(power.strip_suffix("e3").and_then(|number| rounded(number, 1024.0)));
+        meanings.extend(power.parse::<f64>().ok().map(|number| number.to_string()));
+        meanings.extend(power.strip_suffix("e3").and_then(|number| rounded(number, 1024.0)));
     }
     if let Some(number) = before(text, "%") {
-        found.extend(converted(number, 0.01));
+        meanings.extend(converted(number, 0.01));
     }
     for (_, unit, factors) in OTHERS.iter().filter(|(field, ..)| *field == name) {
         if let Some(number) = before(text, unit) {
-            found.extend(factors.iter().filter_map(|&factor| rounded(number, factor)));
+            meanings.extend(factors.iter().filter_map(|&factor| rounded(number, factor)));
         }
     }
-    found
+    meanings
 }
 
 impl Field {
-    /// The text of a table's cell as a value of it. A sequence length such as 4k, of 4000 or 4096 tokens, is unknown: it is
-    /// refused where a length is counted in tokens, and only there.
+    /// The text of a table's cell as a value of it. A sequence length such as 4k, of 4000 or 4096 tokens, is
+    /// unknown: it is refused where a length is counted in tokens, and only there.
     #[must_use]
     pub fn read_cell(self, text: &str) -> Value {
         match self.read(text) {
@@ -113,7 +114,8 @@ impl Field {
         (!forms.is_empty()).then(|| forms.join(" or "))
     }
 
-    /// A text as this tool itself writes it: "3ep" for "3 epochs", adamw for `AdamW`; `None` where there is no other way, or it is illegal.
+    /// A text as this tool itself writes it: "3ep" for "3 epochs", adamw for `AdamW`; `None` where there is
+    /// no other way, or it is illegal.
     #[must_use]
     pub fn canonical(self, text: &str) -> Option<String> {
         match self.read(text) {

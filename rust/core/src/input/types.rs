@@ -127,7 +127,8 @@ macro_rules! read_from_texts {
 }
 
 read_from_texts! {
-    Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
+    Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))),
+        Read::Ramp(ramp) => Arc::clone(ramp);
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
     Curve: |text| Some(Read::Curve(Curve::parse(text))), Read::Curve(curve) => *curve;
     Beta2Rule: |text| Beta2Rule::parse(text).map(Read::Beta2), Read::Beta2(rule) => *rule;
@@ -141,14 +142,15 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list, and
-/// what its own text has behind a semicolon.
+/// Types whose values are read from their names, each with a list of (name, value); what a field of one must
+/// be is that list, and what its own text has behind a semicolon.
 macro_rules! read_from_names {
     ($($type:ident: $all:expr $(, $ours:path)?;)*) => {
         $(impl FieldType for $type {
             fn read(text: &str) -> Option<Value> {
                 $(let text = &*$ours(text);)?
-                $all.into_iter().find(|(name, _)| *name == text).map(|(_, value)| Value::Read(Read::$type(value)))
+                let named = $all.into_iter().find(|(name, _)| *name == text);
+                named.map(|(_, value)| Value::Read(Read::$type(value)))
             }
 
             #[inline]
@@ -311,7 +313,8 @@ impl<T: FieldType> FieldType for Checked<T> {
 }
 
 impl FieldType for DeviceBatches {
-    /// A list as Python and JSON write it, or numbers between commas, semicolons or spaces; one number alone is no list.
+    /// A list as Python and JSON write it, or numbers between commas, semicolons or spaces; one number alone
+    /// is no list.
     fn read(text: &str) -> Option<Value> {
         let inner = ['(', '[']
             .into_iter()

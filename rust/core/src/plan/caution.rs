@@ -1,4 +1,4 @@
-//! What to be wary of.
+//! The cautions of a plan.
 
 use super::row::{Cap, Row, UNKNOWN};
 use super::scale::moves;
@@ -7,7 +7,7 @@ use crate::lengths::Layout;
 use crate::reason::Reason;
 use crate::rules::{Optimizer, Rule};
 
-/// What to be wary of in a plan that stands.
+/// Adds the cautions of a feasible plan.
 #[inline]
 pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let Input { recipe, settings, .. } = input;

@@ -4,7 +4,7 @@ use super::grid::{Grid, LOOKS};
 use super::replicas::Replicas;
 use super::row::{Nearest, Row};
 use super::steps::stages;
-use super::ways_out::Seek;
+use super::ways_out::FindCounts;
 use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
 use crate::input::{Input, Policy, Settings, SplitRule};
@@ -56,7 +56,7 @@ pub(super) fn layout(
     row: &mut Row,
     target: u64,
     replicas: Replicas,
-    seek: Seek,
+    find_counts: FindCounts,
 ) -> Result<Layout, Reason> {
     let settings = &input.settings;
     if row.cap.samples() < replicas.divisor {
@@ -73,7 +73,7 @@ pub(super) fn layout(
     if let Some(layout) = unlike(settings, row, target, replicas, &grid) {
         return Ok(layout);
     }
-    let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
+    let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), find_counts)?;
     row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
     let cap = row.cap.samples();
     let split = grid.split(effective_batch, cap, replicas.divisor).ok_or(Reason::MultipleUnmet)?;
@@ -85,8 +85,8 @@ fn most_of(settings: &Settings) -> u64 {
     settings.max_batch.unwrap_or(u64::MAX)
 }
 
-/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed. In every stage of a ramp
-/// each replica has samples, and under `uneven` a micro-batch.
+/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed. In
+/// every stage of a ramp each replica has samples, and under `uneven` a micro-batch.
 fn unlike(
     settings: &Settings,
     row: &mut Row,
@@ -122,14 +122,15 @@ fn unlike(
     None
 }
 
-/// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work instead.
+/// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work
+/// instead.
 fn even_batch(
     input: &Input,
     row: &mut Row,
     target: u64,
     replicas: Replicas,
     (grid, tuned_stages): (&Grid, &[Stage]),
-    seek: Seek,
+    find_counts: FindCounts,
 ) -> Result<u64, Reason> {
     let Replicas { count, divisor, cap, .. } = replicas;
     let settings = &input.settings;
@@ -161,7 +162,7 @@ fn even_batch(
     // Under grow the batch moves with the GPUs: another count of them is no way out.
     if settings.policy != Policy::Grow {
         let world_size = replicas.gpus(count);
-        let (below, above) = seek(input, tuned_stages, target, world_size, replicas);
+        let (below, above) = find_counts(input, tuned_stages, target, world_size, replicas);
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
     }
     Err(grid.refuses(target))

@@ -2,20 +2,21 @@
 
 /// Hands the list of the result columns to another macro.
 ///
-/// From this list come the fields of [`Row`](super::Row) and their unknown values (`row.rs`), the columns of a
-/// fleet (`bulk/results.rs`), how the lanes write them (`bulk/lanes/write.rs`), a plan's values in Python
-/// (`rust/py/src/plan.rs`), and the table in `docs/fleet.md`. An entry starts with the text that users read of the
-/// column, its variant in `ResultColumn` and its name, and has these fields:
+/// From this list come the fields of [`Row`](super::Row) and their unknown values (`row.rs`), the columns of
+/// a fleet (`bulk/results.rs`), how the lanes write them (`bulk/lanes/write.rs`), a plan's values in Python
+/// (`rust/py/src/plan.rs`), and the table in `docs/fleet.md`. An entry starts with the text that users read
+/// of the column, its variant in `ResultColumn` and its name, and has these fields:
 ///
 /// - `type`: of the field of that name in Row; left out where the value comes from one of Row's parts.
 /// - `element`: the `ElementType` of the column.
-/// - `moved`: how the value of a moved run follows from its legs. `last`: it is that of the last leg; `sum`: each
-///   leg adds its part; `course`: it is worked out anew from all legs (`python/isobatch/planning/course.py`).
-/// - `role`: a training script follows a `decision`, so that each tool's writer writes it or lists it as left out;
-///   a `figure` is about the plan.
+/// - `moved`: how the value of a moved run follows from its legs. `last`: it is that of the last leg; `sum`:
+///   each leg adds its part; `course`: it is worked out anew from all legs
+///   (`python/isobatch/planning/course.py`).
+/// - `role`: a training script follows a `decision`, so that each tool's writer writes it or lists it as left
+///   out; a `figure` is about the plan.
 /// - `row`: the value of `row`, in the planner of single rows.
-/// - `lane`: the value of the lanes `l` by the recipe `r`, at `i`. The lanes plan without a profile, and leave
-///   unusual rows to the planner of single rows; the tests in `bulk/lanes/tests` compare both values.
+/// - `lane`: the value of the lanes `l` by the recipe `r`, at `i`. The lanes plan without a profile, and
+///   leave unusual rows to the planner of single rows; the tests in `bulk/lanes/tests` compare both values.
 macro_rules! results {
     ($with:ident) => {
         $with! {

@@ -99,7 +99,7 @@ pub enum Cap {
     /// `max_micro_batch`, which is `min_micro_batch` too.
     Fixed(u64),
     /// `max_micro_batch`.
-    Asked(u64),
+    Setting(u64),
     /// The GPU's memory, by the profile.
     Memory(u64),
     /// The tuned micro-batch.
@@ -113,7 +113,7 @@ impl Cap {
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
         match (settings.max_micro_batch, recipe.micro_batch) {
             (Some(cap), _) if settings.fixed_micro_batch().is_some() => Cap::Fixed(cap),
-            (Some(cap), _) => Cap::Asked(cap),
+            (Some(cap), _) => Cap::Setting(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
         }
@@ -138,7 +138,9 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Fixed(samples) | Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
+            Cap::Fixed(samples) | Cap::Setting(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => {
+                samples
+            }
             Cap::Open => u64::MAX,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::replicas::Replicas;
 use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
-use super::ways_out::{Seek, neighbouring_replicas, not_sought};
+use super::ways_out::{FindCounts, neighbouring_replicas, no_counts};
 use super::{caution, layout, scale, steps};
 use crate::batch;
 use crate::forecast::{Fitted, Outlook, Workload, within_limits};
@@ -11,38 +11,39 @@ use crate::lengths::Layout;
 use crate::numbers::gcd;
 use crate::reason::{Reason, Reasons};
 
-/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
+/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its
+/// workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
 pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
     attempt(input, workloads, row, neighbouring_replicas)
 }
 
 /// As [`plan`], without what would work instead: to find that takes longer than most plans.
 pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
-    attempt(input, workloads, row, not_sought)
+    attempt(input, workloads, row, no_counts)
 }
 
-fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Option<Field> {
+fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindCounts) -> Option<Field> {
     row.reasons = Reasons::default();
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
     row.cap = Cap::of(&input.recipe, &input.settings);
     let invalid = input.invalid();
-    let found = match invalid {
+    let outcome = match invalid {
         Some(field) => {
             (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
             Err(field.reason())
         }
-        None => fill(input, workloads, row, seek),
+        None => fill(input, workloads, row, find_counts),
     };
-    if let Err(reason) = found {
+    if let Err(reason) = outcome {
         row.reasons.insert(reason);
         row.forget();
     }
     invalid
 }
 
-fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Result<(), Reason> {
+fn fill(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindCounts) -> Result<(), Reason> {
     let Input { recipe, cluster, settings, .. } = input;
     let world_size = cluster.nodes * cluster.gpus_per_node;
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
@@ -52,15 +53,15 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     row.data_parallel = UNKNOWN;
     let divisor = settings.divisor();
     if !world_size.is_multiple_of(model_parallel * group) {
-        let one = Replicas { count: 1, model_parallel, group, divisor, cap: row.cap.samples() };
+        let single = Replicas { count: 1, model_parallel, group, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
-            Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
+            Policy::Batch(batch) => find_counts(input, &stages, batch, world_size, single),
             Policy::Grow => {
                 let (below, above) = batch::neighbours(world_size, model_parallel * group);
                 (below, Some(above))
             }
-            _ => seek(input, &stages, recipe.effective_batch, world_size, one),
+            _ => find_counts(input, &stages, recipe.effective_batch, world_size, single),
         };
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
         let whole = world_size.is_multiple_of(model_parallel);
@@ -74,7 +75,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     let replicas = Replicas { count, model_parallel, group, divisor, cap: row.cap.samples() };
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
-    let chosen = layout::layout(input, row, target, replicas, seek)?;
+    let chosen = layout::layout(input, row, target, replicas, find_counts)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
         return Err(Reason::TooLarge);

@@ -5,7 +5,8 @@ use super::numbers::NumberColumn;
 use crate::bulk::columns::{InputColumn, InputTable};
 use crate::input::{Cluster, Field, Input, MAX_GPUS, Read, Record, Value};
 
-/// The clusters of a fleet: of each its GPUs, 0 where it is for `plan`, and its model parallelism, 0 where the recipe's stands.
+/// The clusters of a fleet: of each its GPUs, 0 where it is for `plan`, and its model parallelism, 0 where
+/// the recipe's stands.
 #[derive(Debug)]
 pub(crate) struct ClusterShapes(pub Vec<(f64, f64)>);
 
@@ -27,7 +28,8 @@ impl ClusterShapes {
             defaults.set(*field, &Value::Missing);
         }
 
-        // All of it, so that a new field does not compile until somebody has decided: the rest is for profiles alone.
+        // All of it, so that a new field does not compile until somebody has decided: the rest is for
+        // profiles alone.
         let &Cluster {
             nodes,
             gpus_per_node,

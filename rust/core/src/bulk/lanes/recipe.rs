@@ -13,7 +13,8 @@ macro_rules! recipe {
             $($(#[$doc])* pub $name: T,)*
             pub total: LaneLength<T>,
             pub warmup: LaneLength<T>,
-            /// Cautions that hold in any case, those that hold if the learning rate moves, and those that may hold at all.
+            /// Cautions that hold in any case, those that hold if the learning rate moves, and those that may
+            /// hold at all.
             pub always: R,
             pub if_moved: R,
             pub possible: R,

@@ -7,8 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Values of a field, of which most are legal and many are left to the planner of single rows. A field that is read from text
-/// needs its texts here; a number or a flag only where others than the usual ones tell more.
+/// Values of a field, of which most are legal and many are left to the planner of single rows. A field that
+/// is read from text needs its texts here; a number or a flag only where others than the usual ones tell
+/// more.
 pub fn values(field: Field) -> BoxedStrategy<Value> {
     let ints = |values: &'static [i64]| select(values).prop_map(int).boxed();
     let reals = |values: &'static [f64]| select(values).prop_map(Value::Real).boxed();
