@@ -39,8 +39,8 @@ def feasible(plan):
 
 
 @given(recipes(), GPUS, st.integers(1, 300), st.integers(1, 300))
-def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, one, other):
-    low, high = sorted((one, other))
+def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, cap, larger):
+    low, high = sorted((cap, larger))
     small = feasible(ib.plan(recipe, gpus, policy="grow", max_micro_batch=low))
     large = ib.plan(recipe, gpus, policy="grow", max_micro_batch=high)
     assert small.micro_batch <= large.micro_batch

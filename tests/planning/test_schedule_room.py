@@ -111,7 +111,7 @@ def test_a_fleet_says_what_the_plan_says():
     jobs = {name: values for name, values in jobs.items() if any(value is not None for value in values)}
     fleet = ib.plan_fleet(jobs, {"gpus_per_node": [8, 16]})
     status = [ib.plan(tuned, gpus).status for tuned in recipes for gpus in (8, 16)]
-    assert [str(found) for found in fleet["status"]] == status
+    assert [str(row_status) for row_status in fleet["status"]] == status
 
 
 def test_the_refusal_says_which_part_has_no_room():

@@ -135,8 +135,8 @@ def test_the_names_in_types_are_those_of_the_core(field, file):
     names = getattr(file, field.title().replace("_", ""))
     assert get_origin(names) is Literal
     (legal,) = [legal for name, _, legal in _core.fields() if name == field]
-    found = {name for name in named(legal) if " " not in name}
-    differ = found ^ set(get_args(names))
+    listed = {name for name in named(legal) if " " not in name}
+    differ = listed ^ set(get_args(names))
     assert not differ, f"{field.title()} in {file.__file__} and the core differ in {sorted(differ)}"
 
 
@@ -177,8 +177,8 @@ def test_an_integer_policy_of_replan_is_effective_batch():
         (2**31 + 1, "GPUs must be at most 2,147,483,648, got 2147483649"),
         (2**63, "GPUs must be at most 2,147,483,648"),
         *(
-            (it, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(it))}")
-            for it in (7.5, float("nan"), None, [8])
+            (illegal, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(illegal))}")
+            for illegal in (7.5, float("nan"), None, [8])
         ),
         (np.array([8, 16]), "cluster must be a Cluster or a number of GPUs, got "),
         ("8", "cluster must be a Cluster or a number of GPUs, got "),

@@ -150,7 +150,7 @@ def test_an_infeasible_move_has_moves_as_options(tmp_path, ran):
     plan = ib.plan(RAMPED, 8)
     stuck = ib.replan(plan, at_step=3000, cluster=7)
     assert stuck.status == "infeasible"
-    splits = [(it.effective_batch, it.world_size) for it in stuck.options]
+    splits = [(way_out.effective_batch, way_out.world_size) for way_out in stuck.options]
     assert splits == [(259, 7), (256, 7), (256, 7), (256, 4), (256, 8)]
     for option in stuck.options:
         assert [move.step for move in option.moves] == [3000]

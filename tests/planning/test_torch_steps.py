@@ -207,12 +207,12 @@ def test_lightnings_estimate():
 def megatron():
     """Megatron's calculators, by their file alone: the package about them takes long to import and warns."""
     try:
-        found = importlib.util.find_spec("megatron.core")
+        megatron = importlib.util.find_spec("megatron.core")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        megatron = None
+    if megatron is None:
         pytest.skip("compares with megatron-core")
-    path = Path(found.submodule_search_locations[0]) / "num_microbatches_calculator.py"
+    path = Path(megatron.submodule_search_locations[0]) / "num_microbatches_calculator.py"
     spec = importlib.util.spec_from_file_location("num_microbatches_calculator", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

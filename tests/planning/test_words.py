@@ -38,7 +38,7 @@ def counts(plan):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "words"),
     [
         ({}, "100 of them warmup, then cosine to 0;"),
         ({"min_lr": 1e-5}, "100 of them warmup, then cosine to 1e-5;"),
@@ -47,8 +47,8 @@ def counts(plan):
         ({"schedule": ib.schedules.constant(1e-3)}, "100 of them warmup, then its own schedule;"),
     ],
 )
-def test_the_text_names_the_schedule(fields, said):
-    assert said in ib.plan(adamw(**fields), 8).explain()
+def test_the_text_names_the_schedule(fields, words):
+    assert words in ib.plan(adamw(**fields), 8).explain()
 
 
 # keep

@@ -18,9 +18,9 @@ class Arguments:
         return dict(ARGUMENTS)
 
 
-@pytest.mark.parametrize("given", [ARGUMENTS, Arguments(), [ARGUMENTS]])
-def test_settings_that_are_in_no_file(given):
-    recipe = ib.Recipe.read(given, gpus=2, dataset_size=3000)
+@pytest.mark.parametrize("source", [ARGUMENTS, Arguments(), [ARGUMENTS]])
+def test_settings_that_are_in_no_file(source):
+    recipe = ib.Recipe.read(source, gpus=2, dataset_size=3000)
     assert (recipe.effective_batch, recipe.lr, recipe.duration) == (128, 3e-3, "2ep")
 
 
@@ -34,10 +34,10 @@ def test_the_arguments_of_transformers_themselves(tmp_path):
         assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (64, 3e-3, "cosine")
 
 
-@pytest.mark.parametrize("given", [8, None, object(), []])
-def test_what_has_no_settings(given):
+@pytest.mark.parametrize("source", [8, None, object(), []])
+def test_what_has_no_settings(source):
     with pytest.raises(ib.InputError, match="path must be a path"):
-        ib.Recipe.read(given, gpus=1)
+        ib.Recipe.read(source, gpus=1)
 
 
 def test_weights_are_no_configuration(tmp_path):

@@ -176,10 +176,10 @@ def _split(
     if uneven:
         row["reasons"].add("uneven")
         return uneven, -(-batch // uneven // replicas)
-    found = grid.micro_batch(recipe, options, replicas, batch, cap, grid.demand(options))
-    if found is None:
+    even_micro = grid.micro_batch(recipe, options, replicas, batch, cap, grid.demand(options))
+    if even_micro is None:
         raise _Infeasible("multiple_unmet")
-    return found, batch // replicas // found
+    return even_micro, batch // replicas // even_micro
 
 
 def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
@@ -434,7 +434,7 @@ def _interval(every: str, recipe: dict[str, Any], batch: int, per_epoch: int | N
 
 
 def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:
-    """AdaScale's r without rounding, so that a whole count of steps stays whole."""
+    """AdaScale's r without rounding: a whole count of steps stays whole."""
     sigma_sq, mu_sq = Fraction(recipe["sigma_sq"]), Fraction(recipe["mu_sq"])
     return (sigma_sq + mu_sq) / (sigma_sq * recipe["effective_batch"] / batch + mu_sq)
 

@@ -14,8 +14,8 @@ def value(form, step):
     """The exact value of a form at a step; the step may be an mpf."""
     x = clock(form.clock, mpf(step))
     total = track(form.tracks[0], x)
-    for other in form.tracks[1:]:
-        total = form.floor + (total - form.floor) * track(other, x)
+    for next_track in form.tracks[1:]:
+        total = form.floor + (total - form.floor) * track(next_track, x)
     if form.low is not None:
         total = max(total, mpf(form.low))
     if form.high is not None:

@@ -37,7 +37,9 @@ def batch_at(ramp: str, full: int, consumed: int, seq_len: int | None = None) ->
 def run(
     ramp: str, full: int, samples: int, *, floored: bool = True, seq_len: int | None = None
 ) -> tuple[int, int]:
-    """(steps, their samples) of a run of so many samples; a last batch beyond the end is left out or counts."""
+    """(steps, their samples) of a run of so many samples; a last batch beyond the end is left out or
+    counts.
+    """
     for steps, (consumed, batch) in enumerate(batches(ramp, full, seq_len)):
         if consumed >= samples or (floored and consumed + batch > samples):
             return steps, consumed

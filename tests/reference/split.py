@@ -15,7 +15,9 @@ def replicas_of(world_size: int, model_parallel: int) -> int | None:
 
 
 def split(batch: int, replicas: int, cap: int | None, multiple: int = 1) -> tuple[int, int] | None:
-    """(micro_batch, accumulation) with the largest micro-batch up to the cap among the multiples that divide."""
+    """(micro_batch, accumulation) with the largest dividing micro-batch up to the cap, a multiple of
+    `multiple`.
+    """
     if batch % replicas:
         return None
     share = batch // replicas
@@ -50,6 +52,6 @@ def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None
 
 
 def loss_weights(sizes: list[list[int]]) -> list[list[Fraction]]:
-    """The factor of each micro-batch's mean loss, so that the mean over replicas is a mean over samples."""
+    """The factor of each micro-batch's mean loss: the mean over replicas is then a mean over samples."""
     total = sum(map(sum, sizes))
     return [[Fraction(n * len(sizes), total) for n in rank] for rank in sizes]

@@ -38,7 +38,7 @@ def trained(*runs):
 
 
 def check(notes, plans):
-    samples = sorted(tuple(one) for part in notes for note in part for one in note["seen"])
+    samples = sorted(tuple(pair) for part in notes for note in part for pair in note["seen"])
     assert samples == [(epoch, sample) for epoch in range(3) for sample in range(120)]
     rates = [rate for part in notes for rate in part[0]["rates"]]
     assert rates == pytest.approx([plans[-1].lr_at(step) for step in range(plans[-1].total_steps)], rel=1e-12)

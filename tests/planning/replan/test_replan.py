@@ -111,12 +111,12 @@ def test_a_restart_on_the_same_gpus_goes_on_where_it_was():
     assert fewer == ib.replan(run, at_step=80, cluster=4)
 
 
-@pytest.mark.parametrize(("dataset", "there"), [(5120, 4), (5121, 4), (5121, 2)])
-def test_a_run_of_any_length_moves_at_once(dataset, there):
+@pytest.mark.parametrize(("dataset", "gpus"), [(5120, 4), (5121, 4), (5121, 2)])
+def test_a_run_of_any_length_moves_at_once(dataset, gpus):
     recipe = msgspec.structs.replace(RECIPE, dataset_size=dataset, duration="1e12ep", warmup="1e9ep")
     start = time.process_time()
     run = run_of(recipe)
-    moved = ib.replan(run, at_step=31, cluster=there)
+    moved = ib.replan(run, at_step=31, cluster=gpus)
     end = run.total_steps
     for step in (0, 31, 500, end // 3, end - 1, end):
         assert moved.lr_at(step) == pytest.approx(run.lr_at(step), rel=1e-9, abs=1e-15)
@@ -210,7 +210,7 @@ def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("changes", "message"),
     [
         ({"at_step": 5}, "nothing changes"),
         ({"at_step": 200, "cluster": 4}, "a whole number from 0, up to 199"),
@@ -221,9 +221,9 @@ def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_
         ({"at_step": 5, "effective_batch": 0}, "policy"),
     ],
 )
-def test_wrong_use(asked, message):
+def test_wrong_use(changes, message):
     with pytest.raises(ib.InputError, match=message):
-        ib.replan(run_of(), **asked)
+        ib.replan(run_of(), **changes)
 
 
 def test_hours_go_on_by_the_running_plans_profile():
@@ -253,10 +253,10 @@ def test_an_impossible_move_is_a_plan_that_says_so():
 LEGS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 12)), max_size=4)
 
 
-def followed(run, legs):
+def followed(run, moves):
     """The run moved along `legs` (steps, GPUs, batch of 12s), and the plans it had on the way."""
     plans, step = [(0, run)], 0
-    for steps, gpus, twelfths in legs:
+    for steps, gpus, twelfths in moves:
         step += steps
         if step >= run.total_steps or step == 0:
             continue
@@ -269,12 +269,12 @@ def followed(run, legs):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 12), st.integers(150, 1500), st.sampled_from(["sp", "st"]), LEGS)
-def test_progress_in_samples(twelfths, length, unit, legs):
+def test_progress_in_samples(twelfths, length, unit, moves):
     length = length if unit == "sp" else length // (12 * twelfths) + 2
     recipe = ib.Recipe(
         effective_batch=12 * twelfths, lr=1.0, optimizer="sgd", duration=f"{length}{unit}", schedule="linear"
     )
-    run, plans = followed(run_of(recipe, 1), legs)
+    run, plans = followed(run_of(recipe, 1), moves)
     samples = length * (12 * twelfths if unit == "st" else 1)
     batches = {step: plan.effective_batch for step, plan in plans}
     consumed, step, batch, first = 0, 0, 0, ceil(samples / (12 * twelfths))
@@ -302,12 +302,12 @@ def test_progress_in_samples(twelfths, length, unit, legs):
     LEGS,
     st.sampled_from([False, True]),
 )
-def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
+def test_progress_in_epochs(twelfths, dataset, epochs, moves, drop):
     recipe = ib.Recipe(
         effective_batch=12 * twelfths, lr=1.0, optimizer="sgd", duration=f"{epochs}ep", schedule="linear",
         dataset_size=dataset, drop_last=drop,
     )  # fmt: skip
-    run, plans = followed(run_of(recipe, 1), legs)
+    run, plans = followed(run_of(recipe, 1), moves)
     first, end = plans[0][1].steps_per_epoch, Fraction(epochs) * plans[0][1].steps_per_epoch
     factors = {step: plan.lr for step, plan in plans}
     factor, clock = 1.0, Fraction(0)
