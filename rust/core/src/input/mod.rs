@@ -4,6 +4,7 @@ mod check;
 mod choices;
 mod derived;
 mod fields;
+mod texts;
 mod typed;
 mod types;
 mod value;
