@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError, must_be, unknown
@@ -13,6 +14,39 @@ if TYPE_CHECKING:  # loading NumPy takes as long as all else of `isobatch plan`,
 
 MAX_BATCH = 2**40
 """Samples of a batch."""
+
+
+def plain(value: Any) -> Any:
+    """Returns a NumPy scalar as the Python number that it stands for; anything else stays.
+
+    >>> import numpy as np
+    >>> plain(np.int64(8))
+    8
+    """
+    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
+        return value
+    kind = getattr(value.dtype, "kind", None)  # of NumPy; a tensor's has none
+    if getattr(value, "ndim", 0) or (kind is not None and kind not in "biuf") or not hasattr(value, "item"):
+        return value  # the core says what it should have been
+    return value.item()
+
+
+def plain_whole(value: Any) -> Any:
+    """Returns a whole float, such as 3e8, as an int; anything else as `plain` does.
+
+    >>> plain_whole(3e8), plain_whole(2.5)
+    (300000000, 2.5)
+    """
+    number = plain(value)
+    return int(number) if type(number) is float and number.is_integer() and abs(number) <= 2**53 else number
+
+
+@cache
+def whole_fields() -> frozenset[str]:
+    """Lists the fields of recipes, clusters and settings that are whole numbers."""
+    from isobatch import _core
+
+    return frozenset(name for name, _, legal in _core.fields() if legal.startswith("a whole number"))
 
 
 def reals(values: ArrayLike, field: str, legal: str, is_legal: Callable[[Any], Any]) -> NDArray[np.float64]:
@@ -38,10 +72,12 @@ def wholes(values: ArrayLike, field: str, least: int, most: int) -> NDArray[np.u
 
     column = np.asarray(values)
     legal = f"a whole number from {least:,} to {most:,}"
-    if column.dtype.kind not in "iu" or column.ndim > 1:
+    no_type = column.dtype.kind == "f" and not column.size
+    if column.dtype.kind not in "iuf" or column.ndim > 1 or no_type:
         raise _no_numbers(values, column, field, legal)
     column = np.atleast_1d(column)
-    _raise_first(column, (column < least) | (column > most), field, legal)
+    is_whole = (column >= least) & (column <= most) & (np.floor(column) == column)
+    _raise_first(column, ~is_whole, field, legal)
     return np.ascontiguousarray(column, np.uint64)
 
 
@@ -62,9 +98,10 @@ def real(value: Any, field: str, legal: str, is_legal: Callable[[Any], Any]) -> 
 
 def whole(value: Any, field: str, most: int = 2**53) -> int:
     """Returns one whole number from 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = plain_whole(value)
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise must_be("a whole number from 1", value, field=field)
-    return int(wholes(value, field, 1, most)[0])
+    return int(wholes(number, field, 1, most)[0])
 
 
 def one_of(value: Any, field: str, known: Iterable[str]) -> str:

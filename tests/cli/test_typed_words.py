@@ -89,6 +89,16 @@ def test_tables_read_the_same(tmp_path):
     ]
 
 
+def test_a_sequence_length_in_thousands_is_refused_only_where_tokens_are_counted():
+    rows = {
+        "effective_batch": [96, 96],
+        "lr": [0.1, 0.1],
+        "seq_len": ["2k", "2k"],
+        "duration": ["100st", "1e9tok"],
+    }
+    assert ib.plan_fleet(rows, [8], columns=["status"])["status"].tolist() == ["ok", "infeasible"]
+
+
 @pytest.mark.parametrize(
     ("option", "text", "form"),
     [

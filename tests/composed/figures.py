@@ -1,4 +1,4 @@
-"""Composed figures of a validation's report, and a rank that has them."""
+"""Composed figures of a validation's report, and a rank with these figures."""
 
 from isobatch.validate.figures import AllReduceRow
 

@@ -1,5 +1,7 @@
-"""A composed pynvml: the functions and constants of NVIDIA's module (nvidia-ml-py 13), with answers that are made up here. No GPU was asked:
-it says that our code asks the right functions and judges what they answer, not what a GPU answers."""
+"""A composed pynvml: the functions and constants of NVIDIA's module (nvidia-ml-py 13), with answers that are
+made up here. No GPU was asked: it says that our code asks the right functions and judges what they answer,
+not what a GPU answers.
+"""
 
 from types import SimpleNamespace
 
@@ -11,7 +13,9 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """An H100 that is healthy and alone, but for what is given. `lacks` names functions that this driver refuses."""
+    """A healthy H100 without other processes, but for the given values. `lacks` names functions that this
+    driver refuses.
+    """
 
     NVMLError = NVMLError
     NVML_DEVICE_MIG_ENABLE = 1
@@ -40,14 +44,14 @@ class Nvml:
     nvmlDeviceGetHandleByIndex = nvmlDeviceGetHandleByPciBusId
 
     def __getattr__(self, name):
-        what = name.removeprefix("nvmlDeviceGet")
-        if what == name or what not in self.answers:
+        figure = name.removeprefix("nvmlDeviceGet")
+        if figure == name or figure not in self.answers:
             raise AttributeError(name)
 
         def answer(handle, *arguments):
             assert handle in self.handles
-            if what in self.lacks:
+            if figure in self.lacks:
                 raise NVMLError("Not Supported")
-            return self.answers[what]
+            return self.answers[figure]
 
         return answer

@@ -51,7 +51,7 @@ def test_a_row_in_words(tmp_path):
         "The run: 100 steps, 10 of them warmup.",
     ]
     assert "Nearest that works: 2 GPUs; or a batch of" in texts[2]
-    assert "[Goyal et al. 2017" in texts[4] and "Warnings:" in texts[4]
+    assert "Goyal et al. 2017" in texts[4] and "Warnings:" in texts[4]
     grown = ib.plan_fleet(JOBS | {"job": np.arange(2)}, [64], policy="grow", rule="linear")
     assert "Learning rate 0.8, 8 × the tuned one." in ib.explain(grown, 0)
     assert "2,048 samples per step (+700 % of the tuned batch)" in ib.explain(grown, 0)

@@ -1,4 +1,6 @@
-"""What moves beside the learning rate, and by the run's length: against decimals of fifty digits."""
+"""Values beside the learning rate, and their change with the run's length, against decimals of fifty
+digits.
+"""
 
 import math
 from decimal import Decimal, localcontext
@@ -29,8 +31,8 @@ def power(base, exponent):
         return float(Decimal(base) ** (Decimal(fraction.numerator) / Decimal(fraction.denominator)))
 
 
-def near(got, want):
-    return math.isclose(got, want, rel_tol=1e-15)
+def near(value, want):
+    return math.isclose(value, want, rel_tol=1e-15)
 
 
 @pytest.mark.parametrize("k", KS)
@@ -54,11 +56,11 @@ def test_sde_has_a_cliff_where_sde_smooth_has_none():
 @pytest.mark.parametrize("k", KS)
 def test_a_floor_under_beta2(k):
     free = planned(k, settings={"beta2_rule": "half_life"})
-    held = planned(k, settings={"beta2_rule": "half_life:0.9"})
+    floored = planned(k, settings={"beta2_rule": "half_life:0.9"})
     assert near(free.beta2, power(0.95, k))
-    assert held.beta2 == max(free.beta2, 0.9)
-    assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in held.reasons) == (free.beta2 < 0.9, False)
-    assert ("held at its floor of 0.9" in held.explain()) == (free.beta2 < 0.9)
+    assert floored.beta2 == max(free.beta2, 0.9)
+    assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in floored.reasons) == (free.beta2 < 0.9, False)
+    assert ("held at its floor of 0.9" in floored.explain()) == (free.beta2 < 0.9)
 
 
 def test_the_floor_is_under_every_rule_that_lowers_beta2():
@@ -79,7 +81,8 @@ def test_muons_decay_moves_on_request_alone():
     moved = planned(16, **muon)
     assert near(moved.weight_decay, 0.4) and R.MUON_DECAY in moved.reasons
     assert "nanochat" in moved.explain()
-    # Its learning rate stays with the length; where it is halved here, 1/(ηλ) is the same part of the run all the same.
+    # Its learning rate stays with the length; where it is halved here, 1/(ηλ) is the same part of the run all
+    # the same.
     longer = {"duration_scale": "4.0^0.5"}
     assert near(planned(16, **muon, settings=longer).weight_decay, 0.2)
     # Whatever the rule: its formula has no learning rate in it.
@@ -109,8 +112,8 @@ def test_another_length_changes_keep_too_and_says_so():
 
 
 def test_another_length_alone_changes_nothing_and_is_a_caution():
-    plain, told = ib.plan(recipe(), 1), ib.plan(recipe(), 1, duration_scale="4.0")
-    assert told.lr == plain.lr and set(told.reasons) - set(plain.reasons) == {R.DURATION_MOVED}
+    plain, longer = ib.plan(recipe(), 1), ib.plan(recipe(), 1, duration_scale="4.0")
+    assert longer.lr == plain.lr and set(longer.reasons) - set(plain.reasons) == {R.DURATION_MOVED}
 
 
 def test_no_caution_of_a_rule_comes_from_the_length():

@@ -1,4 +1,6 @@
-"""Bad input: an error that names the field for one plan, a reason on the row in a fleet, never a wrong number."""
+"""Bad input: an error that names the field for one plan, a reason on the row in a fleet, never a wrong
+number.
+"""
 
 import contextlib
 import math
@@ -24,11 +26,13 @@ COUNTS = [
     "parameters",
 ]
 REALS = (
-    "lr", "momentum", "eps", "weight_decay", "ema_decay", "noise_scale", "sigma_sq", "mu_sq", "min_lr", "clip_norm",
+    "lr", "momentum", "eps", "weight_decay", "ema_decay", "noise_scale", "sigma_sq", "mu_sq", "min_lr",
+        "clip_norm",
     "bucket_cap_mb",
 )  # fmt: skip
 NOT_LENGTHS = [
-    "5epochen", "3 days", "", "ep", "5", "-5ep", "nanep", "infst", "5eps", "1__000st", "0x10st", "2.5.1st", "1e400st", "٣ep",
+    "5epochen", "3 days", "", "ep", "5", "-5ep", "nanep", "infst", "5eps", "1__000st", "0x10st", "2.5.1st",
+        "1e400st", "٣ep",
     "99999999999999999999999st", "5ep 3st", "5ep,", 5, 5.0, ["5ep"],
 ]  # fmt: skip
 BAD = [
@@ -36,15 +40,23 @@ BAD = [
     *((name, value) for name in REALS for value in NOT_REALS),
     *((name, value) for name in ("duration", "warmup") for value in NOT_LENGTHS),
     ("duration", "0st"), ("duration", "10%"), ("warmup", "-1%"),
-    ("lr", 0), ("lr", None), ("effective_batch", None), ("effective_batch", 2**40 + 1), ("dataset_size", 2**53 + 1),
-    ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", -1.0), ("sigma_sq", -1.0), ("mu_sq", -1.0), ("clip_norm", 0.0),
+    ("lr", 0), ("lr", None), ("effective_batch", None), ("effective_batch", 2**40 + 1), ("dataset_size",
+        2**53 + 1),
+    ("momentum", 1.0), ("ema_decay", 1.0), ("noise_scale", -1.0), ("sigma_sq", -1.0), ("mu_sq", -1.0),
+        ("clip_norm", 0.0),
     ("min_lr", 0.2), ("power", NAN), ("power", INF), ("power", "x"),
-    ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("betas", (NAN, 0.9)), ("betas", (-0.1, 0.9)), ("betas", (0.9, 0.9, 0.9)), ("betas", 0.9),
-    ("optimizer", "Adan"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"), ("decay", 1),
-    ("convention", "pytorch"), ("convention", ""), ("drop_last", "both"), ("drop_last", 2), ("batch_norm", "yes"),
-    ("precision", "fp99"), ("schedule", "cosinus"), ("schedule", 3), ("schedule", "multistep(30ep"), ("schedule", ""),
-    ("ramp", "a b c"), ("ramp", "192 16"), ("ramp", "192 0 100"), ("ramp", "0 16 100"), ("ramp", "192 -16 100"),
-    ("ramp", "10:256"), ("ramp", "0:256 1Q:256"), ("ramp", "0:100 5B:200 1B:256"), ("ramp", 192), ("ramp", ""),
+    ("betas", (0.9,)), ("betas", (0.9, 1.0)), ("betas", (NAN, 0.9)), ("betas", (-0.1, 0.9)), ("betas", (0.9,
+        0.9, 0.9)), ("betas", 0.9),
+    ("optimizer", "Adan"), ("optimizer", "sgdd"), ("optimizer", ""), ("optimizer", 1), ("decay", "both"),
+        ("decay", 1),
+    ("convention", "pytorch"), ("convention", ""), ("drop_last", "both"), ("drop_last", 2), ("batch_norm",
+        "yes"),
+    ("precision", "fp99"), ("schedule", "cosinus"), ("schedule", 3), ("schedule", "multistep(30ep"),
+        ("schedule", ""),
+    ("ramp", "a b c"), ("ramp", "192 16"), ("ramp", "192 0 100"), ("ramp", "0 16 100"), ("ramp",
+        "192 -16 100"),
+    ("ramp", "10:256"), ("ramp", "0:256 1Q:256"), ("ramp", "0:100 5B:200 1B:256"), ("ramp", 192), ("ramp",
+        ""),
 ]  # fmt: skip
 CONTRADICTIONS = [
     ({"gpus": 3}, "gpus"),
@@ -56,8 +68,10 @@ CONTRADICTIONS = [
     ({"duration": "1e6tok"}, "duration"),
     ({"warmup": "1e6tok"}, "warmup"),
     ({"ramp": "0:128 1M:256"}, "ramp"),
-    *(({"device_batches": batches}, "device_batches") for batches in ([64, None], (128, 128.0), (), 256, (100, 100), (0, 256))),
-    ({"device_batches": (128, 128), "accumulation": 2}, "device_batches"), ({"device_batches": (128, 128), "gpus": 4}, "device_batches"),
+    *(({"device_batches": batches}, "device_batches") for batches in ([64, None], (128, 128.5), (), 256, (100,
+        100), (0, 256))),
+    ({"device_batches": (128, 128), "accumulation": 2}, "device_batches"), ({"device_batches": (128, 128),
+        "gpus": 4}, "device_batches"),
     ({"schedule": {"kind": "cosine"}}, "schedule"),
 ]  # fmt: skip
 BAD_SETTINGS = [
@@ -68,19 +82,23 @@ BAD_SETTINGS = [
     *(("batch_tolerance", value) for value in (-0.1, 1.0, NAN, INF, "x")),
     *(("micro_batch_multiple", value) for value in (0, -1, 2.5, 2**63)),
     *(("split", value) for value in ("x", "", 2, True)), *(("short_epochs", value) for value in ("x", 2)),
-    *(("beta2_rule", value) for value in ("x", "", 0.9, "half_life:1", "half_life:", "auto:-0.1", "auto:nan")),
-    *(("duration_scale", value) for value in (0, -8, NAN, INF, "x", "8^", "^0.3", "8^nan", "0^0.3", "8^0.3^2")),
+    *(("beta2_rule", value) for value in ("x", "", 0.9, "half_life:1", "half_life:", "auto:-0.1",
+        "auto:nan")),
+    *(("duration_scale", value) for value in (0, -8, NAN, INF, "x", "8^", "^0.3", "8^nan", "0^0.3",
+        "8^0.3^2")),
 ]  # fmt: skip
 BAD_CLUSTERS = [
-    *((name, value) for name in ("nodes", "gpus_per_node") for value in (0, -1, 2.5, NAN, 2**31 + 1, 2**63, "x", True)),
+    *((name, value) for name in ("nodes", "gpus_per_node") for value in (0, -1, 2.5, NAN, 2**31 + 1, 2**63,
+        "x", True)),
     *(("model_parallel", value) for value in (0, -1, 2.5, 2**63)),
-    *((name, value) for name in ("memory_gib", "intra_gb_s", "inter_gb_s") for value in (NAN, INF, 0.0, -1.0, "x")),
+    *((name, value) for name in ("memory_gib", "intra_gb_s", "inter_gb_s") for value in (NAN, INF, 0.0, -1.0,
+        "x")),
     *((name, value) for name in ("latency_us", "price_per_gpu_hour") for value in (NAN, INF, -1.0, "x")),
 ]  # fmt: skip
 
 
 def refused(*fields):
-    """Whether a call is refused with one of the fields, which its error names."""
+    """Expects an error about one of the fields, by name."""
 
     def named(error):
         return error.field in fields and error.field in str(error)
@@ -114,6 +132,30 @@ def test_a_plan_names_the_setting(name, value):
 def test_a_plan_names_the_clusters_field(name, value):
     with refused(name):
         ib.plan(ib.Recipe(**BASE), ib.Cluster(**{name: value}))
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.int64])
+def test_a_whole_number_may_be_typed_as_a_float(kind):
+    recipe = ib.Recipe(
+        effective_batch=kind(256), lr=0.1, parameters=kind(3e8), duration="100st", gpus=kind(8)
+    )
+    assert repr(recipe) == repr(
+        ib.Recipe(effective_batch=256, lr=0.1, parameters=300_000_000, duration="100st", gpus=8)
+    )
+    assert ib.Recipe.from_gpus(gpus=kind(8), batch_per_gpu=kind(4), lr=0.1).effective_batch == 32
+    unequal = ib.Recipe.from_gpus(gpus=2, batch_per_gpu=[kind(4), 5], lr=0.1)
+    assert unequal.device_batches == (4, 5)
+    plan = ib.plan(
+        recipe, ib.Cluster(nodes=kind(1), gpus_per_node=kind(4)), policy=kind(512), max_micro_batch=kind(64)
+    )
+    assert plan == ib.plan(recipe, kind(4), policy=512, max_micro_batch=64)
+    assert ib.Plan.from_json(plan.to_json()) == plan
+    assert plan.position(kind(5)) == plan.position(5) and plan.micro_batches(kind(1)).tolist() == [64, 64]
+    assert ib.replan(plan, at_step=kind(5), effective_batch=kind(256)).settings.policy == 256
+    assert ib.counts(recipe, [kind(8)], max_batch=kind(64)).best_batch == 64
+    assert (
+        ib.Profile.estimate(parameters=kind(1e9), flops_per_sample=1e9, gpu_tflops=100).gradient_bytes == 2e9
+    )
 
 
 def test_a_cluster_too_large_for_its_product():
@@ -254,7 +296,8 @@ def test_a_bad_cluster_row(name, value):
 def test_a_bad_setting_in_a_column():
     jobs = {
         "effective_batch": np.array([256] * 4), "lr": np.array([0.1] * 4),
-        "policy": np.array(["keep", "hold", "-3", "512"]), "rule": np.array(["auto", "auto", "auto", "cubic"]),
+        "policy": np.array(["keep", "hold", "-3", "512"]), "rule": np.array(["auto", "auto", "auto",
+            "cubic"]),
     }  # fmt: skip
     table = ib.plan_fleet(jobs, [8])
     assert [invalid(bits) for bits in table["reasons"]] == [False, True, True, True]
@@ -278,7 +321,7 @@ def test_a_bad_setting_for_all_rows_is_an_error_of_the_call():
         (ONE | {"effective_batch": np.array([256, 512])}, [8], "lr"),
         (ONE | {"effective_batch": np.array([[256]])}, [8], "effective_batch"),
         (ONE | {"effective_batch": np.array([256 + 0j])}, [8], "effective_batch"),
-        ({name: np.repeat(it, 2) for name, it in {"job": "a", **ONE}.items()}, [8], "job"),
+        ({name: np.repeat(cell, 2) for name, cell in {"job": "a", **ONE}.items()}, [8], "job"),
         (ONE, [8, 8, 0.5], None),
         ("jobs.xlsx", [8], None),
         (3, [8], "job"),
@@ -301,7 +344,7 @@ def test_pairs_that_name_nobody():
 def test_of_dozens_of_faults_a_message_has_the_first():
     with pytest.raises(ib.InputError) as caught:
         ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8, **{f"zz{number}": 1 for number in range(50)})
-    said = str(caught.value)
-    assert said.startswith("50 faults:") and said.endswith("and 30 more")
+    message = str(caught.value)
+    assert message.startswith("50 faults:") and message.endswith("and 30 more")
     assert len(caught.value.causes) == 50
-    assert len(said) < 10_000
+    assert len(message) < 10_000

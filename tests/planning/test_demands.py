@@ -1,4 +1,6 @@
-"""Demands of other worlds on a batch: pipelines' passes, groups of generations; and intervals that follow the samples."""
+"""Demands of other worlds on a batch: pipelines' passes, groups of generations; and intervals that follow the
+samples.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ def test_the_micro_batch_gives_way():
 
 def test_a_tolerance_finds_a_batch_for_a_pipeline():
     plan = ib.plan(PIPELINED, 96, accumulation_multiple=4, batch_tolerance=0.1)
-    # 528 = 2 × 22 × 12 is nearer, but 22 passes are not a multiple of 4, and 480 = 1 × 40 × 12 or 528 = 1 × 44 × 12 are smaller.
+    # 528 = 2 × 22 × 12 is nearer, but 22 passes are not a multiple of 4, and 480 = 1 × 40 × 12 or 528 = 1 ×
+    # 44 × 12 are smaller.
     assert (plan.micro_batch, plan.accumulation, plan.effective_batch) == (2, 20, 480)
 
 
@@ -73,7 +76,8 @@ def test_a_fleet_has_them_by_row():
 
 # ---- intervals ----
 
-OFTEN = recipe_of(optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st", save_every="2.5ep", log_every="10st", gpus=8)  # fmt: skip
+OFTEN = recipe_of(optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st",
+    save_every="2.5ep", log_every="10st", gpus=8)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Values at the edge of what a rule, a trainer or a column takes."""
+"""Values at the limits of a rule, a trainer or a column."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ def plan(recipe, gpus=16, **settings):
 
 @pytest.mark.parametrize("betas", [(0.0, 0.0), (0.0, 0.999), (0.9, 0.0)])
 def test_a_beta_of_zero_stays_under_sde(betas):
-    found = plan({"betas": betas}, policy=512, rule="sde")
-    assert found.status != "infeasible"
-    assert [new == 0 for new in found.betas] == [old == 0 for old in betas]
-    assert all(0 <= beta < 1 for beta in found.betas)
+    planned = plan({"betas": betas}, policy=512, rule="sde")
+    assert planned.status != "infeasible"
+    assert [new == 0 for new in planned.betas] == [old == 0 for old in betas]
+    assert all(0 <= beta < 1 for beta in planned.betas)
     far = plan({"betas": betas}, policy=4096, rule="sde")
     assert (far.status == "infeasible") == (betas[0] == 0.9)
 
@@ -49,23 +49,23 @@ def test_the_rule_for_muon_gives_its_sources_example():
     "optimizer", ["sgd", "lion", "muon", "adamw", "adam", "rmsprop", "lars", "lamb", "adafactor"]
 )
 def test_auto_bends_where_the_noise_scale_is_known(optimizer):
-    """For the three optimizers whose trials say so (docs/rules.md), and never past the linear rule."""
+    """Only the three optimizers tried so (docs/rules.md), and never past the linear rule."""
     usual = "linear" if optimizer == "sgd" else "sqrt"
     known = {"optimizer": optimizer, "effective_batch": 256, "noise_scale": 1000.0}
     for policy in (64, 1024, 8192):
         assert plan({"optimizer": optimizer}, policy=policy).rule == usual
-        found = plan(known, policy=policy)
+        planned = plan(known, policy=policy)
         bends = optimizer in ("sgd", "lion", "muon")
-        assert found.rule == ("saturating" if bends else usual)
-        assert found.lr_scale == plan(known, policy=policy, rule=found.rule).lr_scale
+        assert planned.rule == ("saturating" if bends else usual)
+        assert planned.lr_scale == plan(known, policy=policy, rule=planned.rule).lr_scale
         if bends:
-            assert found.lr_scale == pytest.approx((1 + 1000 / 256) / (1 + 1000 / policy), rel=1e-15)
-            assert min(1, policy / 256) <= found.lr_scale <= max(1, policy / 256)
+            assert planned.lr_scale == pytest.approx((1 + 1000 / 256) / (1 + 1000 / policy), rel=1e-15)
+            assert min(1, policy / 256) <= planned.lr_scale <= max(1, policy / 256)
     assert plan(known, policy="keep").rule == "none"
 
 
 def test_auto_in_a_fleet_is_that_of_each_job():
-    """Jobs that differ in their noise scale only are planned together: each has the rule, and the cautions, of its own."""
+    """Jobs with different noise scales are planned together: each has its own rule and cautions."""
     noise = [np.nan, 0.0, 100.0, 1e6, np.nan, 5000.0] * 30
     jobs = {
         "effective_batch": np.full(len(noise), 256),
@@ -75,7 +75,7 @@ def test_auto_in_a_fleet_is_that_of_each_job():
         "duration": np.full(len(noise), "10000st"),
     }
     for policy in (16, 256, 2048, "keep"):
-        found = ib.plan_fleet(jobs, [8], policy=policy)
+        fleet = ib.plan_fleet(jobs, [8], policy=policy)
         for row, scale in enumerate(noise):
             known = {} if np.isnan(scale) else {"noise_scale": scale}
             recipe = ib.Recipe(
@@ -83,8 +83,8 @@ def test_auto_in_a_fleet_is_that_of_each_job():
                 **known,
             )
             alone = ib.plan(recipe, 8, policy=policy)
-            assert (found["lr_scale"][row], found["lr"][row]) == (alone.lr_scale, alone.lr)
-            assert ib.Reason.of(int(found["reasons"][row])) == alone.reasons
+            assert (fleet["lr_scale"][row], fleet["lr"][row]) == (alone.lr_scale, alone.lr)
+            assert ib.Reason.of(int(fleet["reasons"][row])) == alone.reasons
 
 
 def test_what_no_column_can_hold_is_no_plan():
@@ -96,13 +96,13 @@ def test_what_no_column_can_hold_is_no_plan():
 
 def test_megatrons_own_ramp():
     ramp = {"effective_batch": 1536, "seq_len": 4096, "ramp": "0:16 2.4B:320 4.8B:1536"}
-    found = plan({**ramp, "duration": "100e9tok", "warmup": "0st"}, gpus=8, policy="keep")
-    assert found.status != "infeasible"
-    assert found.total_steps > 100e9 / 4096 / 1536
+    planned = plan({**ramp, "duration": "100e9tok", "warmup": "0st"}, gpus=8, policy="keep")
+    assert planned.status != "infeasible"
+    assert planned.total_steps > 100e9 / 4096 / 1536
 
 
 def test_what_works_instead_of_a_large_prime_is_a_cluster_that_can_be_planned():
     # Of 2^40 − 87 samples, a prime, the divisor above is the batch itself: more GPUs than a cluster may have.
-    found = ib.plan(ib.Recipe(effective_batch=2**40 - 87, lr=0.1), 2**20 - 1)
-    assert (found.status, found.nearest_world_sizes) == ("infeasible", (1, None))
-    assert all(option.status != "infeasible" for option in found.options)
+    large = ib.plan(ib.Recipe(effective_batch=2**40 - 87, lr=0.1), 2**20 - 1)
+    assert (large.status, large.nearest_world_sizes) == ("infeasible", (1, None))
+    assert all(option.status != "infeasible" for option in large.options)

@@ -1,4 +1,4 @@
-"""A fixed and a least micro-batch, a batch that is lowered, a batch above the dataset, AdamScale."""
+"""A fixed and a smallest micro-batch, a lowered batch, a batch above the dataset, AdamScale."""
 
 from math import sqrt
 
@@ -18,8 +18,8 @@ def rows(recipe, gpus, **settings):
 
 def test_a_fixed_micro_batch_is_the_only_one():
     fixed = {"min_micro_batch": 4, "max_micro_batch": 4}
-    found = rows(RECIPE, (2, 8, 64, 128), **fixed)
-    assert found == [(4, 32, 2, 256), (4, 8, 8, 256), (4, 1, 64, 256), False]
+    plans = rows(RECIPE, (2, 8, 64, 128), **fixed)
+    assert plans == [(4, 32, 2, 256), (4, 8, 8, 256), (4, 1, 64, 256), False]
     stuck = ib.plan(RECIPE, 128, **fixed)
     assert stuck.reasons == (ib.Reason.MICRO_BATCH_UNMET,)
     assert "2 samples for each of 128 replicas cannot be split into micro-batches of 4" in stuck.explain()
@@ -29,8 +29,8 @@ def test_a_fixed_micro_batch_is_the_only_one():
 
 
 def test_no_micro_batch_is_below_the_least():
-    found = rows(RECIPE, (8, 16, 64, 128), min_micro_batch=4)
-    assert found == [(32, 1, 8, 256), (16, 1, 16, 256), (4, 1, 64, 256), False]
+    plans = rows(RECIPE, (8, 16, 64, 128), min_micro_batch=4)
+    assert plans == [(32, 1, 8, 256), (16, 1, 16, 256), (4, 1, 64, 256), False]
     # 508 = 4 × 127, a prime.
     prime = ib.Recipe(effective_batch=508, lr=0.1)
     loose, strict = (
@@ -62,19 +62,20 @@ def test_a_least_micro_batch_holds_in_every_stage_of_a_ramp():
     uneven = ib.plan(RECIPE, 5, split="uneven", min_micro_batch=32)
     assert uneven.micro_batch == 32
     assert ib.plan(RECIPE, 5, split="uneven", min_micro_batch=8, max_micro_batch=8).micro_batch == 8
-    # 7 GPUs share 256 samples in 64 micro-batches of 4, or in 32 of 8; below 36, where each has one, none has 33 or more.
+    # 7 GPUs share 256 samples in 64 micro-batches of 4, or in 32 of 8; below 36, where each has one, none has
+    # 33 or more.
     assert ib.plan(RECIPE, 7, split="uneven", min_micro_batch=33, max_micro_batch=64).status == "infeasible"
 
 
 def test_the_batch_is_lowered_as_megatron_lowers_it():
-    asked = {"split": "smaller", "min_micro_batch": 4, "max_micro_batch": 4}
+    settings = {"split": "smaller", "min_micro_batch": 4, "max_micro_batch": 4}
     for gpus in range(1, 65):
-        plan = ib.plan(RECIPE, gpus, **asked)
+        plan = ib.plan(RECIPE, gpus, **settings)
         running = 256 // (4 * gpus) * (4 * gpus)  # Megatron's --decrease-batch-size-if-needed
         assert plan.effective_batch == running
         assert (ib.Reason.BATCH_MOVED in plan.reasons) == (running != 256)
         assert plan.lr == 0.1
-    assert ib.plan(RECIPE, 65, **asked).status == "infeasible"
+    assert ib.plan(RECIPE, 65, **settings).status == "infeasible"
     assert "Batch size 256 → 252" in ib.plan(RECIPE, 7, split="smaller").explain()
     assert ib.plan(RECIPE, 12, policy=500, split="smaller").effective_batch == 492
 
@@ -127,13 +128,13 @@ def test_options_contradict_nothing():
 
 def test_adamscale_takes_the_root_of_adascales_gain():
     """As AdaptDL's AdamScale: the learning rate by √r, the progress by r."""
-    asked = {"lr": 1e-3, "sigma_sq": 3.0, "mu_sq": 0.5, "policy": 1024, "rule": "adamscale"}
+    fields = {"lr": 1e-3, "sigma_sq": 3.0, "mu_sq": 0.5, "policy": 1024, "rule": "adamscale"}
     gain = (3 + 0.5) / (3 / 4 + 0.5)
-    plan = plan_of(8, optimizer="adam", duration="1000st", warmup="100st", **asked)
+    plan = plan_of(8, optimizer="adam", duration="1000st", warmup="100st", **fields)
     assert plan.lr == pytest.approx(1e-3 * sqrt(gain), rel=1e-15)
     assert (plan.total_steps, plan.warmup_steps) == (358, 36)  # ⌈1000 / 2.8⌉, ⌈100 / 2.8⌉
     assert ib.Reason.RULE_MISMATCH not in plan.reasons
-    assert ib.Reason.RULE_MISMATCH in plan_of(8, optimizer="sgd", **asked).reasons
+    assert ib.Reason.RULE_MISMATCH in plan_of(8, optimizer="sgd", **fields).reasons
     moved = ib.replan(plan, at_step=100, effective_batch=2048)
     assert moved.total_steps < plan.total_steps
     assert ib.Plan.from_json(moved.to_json()) == moved
@@ -142,15 +143,15 @@ def test_adamscale_takes_the_root_of_adascales_gain():
 
 def test_a_tolerated_batch_is_judged_by_the_micro_batch_that_it_gets():
     # Of 37 to 40 pairs of samples a replica, 39 has micro-batches of 6, and 40 of 16.
-    asked = {"max_micro_batch": 16, "batch_tolerance": 0.05, "micro_batch_multiple": 2}
-    made = plan_of(13, effective_batch=998, **asked)
-    assert (made.micro_batch, made.accumulation, made.effective_batch) == (16, 5, 1040)
+    settings = {"max_micro_batch": 16, "batch_tolerance": 0.05, "micro_batch_multiple": 2}
+    moved = plan_of(13, effective_batch=998, **settings)
+    assert (moved.micro_batch, moved.accumulation, moved.effective_batch) == (16, 5, 1040)
 
 
 def test_uneven_deals_whole_micro_batches_where_replicas_divide_the_batch_but_micro_batches_do_not():
     # 495 samples for each of 32 replicas are no micro-batches of 6, but 2,640 of these are dealt to 32.
     recipe = ib.Recipe(effective_batch=15_840, lr=0.1)
-    made = ib.plan(recipe, 32, split="uneven", min_micro_batch=6, max_micro_batch=6)
-    assert made.status == "caution"
-    assert sorted({len(made.micro_batches(rank)) for rank in range(32)}) == [82, 83]
-    assert sum(made.micro_batches(rank).sum() for rank in range(32)) == 15_840
+    uneven = ib.plan(recipe, 32, split="uneven", min_micro_batch=6, max_micro_batch=6)
+    assert uneven.status == "caution"
+    assert sorted({len(uneven.micro_batches(rank)) for rank in range(32)}) == [82, 83]
+    assert sum(uneven.micro_batches(rank).sum() for rank in range(32)) == 15_840

@@ -1,4 +1,4 @@
-"""What would work instead of an infeasible plan: each is a plan, ranked, with the options of the command line that make it."""
+"""Ways out of an infeasible plan: each is a plan, ranked, with its options of the command line."""
 
 import shlex
 
@@ -19,6 +19,7 @@ STUCK = {
     "not divisible": (RECIPE, 7, {}),
     "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64}),
     "model parallel": (ib.Recipe(effective_batch=2048, lr=0.1, model_parallel=32), ib.Cluster(nodes=63), {}),
+    "expert parallel": (ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, expert_parallel=8), 12, {}),
     "max batch": (RECIPE, 8, {"max_batch": 100}),
     "above the dataset": (ADAM, 1024, {"policy": "grow", "max_micro_batch": 32}),
     "no tuned gpus": (ib.Recipe(effective_batch=256, lr=1e-3), 8, {"policy": "grow"}),
@@ -46,17 +47,34 @@ def test_each_way_out_is_a_plan():
 
 def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
     options = ib.plan(RECIPE, 7).options
-    found = [(o.effective_batch, o.world_size, o.layout.irregular) for o in options]
-    assert found == [
+    splits = [(o.effective_batch, o.world_size, o.layout.irregular) for o in options]
+    assert splits == [
         (252, 7, False), (224, 7, False), (256, 7, True), (256, 7, True), (256, 4, False), (256, 8, False),
     ]  # fmt: skip
     assert [o.settings.batch_tolerance for o in options[:2]] == [0.016, 0.13]
 
 
+def test_where_the_gpus_grew_the_batch_may_grow_with_them():
+    """From 2 GPUs to 32 at batch 48: most people mean the same batch per GPU."""
+    recipe = ib.Recipe(effective_batch=48, lr=1e-3, gpus=2)
+    first, *rest = ib.plan(recipe, 32).options
+    assert (first.settings.policy, first.effective_batch, first.micro_batch) == ("grow", 768, 24)
+    assert all(option.settings.policy == "keep" for option in rest)
+    assert (
+        "768 samples (+1,500 %)                 24 × 1 × 32            --policy grow"
+        in ib.plan(recipe, 32).explain()
+    )
+    for unasked in (
+        ib.plan(recipe, 32, policy=40),
+        ib.plan(ib.Recipe(effective_batch=48, lr=1e-3, gpus=48), 32),
+    ):
+        assert all(option.settings.policy != "grow" for option in unasked.options)
+
+
 def test_a_batch_that_needs_many_small_passes_is_not_offered():
     options = plan_of(3, max_micro_batch=4).options[:2]
-    found = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]
-    assert found == [(4, 21, 252), (4, 22, 256)]
+    splits = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]
+    assert splits == [(4, 21, 252), (4, 22, 256)]
 
 
 def test_whole_nodes_are_offered():
@@ -69,12 +87,49 @@ def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
     recipe = ib.Recipe(effective_batch=1024, lr=3e-4, model_parallel=32, gpus=512, micro_batch=2)
     stuck = ib.plan(recipe, gpus, batch_tolerance=0.02)
     assert stuck.nearest_world_sizes == (480, 512)
-    found = [(o.world_size, o.effective_batch, o.layout.irregular) for o in stuck.options]
-    assert found == [(480, 1020, False), (480, 1024, True), (512, 1024, False)]
+    splits = [(o.world_size, o.effective_batch, o.layout.irregular) for o in stuck.options]
+    assert splits == [(480, 1020, False), (480, 1024, True), (512, 1024, False)]
     assert "  480 GPUs (24 idle), 1,020 samples (-0.391 %)   2 × 34 × 15 " in stuck.explain()
     # Without a tolerance the smallest that is needed is offered.
     first = ib.plan(recipe, gpus).options[0]
     assert (first.world_size, first.effective_batch, first.settings.batch_tolerance) == (480, 1020, 0.004)
+
+
+@pytest.mark.parametrize("per_node", [1, 4, 12])
+@pytest.mark.parametrize("where", ["recipe", "cluster"])
+def test_gpus_hold_whole_sets_of_experts(where, per_node):
+    beside = {"expert_parallel": 8}
+    recipe = ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, **beside if where == "recipe" else {})
+    hardware = beside if where == "cluster" else {}
+    stuck = ib.plan(recipe, ib.Cluster(nodes=12 // per_node, gpus_per_node=per_node, **hardware))
+    assert stuck.nearest_world_sizes == (8, 16)
+    assert "  - 12 GPUs are not a multiple of 8 (expert parallel); 8 and 16 are\n" in stuck.explain()
+    assert {option.world_size for option in stuck.options} >= {8, 16}
+    assert all(option.world_size % 8 == 0 for option in stuck.options)
+
+
+def test_a_batch_that_does_not_divide_is_offered_whole_sets_of_experts():
+    recipe = ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, expert_parallel=8)
+    assert ib.plan(recipe, 40).nearest_world_sizes == (32, 48)
+    assert ib.plan(recipe, 40, batch_tolerance=0.05).world_size == 40
+    assert ib.plan(recipe, 12, policy="grow", max_micro_batch=4).nearest_world_sizes == (8, 16)
+
+
+def test_a_coupled_recipe_is_offered_its_micro_batch():
+    recipe = ib.Recipe.from_gpus(gpus=4, batch_per_gpu=64, lr=2e-5, coupled="negatives")
+    moved = ib.plan(recipe, 8)
+    assert [(o.world_size, o.effective_batch, o.micro_batch) for o in moved.options] == [
+        (4, 256, 64),
+        (8, 512, 64),
+    ]
+    text = moved.explain()
+    assert "and all other hyperparameters, but not the micro-batch (see the warnings).\n" in text
+    assert "the negatives of a sample are the rest of its micro-batch: 32 samples, 64 when tuned." in text
+    assert text.splitlines()[-3] == "With the tuned micro-batch of 64:"
+    assert "not the micro-batch" not in ib.plan(recipe, 2).explain() and ib.plan(recipe, 2).options == ()
+    stuck = ib.plan(recipe, 6)
+    assert [option.micro_batch for option in stuck.options[:2]] == [64, 64]
+    assert [option.settings.policy for option in stuck.options[:2]] == ["grow", "keep"]
 
 
 def test_a_tolerance_widens_the_counts_that_are_nearest():
@@ -110,14 +165,14 @@ def test_where_nothing_works_it_says_so():
 def test_the_flags_can_be_copied(name, tmp_path, capsys):
     recipe, cluster, settings = STUCK[name]
     recipe.save(tmp_path / "job.json")
-    asked = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
+    options = [f"--{key.replace('_', '-')} {value}" for key, value in settings.items()]
     menu = ib.plan(recipe, cluster, **settings).explain().partition("What would work:\n")[2]
     for line in menu.splitlines():
         flags = line.split("   ")[-1].strip()
         if flags.startswith("without "):
-            flags = " ".join(it for it in asked if it.split()[0] != flags.split()[1])
+            flags = " ".join(option for option in options if option.split()[0] != flags.split()[1])
         else:
-            flags = " ".join((*asked, flags))
+            flags = " ".join((*options, flags))
         gpus = [] if "--gpus" in flags else ["--gpus", str(cluster)]
         assert main(["plan", str(tmp_path / "job.json"), *gpus, *shlex.split(flags)]) == 0, flags
     capsys.readouterr()
@@ -157,16 +212,16 @@ def test_the_nearest_count_is_found_however_far_away_it_is(batch, gpus, nearest,
 
 def test_the_fewest_gpus_that_meet_a_deadline():
     recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
-    here = ib.plan(recipe, 2, profile=PROFILE)
-    limit = here.hours * 0.7
+    planned = ib.plan(recipe, 2, profile=PROFILE)
+    limit = planned.hours * 0.7
     missed = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=limit)
-    asked = {"profile": PROFILE, "deadline_hours": limit}
-    met = [n for n in range(3, 65) if ib.plan(recipe, n, **asked).status != "infeasible"]
+    settings = {"profile": PROFILE, "deadline_hours": limit}
+    met = [n for n in range(3, 65) if ib.plan(recipe, n, **settings).status != "infeasible"]
     assert met and missed.options[0].world_size == met[0]
-    said = missed.explain()
-    assert f"--gpus {met[0]}" in said and "without --deadline-hours" in said
+    text = missed.explain()
+    assert f"--gpus {met[0]}" in text and "without --deadline-hours" in text
     over = f"over the deadline of {duration(limit * 3600)} (deadline_hours)"
-    assert f"the run takes {time_of(here)}, {over}" in said
+    assert f"the run takes {time_of(planned)}, {over}" in text
     never = ib.plan(recipe, 2, profile=PROFILE, deadline_hours=1e-9)
     (option,) = never.options
     assert option.world_size == 2 and option.settings.deadline_hours is None
@@ -175,7 +230,7 @@ def test_the_fewest_gpus_that_meet_a_deadline():
 def test_how_far_a_run_is_above_its_budget():
     recipe = ib.Recipe(effective_batch=480, lr=1e-3, duration="100000st")
     node = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
-    here = ib.plan(recipe, node, profile=PROFILE)
-    cost = here.cost
-    said = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
-    assert f"the run costs {spent_of(here, cost)}, above the budget of {figure(cost / 2)}" in said
+    planned = ib.plan(recipe, node, profile=PROFILE)
+    cost = planned.cost
+    text = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
+    assert f"the run costs {spent_of(planned, cost)}, above the budget of {figure(cost / 2)}" in text

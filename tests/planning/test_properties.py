@@ -1,4 +1,4 @@
-"""Laws that hold for every recipe on every cluster."""
+"""Laws of every recipe on every cluster."""
 
 from math import isclose
 
@@ -39,8 +39,8 @@ def feasible(plan):
 
 
 @given(recipes(), GPUS, st.integers(1, 300), st.integers(1, 300))
-def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, one, other):
-    low, high = sorted((one, other))
+def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, cap, larger):
+    low, high = sorted((cap, larger))
     small = feasible(ib.plan(recipe, gpus, policy="grow", max_micro_batch=low))
     large = ib.plan(recipe, gpus, policy="grow", max_micro_batch=high)
     assert small.micro_batch <= large.micro_batch
@@ -60,8 +60,8 @@ def test_what_is_named_as_nearest_works(batch, gpus):
     below, above = plan.nearest_world_sizes
     for count in filter(None, (plan.nearest_world_size, below, above)):
         assert ib.plan(recipe, count).status != "infeasible"
-    for other in filter(None, (plan.nearest_batch, *plan.nearest_batches)):
-        assert ib.plan(ib.Recipe(effective_batch=other, lr=0.1), gpus).status != "infeasible"
+    for near in filter(None, (plan.nearest_batch, *plan.nearest_batches)):
+        assert ib.plan(ib.Recipe(effective_batch=near, lr=0.1), gpus).status != "infeasible"
     # and nothing nearer does
     works = [count for count in range(1, batch + 1) if batch % count == 0]
     assert plan.nearest_world_size == min(works, key=lambda count: (abs(count - gpus), count))
@@ -73,10 +73,11 @@ def test_what_is_named_as_nearest_works(batch, gpus):
 @given(recipes(), st.integers(1, 256), RULE)
 def test_growing_there_and_back_is_the_identity(recipe, gpus, rule):
     assume(recipe.dataset_size is None)
-    there = feasible(ib.plan(recipe, gpus, policy="grow", rule=rule))
+    grown = feasible(ib.plan(recipe, gpus, policy="grow", rule=rule))
     moved = ib.Recipe.from_gpus(
-        gpus=gpus, batch_per_gpu=there.micro_batch, accumulation=there.accumulation, lr=there.lr, optimizer=recipe.optimizer,
-        power=recipe.power, weight_decay=there.weight_decay, decay=recipe.decay,
+        gpus=gpus, batch_per_gpu=grown.micro_batch, accumulation=grown.accumulation, lr=grown.lr,
+            optimizer=recipe.optimizer,
+        power=recipe.power, weight_decay=grown.weight_decay, decay=recipe.decay,
     )  # fmt: skip
     back = ib.plan(moved, recipe.gpus, policy="grow", rule=rule)
     assert back.effective_batch == recipe.effective_batch

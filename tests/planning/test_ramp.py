@@ -1,4 +1,4 @@
-"""Batches that grow, against a walk step by step."""
+"""Growing batches, against a walk step by step."""
 
 import random
 
@@ -31,7 +31,8 @@ def drawn(count, kind):
 @pytest.mark.parametrize("convention", ["torch", "megatron"])
 def test_steps_of_the_run_and_of_its_warmup(kind, convention):
     for unit, full, text, samples, warmup in drawn(300, kind):
-        recipe = recipe_of(effective_batch=full, ramp=text, duration=f"{samples}sp", warmup=f"{warmup}sp", seq_len=16, convention=convention)  # fmt: skip
+        recipe = recipe_of(effective_batch=full, ramp=text, duration=f"{samples}sp", warmup=f"{warmup}sp",
+            seq_len=16, convention=convention)  # fmt: skip
         plan = ib.plan(recipe, unit)
         floored = convention == "megatron"
         steps, _ = oracle.run(text, full, samples, floored=floored, seq_len=16)
@@ -48,7 +49,8 @@ def test_steps_of_the_run_and_of_its_warmup(kind, convention):
 
 
 def test_tokens_are_floored_to_samples():
-    # 250 B tokens at 2048 are 122070312.5 samples: the step before which 122070312 were consumed is the first of 1536.
+    # 250 B tokens at 2048 are 122070312.5 samples: the step before which 122070312 were consumed is the first
+    # of 1536.
     assert oracle.batch_at("0:768 250B:1536", 1536, 122_070_312, 2048) == 1536
     assert oracle.batch_at("0:768 250B:1536", 1536, 122_070_311, 2048) == 768
     recipe = recipe_of(
@@ -61,8 +63,8 @@ def test_tokens_are_floored_to_samples():
 
 
 def test_a_ramp_takes_numbers_as_python_writes_them():
-    made = [plan_of(8, ramp=f"64 64 {samples}", duration="90000st") for samples in ("9_765_625", "9765625")]
-    assert made[0].total_steps == made[1].total_steps
+    plans = [plan_of(8, ramp=f"64 64 {samples}", duration="90000st") for samples in ("9_765_625", "9765625")]
+    assert plans[0].total_steps == plans[1].total_steps
     for samples in ("_9", "9_", "9__7"):
         with pytest.raises(ib.errors.InputError, match="ramp"):
             ib.Recipe(effective_batch=256, lr=0.1, ramp=f"64 64 {samples}")

@@ -1,4 +1,4 @@
-"""The oracles against one another, so that what the core is measured by is itself beyond doubt."""
+"""The oracles against one another: the measure of the core is itself beyond doubt."""
 
 import random
 
@@ -92,16 +92,16 @@ def test_bulk_is_the_row_by_row_oracle(policy, cap):
         "epochs": np.full(len(jobs), 90.0),
         "warmup_epochs": np.full(len(jobs), 5.0),
     }
-    got = bulk.plan(bulk.cross(columns, worlds), policy=policy, max_micro_batch=cap)
+    planned = bulk.plan(bulk.cross(columns, worlds), policy=policy, max_micro_batch=cap)
     feasible = 0
     for row, (job, world) in enumerate((job, world) for job in jobs for world in worlds.tolist()):
         want = plan.plan_row(
             job, {"nodes": 1, "gpus_per_node": world}, {"policy": policy, "max_micro_batch": cap}
         )
-        assert got["feasible"][row] == (want["status"] != "infeasible")
-        feasible += int(got["feasible"][row])
-        for name in got.keys() - {"feasible", "data_parallel"}:
-            value, missing = got[name][row].item(), np.nan if got[name].dtype.kind == "f" else -1
+        assert planned["feasible"][row] == (want["status"] != "infeasible")
+        feasible += int(planned["feasible"][row])
+        for name in planned.keys() - {"feasible", "data_parallel"}:
+            value, missing = planned[name][row].item(), np.nan if planned[name].dtype.kind == "f" else -1
             assert value == pytest.approx(
                 missing if want[name] is None else want[name], rel=1e-15, abs=1e-15, nan_ok=True
             ), name

@@ -1,4 +1,6 @@
-"""Plans in files: those of every schema that was released, those of a newer one, and those that were changed."""
+"""Plans in files: those of every schema that was released, those of a newer one, and those that were
+changed.
+"""
 
 import json
 from pathlib import Path
@@ -29,9 +31,11 @@ def made():
         "infeasible": ib.plan(RECIPE, 7),
         "profile": ib.plan(RECIPE, NODE, profile=PROFILE),
         "goodput": ib.plan(RECIPE, NODE, profile=PROFILE, policy="goodput", max_batch=2048),
-        "goodput, longer than its samples": plan_of(2, effective_batch=4, duration="250sp", convention="megatron", noise_scale=1e4, profile=PROFILE, policy="goodput", max_batch=512),
+        "goodput, longer than its samples": plan_of(2, effective_batch=4, duration="250sp",
+            convention="megatron", noise_scale=1e4, profile=PROFILE, policy="goodput", max_batch=512),
         "too late": ib.plan(RECIPE, NODE, profile=PROFILE, deadline_hours=1e-3),
-        "moved by profile": ib.replan(ib.plan(RECIPE, NODE, profile=PROFILE), at_step=50, cluster=4, profile=PROFILE),
+        "moved by profile": ib.replan(ib.plan(RECIPE, NODE, profile=PROFILE), at_step=50, cluster=4,
+            profile=PROFILE),
     }  # fmt: skip
 
 
@@ -64,13 +68,14 @@ def test_a_newer_or_older_schema_says_what_to_do():
     with pytest.raises(ib.InputError) as caught:
         ib.Plan.from_json(text.replace("isobatch.plan/2", "isobatch.plan/9"), file="run.json")
     assert str(caught.value) == (
-        "run.json: schema 'isobatch.plan/9' is newer than this isobatch reads ('isobatch.plan/2'): upgrade isobatch"
+        "run.json: schema 'isobatch.plan/9' is newer than this isobatch reads ('isobatch.plan/2'): upgrade "
+        "isobatch"
     )
     with pytest.raises(ib.InputError, match="plan/1' is older than this isobatch reads .* plan again"):
         ib.Plan.from_json(text.replace("isobatch.plan/2", "isobatch.plan/1"))
-    for other in ("isobatch.report/1", "isobatch.plan/x", ""):
+    for schema in ("isobatch.report/1", "isobatch.plan/x", ""):
         with pytest.raises(ib.InputError, match="schema must be 'isobatch.plan/2'"):
-            ib.Plan.from_json(text.replace("isobatch.plan/2", other))
+            ib.Plan.from_json(text.replace("isobatch.plan/2", schema))
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -138,7 +143,8 @@ def test_what_is_no_plan(text):
 
 
 def test_a_batch_that_goodput_and_a_tolerance_found_is_read_back_even():
-    # Goodput's own batch has no whole stages; the one within the tolerance has, and is dealt evenly though ragged is allowed.
+    # Goodput's own batch has no whole stages; the one within the tolerance has, and is dealt evenly though
+    # ragged is allowed.
     fields = {"effective_batch": 60, "lr": 1e-3, "dataset_size": 50_000, "duration": "1e5sp"}
     recipe = ib.Recipe(**fields, convention="megatron", noise_scale=1000.0, ramp="30 15 2400")
     profile = ib.Profile.estimate(parameters=10**9, flops_per_sample=1e10, gpu_tflops=300, intra_gb_s=0.1)

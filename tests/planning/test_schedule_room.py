@@ -58,8 +58,10 @@ def schedule(draw):
 def recipe(draw):
     fields = {"dataset_size": draw.choice([1000, 50_000])} if draw.random() < 0.6 else {}
     chances = {
-        "seq_len": (0.5, [128, 2048]), "warmup": (0.6, ["5%", "20st", "90st", "1000sp", "50%", "120st"]), "min_lr": (0.4, [1e-4]),
-        "convention": (0.3, ["megatron", "transformers", "exact", "lightning"]), "ramp": (0.2, ["64 64 4000"]),
+        "seq_len": (0.5, [128, 2048]), "warmup": (0.6, ["5%", "20st", "90st", "1000sp", "50%", "120st"]),
+            "min_lr": (0.4, [1e-4]),
+        "convention": (0.3, ["megatron", "transformers", "exact", "lightning"]), "ramp": (0.2,
+            ["64 64 4000"]),
         "optimizer": (0.4, ["lamb", "sgd"]),
     }  # fmt: skip
     fields |= {
@@ -72,7 +74,7 @@ def recipe(draw):
 
 
 def can_be_had(tuned, gpus, **settings):
-    """Whether `resolve` makes the schedule of this run, whose steps are those of one with a constant learning rate."""
+    """Tells whether `resolve` makes the schedule of this run, with the steps of a constant learning rate."""
     steady = ib.plan(msgspec.structs.replace(tuned, schedule="constant"), gpus, **settings)
     if steady.status == "infeasible":
         return None
@@ -84,7 +86,7 @@ def can_be_had(tuned, gpus, **settings):
 
 
 def test_a_plan_stands_exactly_where_its_schedule_can_be_had():
-    draw, seen = random.Random(7), {True: 0, False: 0}
+    draw, counts = random.Random(7), {True: 0, False: 0}
     for _ in range(4000):
         tuned, gpus = recipe(draw), draw.choice([4, 8, 16])
         settings = {
@@ -94,11 +96,11 @@ def test_a_plan_stands_exactly_where_its_schedule_can_be_had():
         expected = can_be_had(tuned, gpus, **settings)
         if expected is None:
             continue
-        seen[expected] += 1
-        made = ib.plan(tuned, gpus, **settings)
-        fits = ib.Reason.SCHEDULE_UNMET not in made.reasons
-        assert fits == expected, (tuned, gpus, settings, made.explain())
-    assert min(seen.values()) > 500
+        counts[expected] += 1
+        planned = ib.plan(tuned, gpus, **settings)
+        fits = ib.Reason.SCHEDULE_UNMET not in planned.reasons
+        assert fits == expected, (tuned, gpus, settings, planned.explain())
+    assert min(counts.values()) > 500
 
 
 def test_a_fleet_says_what_the_plan_says():
@@ -109,16 +111,16 @@ def test_a_fleet_says_what_the_plan_says():
     jobs = {name: values for name, values in jobs.items() if any(value is not None for value in values)}
     fleet = ib.plan_fleet(jobs, {"gpus_per_node": [8, 16]})
     status = [ib.plan(tuned, gpus).status for tuned in recipes for gpus in (8, 16)]
-    assert [str(found) for found in fleet["status"]] == status
+    assert [str(row_status) for row_status in fleet["status"]] == status
 
 
 def test_the_refusal_says_which_part_has_no_room():
-    made = plan_of(8, lr=1e-3, duration="100st", warmup="90st", schedule="wsd(decay=20%)")
-    assert made.status == "infeasible"
-    assert re.search("decay must be at most the 10 steps after the warmup, got 20", made.explain())
+    stuck = plan_of(8, lr=1e-3, duration="100st", warmup="90st", schedule="wsd(decay=20%)")
+    assert stuck.status == "infeasible"
+    assert re.search("decay must be at most the 10 steps after the warmup, got 20", stuck.explain())
 
 
 @pytest.mark.parametrize("text", ["multistep(60%, 20st)", "multistep(20st, 60%)"])
 def test_milestones_count_in_whatever_order_they_come(text):
-    made = ib.plan(ib.Recipe(effective_batch=256, lr=1.0, duration="100st", schedule=text), 8)
-    assert [made.lr_at(step) for step in (19, 20, 59, 60)] == pytest.approx([1, 0.1, 0.1, 0.01])
+    planned = ib.plan(ib.Recipe(effective_batch=256, lr=1.0, duration="100st", schedule=text), 8)
+    assert [planned.lr_at(step) for step in (19, 20, 59, 60)] == pytest.approx([1, 0.1, 0.1, 0.01])

@@ -45,12 +45,12 @@ PLACES = {
 
 
 def forgotten(places):
-    """What is missing where, of the settings that the core has."""
+    """Lists the core's settings missing in each place."""
     return [
         f"{place} lacks {name}"
-        for place, found in places.items()
+        for place, names in places.items()
         for name in of_the_core()
-        if name not in found
+        if name not in names
     ]
 
 
@@ -62,11 +62,11 @@ def test_every_place_has_every_setting():
 
 def planned(case, settings):
     """The values of a plan, and those of the same row of a fleet; unknown is None in both."""
-    given = {"profile": PROFILE if case.profile else None, **settings}
+    keywords = {"profile": PROFILE if case.profile else None, **settings}
     cluster = ib.Cluster(gpus_per_node=case.gpus, price_per_gpu_hour=2.0)
     recipe = ib.Recipe(**{**RECIPE, **case.recipe})
-    plan = ib.plan(recipe, cluster, **given)
-    table = ib.plan_fleet([recipe], [cluster], **given)
+    plan = ib.plan(recipe, cluster, **keywords)
+    table = ib.plan_fleet([recipe], [cluster], **keywords)
     row = {name: column.tolist()[0] for name, column in table.items() if name in VALUES}
     known = {name: None if value in (-1, -1.0) or value != value else value for name, value in row.items()}
     return {name: getattr(plan, name) for name in known}, known | {"reasons": ib.Reason.of(row["reasons"])}
@@ -91,15 +91,17 @@ def test_a_plan_says_that_its_learning_rate_stays_only_where_it_does(name):
 
 
 def test_a_setting_that_moves_hyperparameters_alone_is_listed():
-    """The probe and ElasticRun plan the other splits of a run by these alone, and lost would be what is forgotten there."""
+    """The probe and ElasticRun plan other splits of a run by these settings alone, so a forgotten one would
+    be lost.
+    """
     moves = ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
-    found = set()
+    calls = set()
     for name, case in CASES.items():
         plan, changed = (planned(case, {**case.beside, **more})[0] for more in ({}, {name: case.value}))
         same_batch = plan["effective_batch"] == changed["effective_batch"]
         if same_batch and any(plan[column] != changed[column] for column in moves):
-            found.add(name)
-    assert found == {"rule", *home.HYPERPARAMETERS}, "HYPERPARAMETERS in planning/settings.py differs"
+            calls.add(name)
+    assert calls == {"rule", *home.HYPERPARAMETERS}, "HYPERPARAMETERS in planning/settings.py differs"
 
 
 def test_the_types_of_keywords_are_those_of_the_settings():
@@ -133,8 +135,8 @@ def test_the_names_in_types_are_those_of_the_core(field, file):
     names = getattr(file, field.title().replace("_", ""))
     assert get_origin(names) is Literal
     (legal,) = [legal for name, _, legal in _core.fields() if name == field]
-    found = {name for name in named(legal) if " " not in name}
-    differ = found ^ set(get_args(names))
+    listed = {name for name in named(legal) if " " not in name}
+    differ = listed ^ set(get_args(names))
     assert not differ, f"{field.title()} in {file.__file__} and the core differ in {sorted(differ)}"
 
 
@@ -175,8 +177,8 @@ def test_an_integer_policy_of_replan_is_effective_batch():
         (2**31 + 1, "GPUs must be at most 2,147,483,648, got 2147483649"),
         (2**63, "GPUs must be at most 2,147,483,648"),
         *(
-            (it, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(it))}")
-            for it in (7.5, float("nan"), None, [8])
+            (illegal, f"cluster must be a Cluster or a number of GPUs, got {re.escape(str(illegal))}")
+            for illegal in (7.5, float("nan"), None, [8])
         ),
         (np.array([8, 16]), "cluster must be a Cluster or a number of GPUs, got "),
         ("8", "cluster must be a Cluster or a number of GPUs, got "),
@@ -197,7 +199,7 @@ def test_what_is_no_recipe():
 
 @pytest.mark.parametrize("name", home.Settings._fields)
 def test_a_default_that_is_given_is_that_of_the_core(name):
-    given = {name: getattr(home.DEFAULTS, name)}
-    assert home.settings_of(given) is not home.DEFAULTS
+    keywords = {name: getattr(home.DEFAULTS, name)}
+    assert home.settings_of(keywords) is not home.DEFAULTS
     recipe = ib.Recipe(**RECIPE)
-    assert ib.plan(recipe, 6, **given).to_json() == ib.plan(recipe, 6).to_json()
+    assert ib.plan(recipe, 6, **keywords).to_json() == ib.plan(recipe, 6).to_json()

@@ -1,4 +1,6 @@
-"""The stages of a ramp: shown, asked for step by step, named where they do not divide, and left behind by a run under way."""
+"""The stages of a ramp: shown, asked for step by step, named where they do not divide, and left behind by a
+run under way.
+"""
 
 import itertools
 import json
@@ -49,10 +51,10 @@ def test_the_stage_is_named_with_a_ramp_that_divides():
     stuck = ib.plan(RAMPED, 64)
     assert stuck.reasons == (ib.Reason.RAMP_NOT_DIVISIBLE,)
     stage = r"stage 1 of 8 of the ramp, 32 samples, cannot be split evenly over 64 replicas"
-    found = re.search(rf'{stage}; ramp="([^"]+)" can', stuck.explain())
-    assert found[1] == "64 64 100000"
-    other = ib.Recipe(effective_batch=256, lr=1e-3, ramp=found[1], duration="1000000sp")
-    assert ib.plan(other, 64).status == "ok"
+    match = re.search(rf'{stage}; ramp="([^"]+)" can', stuck.explain())
+    assert match[1] == "64 64 100000"
+    mended = ib.Recipe(effective_batch=256, lr=1e-3, ramp=match[1], duration="1000000sp")
+    assert ib.plan(mended, 64).status == "ok"
 
 
 def test_a_stage_in_the_middle_is_named():
@@ -148,8 +150,8 @@ def test_an_infeasible_move_has_moves_as_options(tmp_path, ran):
     plan = ib.plan(RAMPED, 8)
     stuck = ib.replan(plan, at_step=3000, cluster=7)
     assert stuck.status == "infeasible"
-    found = [(it.effective_batch, it.world_size) for it in stuck.options]
-    assert found == [(259, 7), (256, 7), (256, 7), (256, 4), (256, 8)]
+    splits = [(way_out.effective_batch, way_out.world_size) for way_out in stuck.options]
+    assert splits == [(259, 7), (256, 7), (256, 7), (256, 4), (256, 8)]
     for option in stuck.options:
         assert [move.step for move in option.moves] == [3000]
         assert option == ib.replan(plan, at_step=3000, cluster=option.cluster, **option.settings.changed())

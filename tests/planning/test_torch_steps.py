@@ -1,4 +1,6 @@
-"""Steps, padding and drops against the real samplers, loaders and trainers, over thousands of random cases."""
+"""Steps, padding and drops against the real samplers, loaders and trainers, over thousands of random
+cases.
+"""
 
 import importlib.util
 import random
@@ -57,15 +59,15 @@ def planned(rows, convention, epochs="3ep"):
 
 
 def counted(loaders, accumulation):
-    """Steps of an epoch, by the loop that every guide shows, and how often each sample was served."""
+    """Counts the steps of an epoch in the loop of every guide, and how often each sample was served."""
     steps, served = set(), Counter()
     for loader in loaders:
-        taken = 0
+        samples = 0
         for index, batch in enumerate(loader):
             served.update(batch)
             if (index + 1) % accumulation == 0 or index + 1 == len(loader):
-                taken += 1
-        steps.add(taken)
+                samples += 1
+        steps.add(samples)
     assert len(steps) == 1, "ranks would wait for one another for ever"
     return steps.pop(), served
 
@@ -78,7 +80,7 @@ def loader_of(row, dataset, rank):
 
 
 def shards_of(row, split=False, **options):
-    """What Accelerate makes of a row for each of its processes."""
+    """Prepares a row's loader with Accelerate for each of its processes."""
     shard, world = quietly("accelerate.data_loader").BatchSamplerShard, row["gpus"]
     size, drops = row["micro_batch"] * (world if split else 1), row["drop_last"] != "false"
     whole = BatchSampler(SequentialSampler(range(row["dataset_size"])), size, drops)
@@ -127,7 +129,9 @@ def test_the_loader_itself_serves_what_its_batch_sampler_says():
 @pytest.mark.peers
 @pytest.mark.parametrize("split", [False, True])
 def test_accelerates_shards_without_even_batches(split):
-    """The first process takes the plan's steps, and no sample is served twice; with split_batches the loader's batch is of all."""
+    """The first process takes the plan's steps, and no sample is served twice; with split_batches the
+    loader's batch is of all.
+    """
     feasible = 0
     rows = [row | {"even_batches": False} for row in drawn("transformers", seed=2)]
     for row, plan in zip(rows, planned(rows, "transformers"), strict=True):
@@ -143,7 +147,7 @@ def test_accelerates_shards_without_even_batches(split):
 @pytest.mark.peers
 @pytest.mark.parametrize("even", [False, True])
 def test_split_batches_deal_out_as_whole_ones(even):
-    """The same samples an epoch whichever way Accelerate deals, so that a plan needs no word of it but the batch."""
+    """An epoch has the same samples however Accelerate deals them: the plan only needs the batch."""
     for row in drawn("transformers", count=300, seed=3):
         if row["gpus"] > 1:
             apart, whole = (shards_of(row, split, even_batches=even)[0] for split in (False, True))
@@ -203,12 +207,12 @@ def test_lightnings_estimate():
 def megatron():
     """Megatron's calculators, by their file alone: the package about them takes long to import and warns."""
     try:
-        found = importlib.util.find_spec("megatron.core")
+        megatron = importlib.util.find_spec("megatron.core")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        megatron = None
+    if megatron is None:
         pytest.skip("compares with megatron-core")
-    path = Path(found.submodule_search_locations[0]) / "num_microbatches_calculator.py"
+    path = Path(megatron.submodule_search_locations[0]) / "num_microbatches_calculator.py"
     spec = importlib.util.spec_from_file_location("num_microbatches_calculator", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -236,7 +240,8 @@ def test_megatrons_calculators():
                 break
             consumed += calculator.get_current_global_batch_size()
             steps += 1
-        recipe = recipe_of(effective_batch=full, duration=f"{samples}sp", convention="megatron", ramp=f"{start} {increment} {ramp}")  # fmt: skip
+        recipe = recipe_of(effective_batch=full, duration=f"{samples}sp", convention="megatron",
+            ramp=f"{start} {increment} {ramp}")  # fmt: skip
         plan = ib.plan(recipe, replicas, max_micro_batch=micro)
         assert plan.total_steps == steps, recipe
         assert plan.effective_batch == calculator.global_batch_size

@@ -1,4 +1,4 @@
-"""What the words decide: a case for each line of that part of the design, so that no two parts disagree."""
+"""The words of a plan: a case for each line of that part of the design, so that no two parts disagree."""
 
 import csv
 import io
@@ -38,7 +38,7 @@ def counts(plan):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "words"),
     [
         ({}, "100 of them warmup, then cosine to 0;"),
         ({"min_lr": 1e-5}, "100 of them warmup, then cosine to 1e-5;"),
@@ -47,8 +47,8 @@ def counts(plan):
         ({"schedule": ib.schedules.constant(1e-3)}, "100 of them warmup, then its own schedule;"),
     ],
 )
-def test_the_text_names_the_schedule(fields, said):
-    assert said in ib.plan(adamw(**fields), 8).explain()
+def test_the_text_names_the_schedule(fields, words):
+    assert words in ib.plan(adamw(**fields), 8).explain()
 
 
 # keep
@@ -169,12 +169,12 @@ def test_a_rule_needs_nothing_measured_where_the_batch_stays(rule):
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "sde"])
 def test_no_rule_depends_on_the_split(rule):
-    seen = {
+    words = {
         (plan.lr, plan.betas, plan.eps, plan.weight_decay, plan.total_steps, plan.warmup_steps)
         for cap in (1, 7, 32, 64, None)
         for plan in [ib.plan(adamw(**NOISE), 8, policy=1024, rule=rule, max_micro_batch=cap)]
     }
-    assert len(seen) == 1
+    assert len(words) == 1
 
 
 # The cap
@@ -182,8 +182,8 @@ def test_no_rule_depends_on_the_split(rule):
 
 def test_the_cap_and_where_it_is_from():
     assert (ib.plan(resnet(), 4).micro_batch_cap, ib.plan(resnet(), 4).cap_source) == (32, "tuned")
-    asked = ib.plan(resnet(), 4, max_micro_batch=64)
-    assert (asked.micro_batch_cap, asked.cap_source, asked.micro_batch) == (64, "max_micro_batch", 64)
+    capped = ib.plan(resnet(), 4, max_micro_batch=64)
+    assert (capped.micro_batch_cap, capped.cap_source, capped.micro_batch) == (64, "max_micro_batch", 64)
     free = ib.plan(adamw(), 4)
     assert (free.micro_batch_cap, free.cap_source, free.micro_batch) == (None, "open", 64)
 
@@ -295,7 +295,9 @@ def test_adamws_decay_moves_when_the_learning_rate_does(rule, scale):
 
 @pytest.mark.parametrize("decay", ["lr_multiplied", "independent", None])
 def test_decay_keeps_its_timescale_where_the_learning_rate_stays(decay):
-    """1/(ηλ) in epochs: a quarter of the steps, each with the same η, takes four times the decay. As under power, down to 0."""
+    """1/(ηλ) in epochs: a quarter of the steps, each with the same η, takes four times the decay. As under
+    power, down to 0.
+    """
     plan = ib.plan(adamw(gpus=8, weight_decay=0.1, decay=decay), 32, policy="grow", rule="none")
     assert (plan.lr, plan.weight_decay) == (1e-3, 0.4)
     tiny = adamw(gpus=8, weight_decay=0.1, decay=decay, power=1e-9)
@@ -314,10 +316,10 @@ def test_a_decay_that_was_said_is_not_called_unknown():
 
 
 def test_a_plan_has_its_question_and_its_schedule():
-    made = ib.plan(adamw(), 8)
-    assert made.recipe == adamw()
-    assert made.cluster.world_size == 8
-    assert made.schedule.at(0) == made.lr_at(0)
+    planned = ib.plan(adamw(), 8)
+    assert planned.recipe == adamw()
+    assert planned.cluster.world_size == 8
+    assert planned.schedule.at(0) == planned.lr_at(0)
 
 
 # Fleets
@@ -392,8 +394,8 @@ def test_in_csv_reasons_are_joined(tmp_path, ran):
 
 
 def test_one_of_a_thing_is_singular():
-    one = ib.plan(ib.Recipe(effective_batch=1, lr=1e-3), 1).explain()
-    assert one.startswith("1 GPU: micro-batch 1 × accumulation 1 × 1 replica = 1 sample per step.")
+    single = ib.plan(ib.Recipe(effective_batch=1, lr=1e-3), 1).explain()
+    assert single.startswith("1 GPU: micro-batch 1 × accumulation 1 × 1 replica = 1 sample per step.")
     assert "# isobatch: 1 GPU, 256 samples a step = 256 × 1 × 1 replica\n" in str(
         ib.plan(adamw(), 1).to("transformers")
     )

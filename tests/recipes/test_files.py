@@ -14,11 +14,14 @@ from isobatch.files.texts import write_fields
 RECIPES = {
     "small": ib.Recipe(effective_batch=256, lr=2e-5),
     "whole": ib.Recipe(
-        effective_batch=256, lr=1e-10, optimizer="sgd", momentum=0.9, betas=(0.9, 0.95), duration="90ep", dataset_size=5120,
-        drop_last="loader", batch_norm=True, warmup="10%", schedule="multistep(30ep, 60ep)", precision="bf16", min_lr=1e-12,
+        effective_batch=256, lr=1e-10, optimizer="sgd", momentum=0.9, betas=(0.9, 0.95), duration="90ep",
+            dataset_size=5120,
+        drop_last="loader", batch_norm=True, warmup="10%", schedule="multistep(30ep, 60ep)", precision="bf16",
+            min_lr=1e-12,
     ),
     "unequal": ib.Recipe.from_gpus(gpus=4, batch_per_gpu=[32, 32, 16, 16], lr=0.1),
-    "schedule": ib.Recipe(effective_batch=8, lr=0.1, duration="90st", schedule=ib.schedules.torch.StepLR(0.1, 30)),
+    "schedule": ib.Recipe(effective_batch=8, lr=0.1, duration="90st", schedule=ib.schedules.torch.StepLR(0.1,
+        30)),
 }  # fmt: skip
 
 
@@ -39,7 +42,9 @@ TEXTS = (
 )
 VALUES = TEXTS | st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans()
 NESTED = st.recursive(
-    VALUES, lambda it: st.lists(it, max_size=3) | st.dictionaries(TEXTS, it, max_size=3), max_leaves=6
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
 )
 
 
@@ -47,7 +52,9 @@ NESTED = st.recursive(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(TEXTS, NESTED, max_size=4))
 def test_any_value_is_saved(suffix, fields, tmp_path):
-    """A formatter's 2e-5 and a reader's must be one number, a text that looks like a number must stay one."""
+    """A formatter's 2e-5 and a reader's must be the same number, and a text such as "2e-5" must stay a
+    text.
+    """
     if suffix == ".yaml":
         pytest.importorskip("yaml")
     write_fields(tmp_path / f"job{suffix}", fields)

@@ -1,4 +1,4 @@
-"""Recipes from objects, dicts and what is no recipe: nothing but InputError, and each names the way out."""
+"""Recipes from objects and dicts; anything else is an InputError with the way out."""
 
 import pytest
 
@@ -18,9 +18,9 @@ class Arguments:
         return dict(ARGUMENTS)
 
 
-@pytest.mark.parametrize("given", [ARGUMENTS, Arguments(), [ARGUMENTS]])
-def test_settings_that_are_in_no_file(given):
-    recipe = ib.Recipe.read(given, gpus=2, dataset_size=3000)
+@pytest.mark.parametrize("source", [ARGUMENTS, Arguments(), [ARGUMENTS]])
+def test_settings_that_are_in_no_file(source):
+    recipe = ib.Recipe.read(source, gpus=2, dataset_size=3000)
     assert (recipe.effective_batch, recipe.lr, recipe.duration) == (128, 3e-3, "2ep")
 
 
@@ -29,15 +29,15 @@ def test_the_arguments_of_transformers_themselves(tmp_path):
     torch = pytest.importorskip("torch")
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **ARGUMENTS)
     torch.save(arguments, tmp_path / "training_args.bin")
-    for given in (arguments, tmp_path / "training_args.bin"):
-        recipe = ib.Recipe.read(given, gpus=1, dataset_size=3000)
+    for source in (arguments, tmp_path / "training_args.bin"):
+        recipe = ib.Recipe.read(source, gpus=1, dataset_size=3000)
         assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (64, 3e-3, "cosine")
 
 
-@pytest.mark.parametrize("given", [8, None, object(), []])
-def test_what_has_no_settings(given):
+@pytest.mark.parametrize("source", [8, None, object(), []])
+def test_what_has_no_settings(source):
     with pytest.raises(ib.InputError, match="path must be a path"):
-        ib.Recipe.read(given, gpus=1)
+        ib.Recipe.read(source, gpus=1)
 
 
 def test_weights_are_no_configuration(tmp_path):
@@ -73,10 +73,11 @@ def test_settings_in_tables_are_no_recipe(tmp_path):
     )
     with pytest.raises(ib.InputError, match=r"settings lie in tables \(model, train\)") as caught:
         ib.Recipe.load(file)
-    said = str(caught.value)
-    assert "did you mean" not in said
+    message = str(caught.value)
+    assert "did you mean" not in message
     assert (
-        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in said and "duration=2ep" in said
+        "train.batch_size 16 × train.grad_accum 4 × the GPUs of that run" in message
+        and "duration=2ep" in message
     )
 
 

@@ -1,1 +1,1 @@
-"""Slow, obvious versions of what the core computes."""
+"""Slow, obvious versions of the core's formulas."""

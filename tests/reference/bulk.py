@@ -1,7 +1,9 @@
-"""A whole plan over arrays, as somebody who knows NumPy well would write it: the opponent of the core in `bench/`.
+"""A whole plan over arrays, as somebody who knows NumPy well would write it: the opponent of the core in
+`bench/`.
 
-It plans the common case: policy keep, grow or a number; rule linear or sqrt by optimizer; lengths in epochs; torch's way to
-count an epoch. Memory is reused where that is natural, nothing is computed twice, and no row is looped over in Python.
+It plans the common case: policy keep, grow or a number; rule linear or sqrt by optimizer; lengths in epochs;
+torch's way to count an epoch. Memory is reused where that is natural, nothing is computed twice, and no row
+is looped over in Python.
 """
 
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ def cross(jobs: Mapping[str, NDArray[np.generic]], world_size: NDArray[np.int64]
 
 
 def largest_divisor(number: NDArray[np.int64], cap: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """The largest divisor that is not above the cap, for positive numbers; 1 where the cap is below 1.
+    """The largest divisor up to the cap, for positive numbers; 1 where the cap is below 1.
 
     A candidate d that fails leaves d' ≤ min(d − 1, ⌊n / (⌊n/d⌋ + 1)⌋). Only the rows that failed go on.
     """
@@ -41,19 +43,21 @@ def largest_divisor(number: NDArray[np.int64], cap: NDArray[np.int64] | int) -> 
 def plan(
     rows: Mapping[str, NDArray], *, policy: str | int = "keep", max_micro_batch: int | None = None
 ) -> Columns:
-    """Plans the rows that `cross` makes. Result columns are as the core's: −1 or NaN where a row cannot be planned."""
+    """Plans the rows of `cross`. Result columns are as the core's: −1 or NaN where a row cannot be
+    planned.
+    """
     tuned, world = rows["effective_batch"], rows["world_size"]
-    wanted = (
+    batch = (
         tuned // rows["gpus"] * world if policy == "grow" else tuned if policy == "keep" else np.int64(policy)
     )
-    share, rest = np.divmod(wanted, world)
+    share, rest = np.divmod(batch, world)
     dataset = rows["dataset_size"]
-    feasible = (rest == 0) & (share > 0) & (wanted <= dataset)
+    feasible = (rest == 0) & (share > 0) & (batch <= dataset)
 
     share = np.where(feasible, share, 1)
     micro = largest_divisor(share, rows["micro_batch"] if max_micro_batch is None else max_micro_batch)
     accumulation = share // micro
-    k = wanted / tuned
+    k = batch / tuned
     scale = np.ones(len(world)) if policy == "keep" else np.where(rows["sgd"], k, np.sqrt(k))
 
     per_replica = -(-dataset // world)

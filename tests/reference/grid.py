@@ -1,4 +1,4 @@
-"""Which batches can be laid out evenly, and how, by trying every micro-batch in every stage."""
+"""Even layouts of batches, by trying every micro-batch in every stage."""
 
 from functools import lru_cache
 from math import lcm
@@ -10,7 +10,7 @@ _divisors = lru_cache(maxsize=1 << 14)(split.divisors)
 
 
 def stages(recipe: dict[str, Any], batch: int) -> list[int]:
-    """Every batch of a run whose full batch this is; none where one of them is not whole."""
+    """Lists every batch of a run with this full batch; none where one of them is not whole."""
     if not recipe.get("ramp"):
         return [batch]
     text = ramp.scaled(recipe["ramp"], batch, recipe["effective_batch"])
@@ -18,13 +18,13 @@ def stages(recipe: dict[str, Any], batch: int) -> list[int]:
 
 
 def demand(options: dict[str, Any]) -> int:
-    """What every micro-batch must be a multiple of."""
+    """The common divisor of all micro-batches."""
     multiple: int = options.get("micro_batch_multiple", 1)
     return fixed(options) or multiple
 
 
 def fixed(options: dict[str, Any]) -> int | None:
-    """The one micro-batch that is allowed, if it is one."""
+    """The only micro-batch allowed, if there is only one."""
     least, most = options.get("min_micro_batch", 1), options.get("max_micro_batch")
     return most if least == most and least > 1 else None
 
@@ -32,7 +32,7 @@ def fixed(options: dict[str, Any]) -> int | None:
 def micro_batch(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None, multiple: int
 ) -> int | None:
-    """The largest micro-batch with which every stage comes out even; None where there is none."""
+    """The largest micro-batch dividing every stage evenly; None where there is none."""
     sizes = stages(recipe, batch)
     groups = options.get("batch_multiple", 1)
     if not sizes or any(size % replicas or size % groups for size in sizes):
@@ -41,9 +41,12 @@ def micro_batch(
 
     def fits(micro: int) -> bool:
         passes = [divmod(share, micro) for share in shares]
-        return all(not rest and it % options.get("accumulation_multiple", 1) == 0 for it, rest in passes)
+        return all(
+            not rest and passes_of_stage % options.get("accumulation_multiple", 1) == 0
+            for passes_of_stage, rest in passes
+        )
 
-    found = (
+    fitting = (
         d
         for d in reversed(_divisors(min(shares)))
         if d % multiple == 0
@@ -51,15 +54,17 @@ def micro_batch(
         and d >= options.get("min_micro_batch", 1)
         and fits(d)
     )
-    return next(found, None)
+    return next(fitting, None)
 
 
 def tolerated(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
 ) -> int | None:
-    """The batch itself where it comes out even, else one that does within the tolerance; None is above `max_batch`.
+    """The batch itself where it divides evenly, else the best one within the tolerance; None is above
+    `max_batch`.
 
-    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of two.
+    Of all of those whose micro-batch is at least three quarters of the largest, the nearest, the smaller of
+    two.
     """
     highest, tolerance = options.get("max_batch") or 2**40, options.get("batch_tolerance", 0.0)
 
@@ -75,13 +80,13 @@ def tolerated(
     allowed = [
         b for b in range(unit, int(batch * (1 + tolerance)) + 2, unit) if abs(b - batch) / batch <= tolerance
     ]
-    found = {b: size for b in allowed if (size := micro(b))}
-    good = [b for b in found if 4 * found[b] >= 3 * max(found.values())]
+    micro_batches = {b: size for b in allowed if (size := micro(b))}
+    good = [b for b in micro_batches if 4 * micro_batches[b] >= 3 * max(micro_batches.values())]
     return split.nearest(good, batch)
 
 
 def step(options: dict[str, Any], replicas: int) -> int:
-    """Something that every full batch is a multiple of."""
+    """A common divisor of all full batches."""
     return lcm(
         replicas * demand(options) * options.get("accumulation_multiple", 1), options.get("batch_multiple", 1)
     )
@@ -90,7 +95,7 @@ def step(options: dict[str, Any], replicas: int) -> int:
 def nearest_batch(
     recipe: dict[str, Any], options: dict[str, Any], replicas: int, batch: int, cap: int | None
 ) -> int | None:
-    """The next batch that comes out even, below or above."""
+    """The nearest even batch, below or above."""
     unit, highest = step(options, replicas), options.get("max_batch") or 2**40
     below = range(min(batch, highest) // unit * unit, 0, -unit)
     last = (batch + unit) * recipe["effective_batch"]
@@ -105,14 +110,22 @@ def nearest_batch(
 
 
 def nearest_replicas(
-    recipe: dict[str, Any], options: dict[str, Any], down: int, up: int, batch: int, cap: int | None
+    recipe: dict[str, Any],
+    options: dict[str, Any],
+    ends: tuple[int, int],
+    group: int,
+    batch: int,
+    cap: int | None,
 ) -> list[int]:
-    """The counts of replicas next to these, the first downwards and the second upwards, on which some batch within the tolerance
-    comes out even.
+    """The nearest replica counts in whole groups with an even batch within the tolerance: one downwards, one
+    upwards.
     """
+    down, up = ends
     tolerance, highest = options.get("batch_tolerance", 0.0), options.get("max_batch") or 2**40
 
     def works(count: int) -> bool:
+        if count % group:
+            return False
         if micro_batch(recipe, options, count, batch, cap, demand(options)):
             return True
         if not tolerance:

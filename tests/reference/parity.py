@@ -1,4 +1,4 @@
-"""What it means that a schedule has its peer's values."""
+"""Equality of a schedule and its peer."""
 
 import warnings
 
@@ -16,15 +16,15 @@ def optimizer(lr):
 
 
 def stepped(scheduler, steps, group=0):
-    """The learning rates of a group of a scheduler that is stepped as in training."""
-    seen = []
+    """The learning rates of a parameter group under a scheduler stepped as in training."""
+    rates = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(steps):
-            if seen:
+            if rates:
                 scheduler.step()
-            seen.append(float(scheduler.get_last_lr()[group]))
-    return seen
+            rates.append(float(scheduler.get_last_lr()[group]))
+    return rates
 
 
 def assert_same(schedule, expected, steps=None, *, ulps=ULPS, single=True):

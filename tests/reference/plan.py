@@ -1,7 +1,9 @@
-"""One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns out."""
+"""One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns
+out.
+"""
 
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, lcm
 from typing import Any
 
 from isobatch import _core
@@ -19,7 +21,7 @@ class _Infeasible(Exception):
 
 
 def plan_row(recipe: dict[str, Any], cluster: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """All result columns of one row of valid input, and `reasons`, the names of what is to be said of it."""
+    """Plans one row of valid input: all result columns, and in `reasons` the names of its cautions."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row["reasons"] = set()
     row["world_size"] = cluster["nodes"] * cluster["gpus_per_node"]
@@ -39,13 +41,15 @@ def _plan(
 ) -> None:
     say = row["reasons"].add
     model_parallel = cluster.get("model_parallel") or recipe.get("model_parallel", 1)
+    expert_parallel = cluster.get("expert_parallel") or recipe.get("expert_parallel", 1)
+    group = lcm(model_parallel, expert_parallel) // model_parallel
     replicas = split.replicas_of(row["world_size"], model_parallel)
-    if replicas is None:
-        row["nearest_world_size"] = _nearest_whole(row["world_size"], model_parallel, recipe, options)
-        raise _Infeasible("model_parallel")
+    if replicas is None or replicas % group:
+        row["nearest_world_size"] = _nearest_whole(row["world_size"], model_parallel, group, recipe, options)
+        raise _Infeasible("expert_parallel" if replicas else "model_parallel")
     row["data_parallel"] = replicas
 
-    batch, cap = _batch(row, recipe, options, replicas)
+    batch, cap = _batch(row, recipe, options, replicas, group)
     if options.get("max_batch") and batch > options["max_batch"]:
         raise _Infeasible("above_max_batch")
     row["effective_batch"] = batch
@@ -56,8 +60,9 @@ def _plan(
     tuned_micro = _tuned_micro(recipe)
     if tuned_micro and 2 * row["micro_batch"] <= tuned_micro:
         say("micro_batch_shrunk")
-    if tuned_micro and recipe.get("batch_norm") and row["micro_batch"] != tuned_micro:
-        say("batch_norm_moved")
+    couples = recipe.get("batch_norm") or recipe.get("coupled")
+    if tuned_micro and couples and (row["micro_batch"] != tuned_micro or "ragged" in row["reasons"]):
+        say("coupled_moved")
     if recipe.get("adapter") and batch > recipe["effective_batch"]:
         say("lora_growth")
     tuned_on = _tuned_replicas(recipe)
@@ -77,40 +82,40 @@ def _tuned_replicas(recipe: dict[str, Any]) -> int | None:
 
 
 def _batch(
-    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int
+    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int, group: int
 ) -> tuple[int, int | None]:
     """The effective batch, not yet split, and the cap on the micro-batch."""
     policy = options.get("policy", "keep")
     cap = _cap(recipe, options)
-    wanted = policy
+    target = policy
     if policy == "keep":
-        wanted = recipe["effective_batch"]
+        target = recipe["effective_batch"]
     elif policy == "grow":
         tuned = _tuned_replicas(recipe)
         if not tuned and not options.get("max_micro_batch"):
             raise _Infeasible("needs_tuned_gpus")
-        wanted = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
+        target = (recipe["effective_batch"] // tuned if tuned else cap) * replicas
     if cap and grid.demand(options) > cap:
         raise _Infeasible("multiple_unmet")
     if cap and options.get("min_micro_batch", 1) > cap:
         raise _Infeasible("micro_batch_unmet")
     highest = options.get("max_batch")
-    if highest and wanted > highest and not options.get("batch_tolerance"):
+    if highest and target > highest and not options.get("batch_tolerance"):
         raise _Infeasible("above_max_batch")
-    if _ragged(recipe, options, wanted, replicas) or _uneven(recipe, options, wanted, replicas, cap):
-        return wanted, cap
-    batch = grid.tolerated(recipe, options, replicas, wanted, cap)
+    if _ragged(recipe, options, target, replicas) or _uneven(recipe, options, target, replicas, cap):
+        return target, cap
+    batch = grid.tolerated(recipe, options, replicas, target, cap)
     if batch is None:
-        if highest and wanted > highest:
+        if highest and target > highest:
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
             each = row["world_size"] // replicas
-            counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted, cap)
+            counts = grid.nearest_replicas(recipe, options, (replicas, replicas), group, target, cap)
             count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
             row["nearest_world_size"] = count and count * each
-        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
-        raise _Infeasible(_why(recipe, options, wanted, replicas))
-    if batch != wanted:
+        row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, target, cap)
+        raise _Infeasible(_why(recipe, options, target, replicas))
+    if batch != target:
         row["reasons"].add("batch_moved")
     return batch, cap
 
@@ -119,31 +124,32 @@ def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
     return options.get("max_micro_batch") or _tuned_micro(recipe)
 
 
-def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> str:
-    if wanted % replicas or wanted % options.get("batch_multiple", 1):
+def _why(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> str:
+    if target % replicas or target % options.get("batch_multiple", 1):
         return "not_divisible"
-    share, demand = wanted // replicas, grid.demand(options)
+    share, demand = target // replicas, grid.demand(options)
     if share % demand:
         return "micro_batch_unmet" if grid.fixed(options) else "multiple_unmet"
     passes = share // demand
     if passes % options.get("accumulation_multiple", 1):
         return "accumulation_unmet"
     fine = options | {"min_micro_batch": 1}
-    only_too_small = grid.micro_batch(recipe, fine, replicas, wanted, None, demand)
+    only_too_small = grid.micro_batch(recipe, fine, replicas, target, None, demand)
     return "micro_batch_unmet" if only_too_small else "ramp_not_divisible"
 
 
 def _nearest_whole(
-    world: int, model_parallel: int, recipe: dict[str, Any], options: dict[str, Any]
+    world: int, model_parallel: int, group: int, recipe: dict[str, Any], options: dict[str, Any]
 ) -> int | None:
-    """The nearest GPU count that model_parallel divides and over whose replicas the batch divides."""
+    """The nearest GPU count of whole groups of replicas with an even batch."""
     policy = options.get("policy", "keep")
-    down, up = world // model_parallel, world // model_parallel + 1
+    groups = world // model_parallel // group
+    down, up = groups * group, (groups + 1) * group
     if policy == "grow":
         counts = [down, up]
     else:
         batch = recipe["effective_batch"] if policy == "keep" else policy
-        counts = grid.nearest_replicas(recipe, options, down, up, batch, _cap(recipe, options))
+        counts = grid.nearest_replicas(recipe, options, (down, up), group, batch, _cap(recipe, options))
     return split.nearest(
         [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
     )
@@ -170,32 +176,34 @@ def _split(
     if uneven:
         row["reasons"].add("uneven")
         return uneven, -(-batch // uneven // replicas)
-    found = grid.micro_batch(recipe, options, replicas, batch, cap, grid.demand(options))
-    if found is None:
+    even_micro = grid.micro_batch(recipe, options, replicas, batch, cap, grid.demand(options))
+    if even_micro is None:
         raise _Infeasible("multiple_unmet")
-    return found, batch // replicas // found
+    return even_micro, batch // replicas // even_micro
 
 
-def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
-    """Whether the batch is whole, in groups and within its limit, and each replica has samples, in every stage."""
-    sizes = grid.stages(recipe, wanted)
+def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
+    """Whether the batch is whole, in groups and within its limit, and each replica has samples, in every
+    stage.
+    """
+    sizes = grid.stages(recipe, target)
     groups = options.get("batch_multiple", 1)
     in_groups = bool(sizes) and all(size >= replicas and size % groups == 0 for size in sizes)
-    return in_groups and wanted <= (options.get("max_batch") or wanted)
+    return in_groups and target <= (options.get("max_batch") or target)
 
 
-def _ragged(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int) -> bool:
-    return options.get("split") == "ragged" and _each_has_some(recipe, options, wanted, replicas)
+def _ragged(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
+    return options.get("split") == "ragged" and _each_has_some(recipe, options, target, replicas)
 
 
 def _uneven(
-    recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas: int, cap: int | None
+    recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int, cap: int | None
 ) -> int | None:
     """The micro-batch where the first replicas may do one more; each does one at least, in every stage."""
-    if options.get("split") != "uneven" or not _each_has_some(recipe, options, wanted, replicas):
+    if options.get("split") != "uneven" or not _each_has_some(recipe, options, target, replicas):
         return None
-    sizes = grid.stages(recipe, wanted)
-    if grid.micro_batch(recipe, options, replicas, wanted, cap, grid.demand(options)):
+    sizes = grid.stages(recipe, target)
+    if grid.micro_batch(recipe, options, replicas, target, cap, grid.demand(options)):
         return None  # It comes out even.
     most = min(sizes) // replicas if cap is None else min(cap, min(sizes) // replicas)
     whole = [d for d in range(1, most + 1) if all(size % d == 0 for size in sizes)]
@@ -383,15 +391,15 @@ def _length(
             say("no_warmup")
         return
     held_in_steps = optimizer in ("lars", "lamb")
-    held = held_in_steps or of_tuned
+    in_steps = held_in_steps or of_tuned
     if ramp_text and not recipe["warmup"].endswith("%"):
         value, unit = steps.length(recipe["warmup"])
         floored = convention == "megatron" and unit == "tok"
         exact_samples = steps.samples(value, unit, tuned, known["seq_len"], dataset)
         samples = floor(exact_samples) if floored else ceil(exact_samples)
-        text, full = (recipe["ramp"], tuned) if held else (ramp_text, batch)
+        text, full = (recipe["ramp"], tuned) if in_steps else (ramp_text, batch)
         warmup, _ = ramp.run(text, full, samples, floored=floored, seq_len=known["seq_len"])
-    elif held:
+    elif in_steps:
         warmup = steps.warmup_steps(
             recipe["warmup"], tuned, tuned, tuned_total, steps_per_epoch=tuned_per_epoch, **known
         )
@@ -426,7 +434,7 @@ def _interval(every: str, recipe: dict[str, Any], batch: int, per_epoch: int | N
 
 
 def _exact_gain(recipe: dict[str, Any], batch: int) -> Fraction:
-    """AdaScale's r without rounding, so that a count of steps that comes out whole stays whole."""
+    """AdaScale's r without rounding: a whole count of steps stays whole."""
     sigma_sq, mu_sq = Fraction(recipe["sigma_sq"]), Fraction(recipe["mu_sq"])
     return (sigma_sq + mu_sq) / (sigma_sq * recipe["effective_batch"] / batch + mu_sq)
 

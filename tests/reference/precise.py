@@ -11,11 +11,11 @@ mp.dps = 60
 
 
 def value(form, step):
-    """The exact value of a form at a step, which may be an mpf."""
+    """The exact value of a form at a step; the step may be an mpf."""
     x = clock(form.clock, mpf(step))
     total = track(form.tracks[0], x)
-    for other in form.tracks[1:]:
-        total = form.floor + (total - form.floor) * track(other, x)
+    for next_track in form.tracks[1:]:
+        total = form.floor + (total - form.floor) * track(next_track, x)
     if form.low is not None:
         total = max(total, mpf(form.low))
     if form.high is not None:
@@ -109,8 +109,8 @@ def _(shape: F.Tanh, u):
 @share.register
 def _(shape: F.Table, u):
     index = min(int(u), len(shape.values) - 1)
-    here, after = mpf(shape.values[index]), mpf(shape.values[min(index + 1, len(shape.values) - 1)])
-    return here + (after - here) * (u - index)
+    before, after = mpf(shape.values[index]), mpf(shape.values[min(index + 1, len(shape.values) - 1)])
+    return before + (after - before) * (u - index)
 
 
 @share.register

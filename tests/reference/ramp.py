@@ -1,4 +1,4 @@
-"""Runs whose batch grows, walked step by step."""
+"""Runs with a growing batch, walked step by step."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def batches(ramp: str, full: int, seq_len: int | None = None) -> Iterator[tuple[
 
 
 def batch_at(ramp: str, full: int, consumed: int, seq_len: int | None = None) -> int:
-    """The batch of a step before which so many samples were consumed."""
+    """The batch of the step after this many consumed samples."""
     if ":" in ramp:
         assert seq_len is not None
         batch = 0
@@ -37,7 +37,9 @@ def batch_at(ramp: str, full: int, consumed: int, seq_len: int | None = None) ->
 def run(
     ramp: str, full: int, samples: int, *, floored: bool = True, seq_len: int | None = None
 ) -> tuple[int, int]:
-    """(steps, samples they take) of a run of so many samples; the last batch that does not fit is left out or counts."""
+    """(steps, their samples) of a run of so many samples; a last batch beyond the end is left out or
+    counts.
+    """
     for steps, (consumed, batch) in enumerate(batches(ramp, full, seq_len)):
         if consumed >= samples or (floored and consumed + batch > samples):
             return steps, consumed
@@ -53,7 +55,7 @@ def sizes(ramp: str, full: int) -> list[int]:
 
 
 def scaled(ramp: str, batch: int, tuned: int) -> str | None:
-    """The ramp of a run whose full batch is another: every batch by the same factor, at the same samples.
+    """The ramp at another full batch: every batch by the same factor, at the same samples.
 
     None where that is no whole number of samples.
     """

@@ -1,4 +1,4 @@
-"""Every scaling rule, and what moves beside the learning rate, in NumPy-free float64.
+"""Every scaling rule, and the values moved beside the learning rate, in NumPy-free float64.
 
 k = new effective batch / tuned effective batch.
 """
@@ -17,7 +17,9 @@ DEFAULTS = {
     "lamb": (0.9, 0.999, 1e-6),
     "lion": (0.9, 0.99, None),
 }
-"""beta1, beta2 and eps of torch.optim's classes, RMSprop's alpha as beta2; LAMB's and Lion's are their papers'."""
+"""beta1, beta2 and eps of torch.optim's classes, RMSprop's alpha as beta2; LAMB's and Lion's are their
+papers'.
+"""
 
 
 HOLD_LOSS = ("adascale", "adamscale")
@@ -30,7 +32,7 @@ class NotPossible(Exception):
 
 @dataclass(frozen=True)
 class Noise:
-    """What was measured of the gradient's noise."""
+    """Measurements of the gradient's noise."""
 
     scale: float | None = None
     sigma_sq: float | None = None
@@ -38,7 +40,7 @@ class Noise:
 
 
 def auto(optimizer: str, noise: Noise) -> str:
-    """The rule that stands for `auto`."""
+    """The rule meant by `auto`."""
     if optimizer in ("sgd", "lion", "muon") and noise.scale is not None:
         return "saturating"
     return "linear" if optimizer == "sgd" else "sqrt"
@@ -52,7 +54,7 @@ def adascale_gain(k: float, noise: Noise) -> float:
 
 
 def lr_scale(rule: str, tuned: int, new: int, noise: Noise, power: float | None) -> float:
-    """lr' / lr of a rule that is not `auto`."""
+    """lr' / lr of a rule other than `auto`."""
     k = new / tuned
     if rule == "none":
         return 1.0
@@ -87,7 +89,9 @@ def surge_curve(scale: float, batch: float) -> float:
 
 
 def sde_beta(beta: float, tuned: int, new: int) -> float:
-    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there. Zero stays."""
+    """β' of Malladi et al. 2022, arXiv 2205.10287, which needs k(1 − β) < 1; 0.9 means nine tenths there.
+    Zero stays.
+    """
     if beta == 0:
         return 0.0
     if Fraction(new, tuned) * (1 - Fraction(repr(beta))) >= 1:
@@ -106,12 +110,12 @@ def sde_smooth_beta(beta: float, k: float) -> float:
 
 
 def floored_beta2(new: float, tuned: float, floor: float) -> float:
-    """A β2 that was lowered goes down to the floor at most; one that is below it already stays."""
+    """A lowered β2 goes down to the floor at most; a β2 below the floor stays."""
     return max(new, min(floor, tuned)) if new < tuned else new
 
 
 def half_life_beta2(beta2: float, k: float) -> float:
-    """β2' that forgets over the same samples: Marek et al. 2025, arXiv 2507.07101."""
+    """β2' with the same memory in samples: Marek et al. 2025, arXiv 2507.07101."""
     return beta2**k
 
 
@@ -129,12 +133,12 @@ def weight_decay(
     samples: float = 1.0,
     by_length: float = 1.0,
 ) -> float:
-    """λ' of AdamW, whose timescale 1/(ηλ) is held in epochs (Wang & Aitchison 2024, arXiv 2405.13698).
+    """λ' of AdamW: the timescale 1/(ηλ) keeps its epochs (Wang & Aitchison 2024, arXiv 2405.13698).
 
     Args:
         scale: lr'/lr.
         samples: D'/D, the samples of the new run over those of the tuned one.
-        by_length: what of lr'/lr is for the run's length.
+        by_length: the part of lr'/lr for the run's length.
     """
     if optimizer == "muon" and decay == "sqrt":  # karpathy/nanochat
         return value * sqrt(k) / samples / by_length
@@ -146,10 +150,12 @@ def weight_decay(
 
 
 def warmup_start(rule: str, k: float, tuned_lr: float) -> float:
-    """The first learning rate of a warmup: 0, or the tuned one (Goyal et al. 2017, arXiv 1706.02677, section 2.2)."""
+    """The first learning rate of a warmup: 0, or the tuned one (Goyal et al. 2017, arXiv 1706.02677, section
+    2.2).
+    """
     return tuned_lr if rule == "linear" and k > 1 else 0.0
 
 
 def warmup_lr(step: float, warmup_steps: float, start: float, peak: float) -> float:
-    """A linear warmup that reaches the peak at `warmup_steps`."""
+    """A linear warmup to the peak at `warmup_steps`."""
     return start + (peak - start) * step / warmup_steps

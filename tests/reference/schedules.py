@@ -133,8 +133,13 @@ def warmup(x, schedule, steps, start=0.0):
 
 
 def curves(left, warm):
-    """Schedules of every kind and a few compositions, of a length; a kind without a line here is as `ARGUMENTS` has it."""
-    usual = {kind: getattr(S, kind)(FIRST.get(kind, 0.1), **given) for kind, (given, _) in ARGUMENTS.items()}
+    """Schedules of every kind and a few compositions, of a length; a kind without a line here is as
+    `ARGUMENTS` has it.
+    """
+    usual = {
+        kind: getattr(S, kind)(FIRST.get(kind, 0.1), **arguments)
+        for kind, (arguments, _) in ARGUMENTS.items()
+    }
     return usual | {
         "constant": S.constant(0.1),
         "cosine": S.cosine(0.1, left, 0.003),

@@ -1,4 +1,4 @@
-"""For each setting a case in which it changes the plan. The tests of settings take their values from here."""
+"""For each setting a case with an effect on the plan. The tests of settings take their values from here."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A value that is not the default, and where it matters: on so many GPUs, beside other settings.
+    """A value other than the default, and a place with an effect: so many GPUs, beside other settings.
 
     Attributes:
         profile: whether only a plan with a profile depends on it.
-        recipe: fields of the recipe that are others.
+        recipe: other fields of the recipe.
     """
 
     value: Any

@@ -15,7 +15,9 @@ def replicas_of(world_size: int, model_parallel: int) -> int | None:
 
 
 def split(batch: int, replicas: int, cap: int | None, multiple: int = 1) -> tuple[int, int] | None:
-    """(micro_batch, accumulation) with the largest micro-batch that divides, is a multiple and is not above the cap."""
+    """(micro_batch, accumulation) with the largest dividing micro-batch up to the cap, a multiple of
+    `multiple`.
+    """
     if batch % replicas:
         return None
     share = batch // replicas
@@ -29,7 +31,9 @@ def nearest(values: list[int], to: int) -> int | None:
 
 
 def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None:
-    """The micro-batches of each replica in a step, sizes apart by one sample over the replicas, the last one smaller."""
+    """The micro-batches of each replica in a step, sizes apart by one sample over the replicas, the last one
+    smaller.
+    """
     if batch < replicas:
         return None
     shares = [batch // replicas + (rank < batch % replicas) for rank in range(replicas)]
@@ -48,6 +52,6 @@ def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None
 
 
 def loss_weights(sizes: list[list[int]]) -> list[list[Fraction]]:
-    """What each micro-batch's mean loss is multiplied by, so that a mean over replicas is one over samples."""
+    """The factor of each micro-batch's mean loss: the mean over replicas is then a mean over samples."""
     total = sum(map(sum, sizes))
     return [[Fraction(n * len(sizes), total) for n in rank] for rank in sizes]

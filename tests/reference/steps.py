@@ -19,7 +19,9 @@ def length(text: str) -> tuple[Fraction, str]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data takes: optimizer steps, samples served, of these twice, and samples not served."""
+    """One pass over the data: optimizer steps, samples served, of these twice, and samples not
+    served.
+    """
 
     steps: int
     served: int
@@ -48,8 +50,8 @@ def epoch(
     sampler, loader = drops(drop_last)
     share = dataset // replicas if sampler else -(-dataset // replicas)
     if convention == "transformers":
-        # accelerate shards whole batches: the loader's drop is one of a round of batches, a pad fills the last round, and
-        # there is no sampler that could drop.
+        # accelerate shards whole batches: the loader's drop is one of a round of batches, a pad fills the
+        # last round, and there is no sampler that could drop.
         rounds = Fraction(dataset, micro * replicas)
         batches = floor(rounds) if loader else ceil(rounds)
         share = batches * micro
@@ -73,8 +75,9 @@ def epoch(
 
 
 def exact_epoch(dataset: int, batch: int, drop_last: bool | str = False) -> Epoch:
-    """An epoch that is dealt out step by step, whoever takes the samples: each is served once, unless the last step is short
-    and dropped."""
+    """An epoch dealt out step by step, whoever takes the samples: each is served once, unless the
+    last step is short and dropped.
+    """
     whole, rest = dataset // batch, dataset % batch
     if drop_last is not False or not rest:
         return Epoch(whole, whole * batch, 0, rest, False)
@@ -89,12 +92,12 @@ def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: 
         order = order[: dataset // replicas * replicas]
     while len(order) % replicas:
         order.append(order[len(order) - dataset])
-    seen: list[int] = []
+    served: list[int] = []
     steps = 0
     sizes: list[int] = []
     for rank in range(replicas):
-        mine = order[rank::replicas]
-        batches = [mine[i : i + micro] for i in range(0, len(mine), micro)]
+        own = order[rank::replicas]
+        batches = [own[i : i + micro] for i in range(0, len(own), micro)]
         if loader and batches and len(batches[-1]) < micro:
             batches.pop()
         groups = [batches[i : i + accumulation] for i in range(0, len(batches), accumulation)]
@@ -103,12 +106,12 @@ def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: 
         for step, group in enumerate(groups):
             for batch in group:
                 sizes[step] += len(batch)
-                seen += batch
+                served += batch
     return Epoch(
         steps,
-        len(seen),
-        len(seen) - len(set(seen)),
-        dataset - len(set(seen)),
+        len(served),
+        len(served) - len(set(served)),
+        dataset - len(set(served)),
         steps > 0 and sizes[-1] != micro * accumulation * replicas,
     )
 

@@ -130,6 +130,8 @@ def counts(
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
     asked = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
+    if asked.dtype.kind == "f" and ((np.abs(asked) <= 2**53) & (np.floor(asked) == asked)).all():
+        asked = asked.astype(np.int64)
     if asked.dtype.kind not in "iu" or asked.ndim != 1 or not asked.size or asked.min() < 1:
         raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
     if asked.size > _MAX_GPU_COUNTS:

@@ -43,7 +43,7 @@ def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> 
     >>> from isobatch.recipes.recipe import Recipe
     >>> print(explain(plan_fleet([Recipe(effective_batch=256, lr=0.1)], [8, 3]), 1))
     job 0, cluster 1, 3 GPUs: infeasible
-      - the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split="ragged"
+      - the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as would batch_tolerance or split="ragged"
     Nearest that works: 2 GPUs; or a batch of 255
     """
     columns, length = _columns(table)

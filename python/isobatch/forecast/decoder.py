@@ -17,6 +17,7 @@ import msgspec
 
 from isobatch.errors import InputError, missing, must_be, unreadable
 from isobatch.files.whole import read_whole
+from isobatch.limits import plain_whole
 from isobatch.words import shown
 
 
@@ -176,9 +177,10 @@ def _count(fields: Fields, name: str, default: int | None = None) -> int:
         value = default
     if value is None:
         raise missing(name, "the model's size depends on it")
-    if type(value) is not int or not 1 <= value <= _MAX_WIDTH:
+    number = plain_whole(value)
+    if type(number) is not int or not 1 <= number <= _MAX_WIDTH:
         raise must_be("a whole number from 1 to 2^31", value, field=name)
-    return value
+    return number
 
 
 def _flag(fields: Fields, name: str, default: bool) -> bool:

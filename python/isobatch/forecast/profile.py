@@ -213,8 +213,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> round(shared.memory_fixed_gib.value, 1), round(shared.memory_sharded_gib.value, 1)
         (14.0, 97.8)
         """
-        whole(parameters, "parameters")
-        whole(model_parallel, "model_parallel")
+        parameters, model_parallel = whole(parameters, "parameters"), whole(model_parallel, "model_parallel")
         numbers = {
             "flops_per_sample": flops_per_sample,
             "gpu_tflops": gpu_tflops,

@@ -15,7 +15,7 @@ from isobatch.diagnosis.tensors import differing
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
 from isobatch.guard.run import Run
 from isobatch.integrations.torch.sampler import PlanSampler
-from isobatch.planning.course import rest_of_epoch
+from isobatch.planning.leg import rest_of_epoch
 from isobatch.reason import Reason
 from isobatch.words import few_ranks
 

@@ -14,7 +14,8 @@ from isobatch.reason import Reason
 from isobatch.words import cited, count, counted, duration, exact, figure, percent
 
 if TYPE_CHECKING:
-    from isobatch.planning.course import Legs, Stage
+    from isobatch.planning.course import Legs
+    from isobatch.planning.leg import Stage
 
 _RULES = {name: (formula, source) for name, formula, _, source in _core.rules()}
 _FREE = {
@@ -38,7 +39,8 @@ def explain(
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
 ) -> str:
-    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is none, and the ways out.
+    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is
+    none, and the ways out.
 
     Args:
         plan: what is explained.
@@ -64,20 +66,24 @@ def explain(
     if cautions:
         lines += [
             "Warnings:",
-            *(f"  - {cited(_warning(plan, reason), reason.source)}" for reason in cautions),
+            *(f"  - {_warning(plan, reason)}" for reason in cautions),
         ]
+    if Reason.COUPLED_MOVED in plan.reasons:
+        lines += refusal.menu(plan, options)
     return "\n".join(lines)
 
 
 def _warning(plan: PlanRecord, reason: Reason) -> str:
-    """Says a caution, with the figures that decide it."""
+    """Writes a caution with its decisive figures."""
     if reason is Reason.ABOVE_CRITICAL_BATCH and plan.recipe.noise_scale is not None:
         noise = f"noise_scale {figure(plan.recipe.noise_scale)} of the recipe, whose range is not known"
-        return (
-            reason.text.replace("the batch", f"the batch of {exact(plan.layout.effective_batch)}", 1)
-            + f" ({noise})"
-        )
-    return reason.text
+        batch = f"the batch of {exact(plan.layout.effective_batch)}"
+        return cited(f"{reason.text.replace('the batch', batch, 1)} ({noise})", reason.source)
+    if reason is Reason.COUPLED_MOVED:
+        why = " and ".join(refusal.couplings(plan.recipe))
+        tuned, micro = exact(plan.recipe.micro_batch), counted(plan.layout.micro_batch, "sample")
+        return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
+    return cited(reason.text, reason.source)
 
 
 # ---- a plan that can be ----
@@ -87,18 +93,24 @@ def _verdicts(plan: PlanRecord) -> Iterator[str]:
     """Says of the deadline and the budget how surely they are met."""
     deadline, budget = plan.settings.deadline_hours, plan.settings.budget
     if deadline is not None and plan.hours is not None:
-        yield f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes {refusal.time_of(plan)}."
+        yield (
+            f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes "
+            f"{refusal.time_of(plan)}."
+        )
     if budget is not None and plan.cost is not None:
-        yield f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs {refusal.spent_of(plan, plan.cost)}."
+        yield (
+            f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs "
+            f"{refusal.spent_of(plan, plan.cost)}."
+        )
 
 
 def _kept(plan: PlanRecord, value: float, limit: float) -> str:
     share = refusal.error_share(plan)
-    found = _core.verdict(value, math.nan if share is None else value * share, limit)
+    verdict = _core.verdict(value, math.nan if share is None else value * share, limit)
     return (
         "likely met, not surely"
-        if found == "likely"
-        else f"{found}{'' if share else ', but no range is known'}"
+        if verdict == "likely"
+        else f"{verdict}{'' if share else ', but no range is known'}"
     )
 
 
@@ -107,7 +119,8 @@ def _split(plan: PlanRecord) -> Iterator[str]:
     differ = " (micro-batches differ in size or number)" if irregular else ""
     equals = "=" if not irregular else "for"
     yield (
-        f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation {exact(accumulation)} × "
+        f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation "
+        f"{exact(accumulation)} × "
         f"{counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
     )
     if plan.cap_source in refusal.CAPS:
@@ -122,12 +135,18 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
     keeps = plan.settings.policy == "keep"
     if keeps and plan.lr == recipe.lr:
-        other = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
-        moves, stays = ("", "batch size, ") if batch == tuned else (other, "")
-        yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters."
+        moved_batch = (
+            f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
+        )
+        moves, stays = ("", "batch size, ") if batch == tuned else (moved_batch, "")
+        but = ", but not the micro-batch (see the warnings)" if Reason.COUPLED_MOVED in plan.reasons else ""
+        yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters{but}."
         return
     if keeps:
-        yield f"Batch size {exact(batch)}{change}: the rule changes nothing. Learning rate {exact(recipe.lr)} → {lr}."
+        yield (
+            f"Batch size {exact(batch)}{change}: the rule changes nothing. Learning rate {exact(recipe.lr)} "
+            f"→ {lr}."
+        )
     else:
         formula, source = _RULES[plan.rule]
         k = f", k = {exact(batch / tuned)}" if batch != tuned else ""
@@ -135,8 +154,8 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
         by = f"by rule {plan.rule} for {recipe.optimizer}: {formula}"
         yield cited(f"Learning rate {exact(recipe.lr)} → {lr} {by}", source)
     yield from _by_length(plan)
-    others = list(_others(plan, moved=moved))
-    yield f"Also changed: {'; '.join(others)}." if others else "Unchanged: all other hyperparameters."
+    changes = list(_others(plan, moved=moved))
+    yield f"Also changed: {'; '.join(changes)}." if changes else "Unchanged: all other hyperparameters."
 
 
 def _by_length(plan: PlanRecord) -> Iterator[str]:
@@ -144,20 +163,21 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
     ratio, power = plan.settings.duration
     if power is not None:
         yield (
-            f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's length: {exact(ratio)} × the "
+            f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's "
+            f"length: {exact(ratio)} × the "
             f"tuned one, to the power −{exact(power)} (contested)."
         )
 
 
 def _nearer(plan: PlanRecord) -> str:
     """Names a nearer batch passed over for its much smaller micro-batches."""
-    wanted, (_, _, replicas, batch, _) = plan.asked_batch or 0, plan.layout
+    target, (_, _, replicas, batch, _) = plan.asked_batch or 0, plan.layout
     near = min(
-        (wanted // replicas * replicas, -(-wanted // replicas) * replicas),
-        key=lambda it: (abs(it - wanted), it),
+        (target // replicas * replicas, -(-target // replicas) * replicas),
+        key=lambda near_batch: (abs(near_batch - target), near_batch),
     )
     plain = plan.recipe.ramp is None and plan.settings._replace(**_FREE) == plan.settings
-    if not plain or near == 0 or abs(near - wanted) >= abs(batch - wanted):
+    if not plain or near == 0 or abs(near - target) >= abs(batch - target):
         return ""
     return f" ({exact(near)} is nearer, but its micro-batches would be less than ¾ as large)"
 
@@ -172,14 +192,20 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
             how = "by √k and the samples, as nanochat does"
         yield f"weight decay {exact(recipe.weight_decay)} → {exact(plan.weight_decay)} ({how})"
     if recipe.ema_decay is not None:
-        yield f"EMA decay {exact(recipe.ema_decay)} → {exact(plan.ema_decay)} (ρ^k, Busbridge et al., arXiv 2307.13813)"
+        yield (
+            f"EMA decay {exact(recipe.ema_decay)} → {exact(plan.ema_decay)} (ρ^k, Busbridge et al., arXiv "
+            "2307.13813)"
+        )
     if plan.rule in ("sde", "sde_smooth"):
         yield f"betas → ({exact(plan.beta1)}, {exact(plan.beta2)}), eps → {exact(plan.eps)}{_floored(plan)}"
     elif plan.settings.beta2_rule.startswith("half_life"):
-        kept = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
-        yield f"beta2 → {exact(plan.beta2)} ({kept}){_floored(plan)}"
+        why = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
+        yield f"beta2 → {exact(plan.beta2)} ({why}){_floored(plan)}"
     if plan.warmup_lr and not moved:
-        yield f"the warmup starts at {exact(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section 2.2)"
+        yield (
+            f"the warmup starts at {exact(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section "
+            "2.2)"
+        )
     if recipe.min_lr:
         yield f"min_lr {exact(recipe.min_lr)} → {exact(plan.min_lr)}, with the peak"
 
@@ -193,28 +219,32 @@ def _floored(plan: PlanRecord) -> str:
 def _intervals(plan: PlanRecord) -> Iterator[str]:
     """Says how often the run evaluates, saves and logs, in the plan's steps."""
     named = (("evaluate", plan.eval_steps), ("save", plan.save_steps), ("log", plan.log_steps))
-    found = [
-        f"{what} every {'step' if steps == 1 else f'{exact(steps)} steps'}"
-        for what, steps in named
+    intervals = [
+        f"{event} every {'step' if steps == 1 else f'{exact(steps)} steps'}"
+        for event, steps in named
         if steps is not None
     ]
-    if found:
-        yield f"After the same samples as in the tuned run: {', '.join(found)}."
+    if intervals:
+        yield f"After the same samples as in the tuned run: {', '.join(intervals)}."
 
 
 def _steps(plan: PlanRecord) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
         ends = (plan.padded_samples, "repeated as padding"), (plan.dropped_samples, "dropped")
-        extra = [f"{count(samples)} {what}" for samples, what in ends if samples]
+        extra = [f"{count(samples)} {fate}" for samples, fate in ends if samples]
         detail = f" ({', '.join(extra)})" if extra else ""
-        yield f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} samples{detail}."
+        yield (
+            f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} "
+            f"samples{detail}."
+        )
     if plan.total_steps is not None:
         stretched = plan.rule in HOLDS_LOSS or plan.settings.policy == "goodput"
         length = (
             "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
         )
         yield (
-            f"The run: {exact(plan.total_steps)} steps, {exact(plan.warmup_steps)} of them warmup, then {_curve(plan)}; {length} "
+            f"The run: {exact(plan.total_steps)} steps, {exact(plan.warmup_steps)} of them warmup, then "
+            f"{_curve(plan)}; {length} "
             f"(steps counted as {plan.recipe.convention} counts them)."
         )
     yield from _intervals(plan)
@@ -246,7 +276,7 @@ def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
             (move.repeated_samples, "repeated to fill up its end"),
             (move.skipped_samples, "dropped at its end"),
         )
-        lost = [f"{count(samples)} samples of that epoch are {what}" for samples, what in ends if samples]
+        lost = [f"{count(samples)} samples of that epoch are {fate}" for samples, fate in ends if samples]
         yield (
             f"Resume epoch {exact(move.epoch)} at sample {exact(move.offset)}: "
             f"{' and '.join(lost) or 'none is repeated or skipped'}."
@@ -268,20 +298,24 @@ def _outlook(plan: PlanRecord) -> Iterator[str]:
         return
     error = "" if not plan.step_error else f" ± {figure(plan.step_error)}"
     yield (
-        f"A step takes {figure(plan.step_seconds)}{error} s: {figure(plan.samples_per_second)} samples per second, "
+        f"A step takes {figure(plan.step_seconds)}{error} s: {figure(plan.samples_per_second)} samples per "
+        "second, "
         f"efficiency {figure(plan.efficiency)}."
     )
     if plan.hours is not None:
         cost = "" if plan.cost is None else f", cost {refusal.spent_of(plan, plan.cost)}"
         share = refusal.error_share(plan)
         sure = "no range known: the profile has no errors" if share is None else f"± {percent(share)}"
-        yield f"The run takes {refusal.time_of(plan)}, {refusal.spent_of(plan, plan.gpu_hours)} GPU-hours{cost}; {sure}."
+        yield (
+            f"The run takes {refusal.time_of(plan)}, {refusal.spent_of(plan, plan.gpu_hours)} "
+            f"GPU-hours{cost}; {sure}."
+        )
     if plan.memory_gib is not None:
         yield f"Memory: {figure(plan.memory_gib)} GiB per GPU."
 
 
 def _unknown(plan: PlanRecord) -> Iterator[str]:
-    """Names what is not known of time, money and memory, where a profile or a price was given."""
+    """Names the unknown figures of time, money and memory, where a profile or a price was given."""
     if plan.step_seconds is not None:
         if plan.hours is None:
             yield "Time and cost of the run are not known: the recipe has no duration."
@@ -290,7 +324,10 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
     elif plan.memory_gib is not None:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:
-        yield "Cost is not known: beside the price it needs a profile of these GPUs and links (isobatch estimate, isobatch calibrate)."
+        yield (
+            "Cost is not known: beside the price it needs a profile of these GPUs and links (isobatch "
+            "estimate, isobatch calibrate)."
+        )
 
 
 # ---- a batch that grows ----
@@ -300,8 +337,9 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the learning rate is of its
-    peak."""
+    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the
+    learning rate is of its peak.
+    """
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"

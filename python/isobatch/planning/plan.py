@@ -12,6 +12,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.limits import plain_whole
 from isobatch.planning.record import PLANNER, Handover, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_in
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from isobatch.forecast.profile import Profile
-    from isobatch.planning.course import Course, Position, Stage
+    from isobatch.planning.course import Course
+    from isobatch.planning.leg import Position, Stage
     from isobatch.schedules.schedule import Schedule
     from isobatch.tools.export import Export
     from isobatch.tools.sheet import Job
@@ -36,12 +38,13 @@ class Move(Handover, frozen=True, forbid_unknown_fields=True):
     Attributes:
         step: optimizer steps done before it.
         samples: samples consumed before it, as `Plan.position` counts them.
-        epoch, offset: where the sampler resumes: in this epoch, behind its first `offset` samples; None where the recipe has
-            no dataset_size, or a convention without epochs.
-        repeated_samples, skipped_samples: of the epoch under way, what the change adds to its padding and its dropping; the
-            offset itself repeats and skips nothing.
-        velocity_factor: what an optimizer that keeps the learning rate inside its momentum buffer multiplies the buffer by
-            (Goyal et al. 2017, arXiv 1706.02677, remark 2); torch's SGD keeps it outside and needs none.
+        epoch, offset: where the sampler resumes: in this epoch, behind its first `offset` samples; None where
+            the recipe has no dataset_size, or a convention without epochs.
+        repeated_samples, skipped_samples: of the epoch under way, what the change adds to its padding and its
+            dropping; the offset itself repeats and skips nothing.
+        velocity_factor: what an optimizer that keeps the learning rate inside its momentum buffer multiplies
+            the buffer by (Goyal et al. 2017, arXiv 1706.02677, remark 2); torch's SGD keeps it outside and
+            needs none.
         before: the plan that ran until then.
     """
 
@@ -58,11 +61,11 @@ _MAX_LISTED_MICRO_BATCHES = 2**24
 class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
     """A way to train a recipe on a cluster. Values that are not known, or of an infeasible plan, are None.
 
-    The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto` resolved it;
-    `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`, what would work below and
-    above; `micro_batch_cap` and `cap_source` ("fixed": by
-    min_ and max_micro_batch, "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run
-    that `replan` moved, `moves` has what ran before, and steps are counted from the start of the run.
+    The result columns are those of a fleet (docs/fleet.md has their units). Beside them: `rule` as `auto`
+    resolved it; `warmup_lr` and `min_lr`, the schedule's ends; `nearest_world_sizes` and `nearest_batches`,
+    what would work below and above; `micro_batch_cap` and `cap_source` ("fixed": by min_ and max_micro_batch,
+    "max_micro_batch", "memory", "tuned" or "open"); `settings`, `recipe`, `cluster`. In a run that `replan`
+    moved, `moves` has what ran before, and steps are counted from the start of the run.
     """
 
     moves: tuple[Move, ...] = ()
@@ -76,7 +79,10 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         steps = "" if self.total_steps is None else f", {counted(self.total_steps, 'step')}"
         changed = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in self.settings.changed())
         recipe = repr(self.recipe)
-        text = f"{type(self).__name__}({self.status}: {counted(self.world_size, 'GPU')}{batch}{steps}{changed and f', {changed}'}; "
+        text = (
+            f"{type(self).__name__}({self.status}: "
+            f"{counted(self.world_size, 'GPU')}{batch}{steps}{changed and f', {changed}'}; "
+        )
         room = _MAX_REPR_LENGTH - len(text) - 2
         return (
             f"{text[:_MAX_REPR_LENGTH]}{recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + '…'})"
@@ -93,7 +99,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return self.beta1, self.beta2
 
     def require(self) -> FeasiblePlan:
-        """Returns the plan as a feasible one: its batch, split and learning rate are then known to type checkers too.
+        """Returns the plan as a feasible one: its batch, split and learning rate are then known to type
+        checkers too.
 
         Raises:
             InputError: it is infeasible; the message explains why, and lists what would work.
@@ -108,16 +115,18 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def options(self) -> tuple[FeasiblePlan, ...]:
-        """The ways out of an infeasible plan, best first; each is a plan with the cluster and the settings to make it.
+        """The ways out of an infeasible plan, best first; each is a plan with the cluster and the settings to
+        make it. Of a plan with another micro-batch than a coupled recipe was tuned with, ways to keep the
+        tuned one.
 
         >>> from isobatch import plan
         >>> best = plan(Recipe(effective_batch=256, lr=0.1), 3).options[0]
         >>> best.effective_batch, best.settings.batch_tolerance
         (255, 0.004)
         """
-        if isinstance(self, FeasiblePlan):
+        if isinstance(self, FeasiblePlan) and Reason.COUPLED_MOVED not in self.reasons:
             return ()
-        from isobatch.planning.refusal import options
+        from isobatch.planning.ways_out import options
 
         make = self.origin.make or partial(plan_of, self.recipe)
         return tuple(cast(list[FeasiblePlan], options(self, make)))
@@ -170,13 +179,15 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @property
     def legs(self) -> list[tuple[int, PlanRecord]]:
-        """The parts of the run: the optimizer step at which each starts, and its plan; one where it was never moved."""
+        """The parts of the run: the optimizer step at which each starts, and its plan; one where it was never
+        moved.
+        """
         starts = [0, *(move.step for move in self.moves)]
         return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
 
     def explain(self) -> str:
-        """Explains in plain words all that stays and changes, by its formula and paper, and warnings; of an infeasible plan the
-        reasons and the ways out.
+        """Explains in plain words the changes, by formula and paper, the unchanged values and the warnings;
+        of an infeasible plan the reasons and the ways out.
 
         >>> from isobatch import plan
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
@@ -203,7 +214,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return tuple(self.course.stages)
 
     def batch_at(self, step: int) -> int:
-        """Finds the effective batch of an optimizer step, from 0; for an epoch's last step, that of a full one.
+        """Finds the effective batch of an optimizer step, from 0; an epoch's last step counts as a full one.
 
         Raises:
             InputError: the plan is infeasible, or `step` is no step.
@@ -229,6 +240,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         import numpy as np
 
         micro, _, replicas, batch, _ = self.layout
+        rank = plain_whole(rank)
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
         if self.layout.accumulation > _MAX_LISTED_MICRO_BATCHES:
@@ -246,8 +258,9 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         return sizes
 
     def loss_weights(self, rank: int) -> NDArray[np.float64]:
-        """Computes the factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, to make DDP's average over
-        replicas the gradient of the mean over the effective batch: n·replicas/effective_batch.
+        """Computes the factor of each micro-batch's mean loss on a replica, shape as `micro_batches`, to make
+        DDP's average over replicas the gradient of the mean over the effective batch:
+        n·replicas/effective_batch.
 
         Raises:
             InputError: as `micro_batches`.
@@ -271,14 +284,15 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
             job: name, script, image and checkpoint, for launchers.
 
         Returns:
-            An Export: `str()` of it is the file, `notes` is what the tool cannot say and what changed from the tuned run.
+            An Export: `str()` of it is the file, `notes` is what the tool cannot say and what changed from
+            the tuned run.
 
         Raises:
             InputError: the plan is infeasible or has no end, or the tool is not known or cannot run it.
 
         >>> from isobatch import plan
-        >>> made = plan(Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st"), 4).to("transformers")
-        >>> print(str(made).splitlines()[5])
+        >>> recipe = Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st")
+        >>> print(str(plan(recipe, 4).to("transformers")).splitlines()[5])
         gradient_accumulation_steps: 2  # was 1
         """
         from isobatch.tools.export import export
@@ -291,10 +305,10 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
             return None
         each = self.settings.batch_multiple
         each = 1 if self.recipe.effective_batch % each else each
-        made = plan(
+        tuned = plan(
             self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu), batch_multiple=each
         )
-        return None if made.status == "infeasible" else made.require()
+        return None if tuned.status == "infeasible" else tuned.require()
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
@@ -306,8 +320,9 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
     def from_json(cls, text: str | bytes, *, file: str | None = None) -> Self:
         """Reads the text of `to_json`.
 
-        The plan is worked out again from its recipe, cluster and settings, and must come out the same; what a profile gave,
-        which is not in the file, must be consistent. Of a plan that another version of isobatch wrote, all is.
+        The plan is worked out again from its recipe, cluster and settings, and must come out the same; what a
+        profile gave, which is not in the file, must be consistent. Of a plan that another version of isobatch
+        wrote, all is.
 
         Raises:
             InputError: it is no plan, of a newer schema, or was changed: the fields that differ are named.
@@ -322,11 +337,11 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         fields, same_version = fields_of(text, file)
         kind = Plan if fields.get("status") == "infeasible" else FeasiblePlan
         try:
-            found = msgspec.convert(fields, kind)
+            saved = msgspec.convert(fields, kind)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(f"is no plan: {str(error)[:500]}", file=file) from None
-        check(found.moves, found.legs, file, same_version=same_version)
-        return cast(Self, found)
+        check(saved.moves, saved.legs, file, same_version=same_version)
+        return cast(Self, saved)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as JSON, whole or not at all.
@@ -351,7 +366,9 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
 
 class FeasiblePlan(Plan, frozen=True, dict=True, forbid_unknown_fields=True):
-    """A feasible plan: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(..., strict=True)`."""
+    """A feasible plan: its batch, split and learning rate are known. `Plan.require` gives it, and `plan(...,
+    strict=True)`.
+    """
 
     if TYPE_CHECKING:  # the same fields, known
         data_parallel: int = 0
@@ -373,7 +390,8 @@ def plan_of(
     workloads: _core.Workloads | None = None,
     consumed: int = 0,
 ) -> Plan:
-    """Plans from checked arguments: workloads as the core has them, and the samples that a run under way has consumed.
+    """Plans from checked arguments: workloads as the core has them, and the samples that a run under way has
+    consumed.
 
     >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
     32
@@ -389,9 +407,10 @@ def plan_of(
 
 
 def _step(step: int) -> int:
-    if type(step) is not int or not 0 <= step < 2**53:
+    number = plain_whole(step)
+    if type(number) is not int or not 0 <= number < 2**53:
         raise must_be("a whole number from 0", step, field="step")
-    return step
+    return number
 
 
 @lru_cache(maxsize=4096)
@@ -415,10 +434,12 @@ def cluster_of(cluster: Cluster | int) -> Cluster:
     elif isinstance(cluster, bool):
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
     else:
-        try:
-            count = operator.index(cluster)
-        except TypeError:  # also of an array, which has __index__
-            raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
+        count = plain_whole(cluster)
+        if type(count) is not int:
+            try:
+                count = operator.index(count)
+            except TypeError:  # also of an array, which has __index__
+                raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
@@ -462,17 +483,17 @@ def plan(
         recipe: what was tuned.
         cluster: the target; a number is that many GPUs.
         strict: whether an infeasible plan is an error.
-        profile: what was measured of the workload, for the columns of time, memory and money; of several the one for the
-            cluster's GPU type counts.
+        profile: what was measured of the workload, for the columns of time, memory and money; of several the
+            one for the cluster's GPU type counts.
         **settings: how to plan:
 
     Returns:
-        A Plan. One that cannot be is a Plan too, with status "infeasible", its reasons, and `options` that would work; a
-        FeasiblePlan otherwise.
+        A Plan. One that cannot be is a Plan too, with status "infeasible", its reasons, and `options` that
+        would work; a FeasiblePlan otherwise.
 
     Raises:
-        InputError: there is no such keyword, or a value is illegal; the message names all such fields and what is legal. With
-            `strict`, the plan is infeasible.
+        InputError: there is no such keyword, or a value is illegal; the message names all such fields and
+            what is legal. With `strict`, the plan is infeasible.
 
     >>> recipe = Recipe.from_gpus(gpus=32, batch_per_gpu=8, lr=0.1, optimizer="sgd")
     >>> p = plan(recipe, 64)
@@ -486,8 +507,8 @@ def plan(
     if type(cluster) is not Cluster:
         cluster = cluster_of(cluster)
     workloads = workloads_of_profiles(profile)
-    made = plan_of(recipe, cluster, settings_of(settings), workloads)
-    return made.require() if strict else made
+    planned = plan_of(recipe, cluster, settings_of(settings), workloads)
+    return planned.require() if strict else planned
 
 
 def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.Workloads | None:
@@ -512,10 +533,10 @@ def refuse_no_plan(plan: Any) -> None:
     if isinstance(plan, Plan):
         return
     if isinstance(plan, str) or hasattr(plan, "__fspath__"):
-        got = f"the path {str(plan)!r}: Plan.load(path) reads one"
+        value = f"the path {str(plan)!r}: Plan.load(path) reads one"
     elif isinstance(plan, Recipe):
-        got = "a Recipe: isobatch.plan(recipe, gpus) makes one"
+        value = "a Recipe: isobatch.plan(recipe, gpus) makes one"
     else:
         todo = "isobatch.plan(recipe, gpus) makes one, Plan.load reads one"
         raise must_be("a Plan", plan, field="plan", todo=todo)
-    raise InputError(f"plan must be a Plan, got {got}", field="plan")
+    raise InputError(f"plan must be a Plan, got {value}", field="plan")

@@ -1,5 +1,6 @@
 """The record under all parts of planning: what was asked, and what the core made of it."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
@@ -17,8 +18,8 @@ from isobatch.recipes.recipe import Recipe
 class Layout(NamedTuple):
     """A step's samples over replicas and micro-batches; of a feasible plan, so all is known.
 
-    `effective_batch` is micro_batch × accumulation × data_parallel, unless micro-batches differ in size or number
-    (`irregular`).
+    `effective_batch` is micro_batch × accumulation × data_parallel, unless micro-batches differ in size or
+    number (`irregular`).
     """
 
     micro_batch: int
@@ -41,10 +42,11 @@ class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanOrigin(NamedTuple):
-    """What a plan was made with, beside its fields; it is not saved.
+    """The arguments of a plan beside its fields; they are not saved.
 
     Attributes:
-        make: plans the same run with other clusters and settings, for the ways out of an infeasible plan; None: as a new run.
+        make: plans the same run with other clusters and settings, for the ways out of an infeasible plan;
+            None: as a new run.
         workloads: the profiles as the core has them, for `replan`.
     """
 
@@ -53,8 +55,8 @@ class PlanOrigin(NamedTuple):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """The question (recipe, cluster, settings) and the core's values by name; behind them `consumed`, the samples consumed before
-    this plan took over a run with a batch ramp: the stages before do not count.
+    """The question (recipe, cluster, settings) and the core's values by name; behind them `consumed`, the
+    samples consumed before this plan took over a run with a batch ramp: the stages before do not count.
 
     A field that is added here has a default: plans that were saved before it are still read.
     """
@@ -109,13 +111,13 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
 
     @cached_property
     def origin(self) -> PlanOrigin:
-        """What the plan was made with; empty of one that was read from a file."""
+        """The arguments of the plan beside its fields; empty where it was read from a file."""
         return PlanOrigin()
 
     def with_origin(
         self, make: Callable[[Cluster, Settings], Any] | None, workloads: _core.Workloads | None
     ) -> Self:
-        """Remembers what the plan was made with, and returns it."""
+        """Remembers the arguments of the plan, and returns the plan."""
         vars(self)["origin"] = PlanOrigin(make, workloads)
         return self
 
@@ -139,6 +141,17 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
         return (
             policy if isinstance(policy, int) else self.recipe.effective_batch if policy == "keep" else None
         )
+
+
+def parallel_of(plan: PlanRecord, name: str) -> int:
+    """Returns model_parallel or expert_parallel as the cluster has it, else as the recipe has it."""
+    parallel: int = getattr(plan.cluster, name) or getattr(plan.recipe, name)
+    return parallel
+
+
+def gpu_multiple(plan: PlanRecord) -> int:
+    """Computes the common divisor of all possible GPU counts."""
+    return math.lcm(parallel_of(plan, "model_parallel"), parallel_of(plan, "expert_parallel"))
 
 
 VALUES = PlanRecord.__struct_fields__[3:]

@@ -1,159 +1,17 @@
-"""An infeasible plan: why, in words, and what would work instead, each way planned, not guessed, and ranked by what it costs."""
+"""An infeasible plan in words: why there is none, and the menu of what would work instead."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from isobatch.errors import InputError
-from isobatch.planning.record import PlanRecord, worked_out
-from isobatch.planning.settings import DEFAULTS, Settings
+from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of, worked_out
+from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import cited, count, counted, duration, exact, figure, percent, ranged
-
-MAX_NODES_AWAY = 64
-"""How far other node counts are looked for, in each direction."""
-MAX_MORE_GPUS = 1024
-"""How many more GPUs on one node are looked at for a run that misses its deadline."""
-MAX_BATCH_CHANGE = 0.25
-"""A larger change of the batch is no way out, but another recipe."""
-
-P = TypeVar("P", bound=PlanRecord)
-Make = Callable[[Cluster, Settings], P]
-
-
-def options(asked: PlanRecord, make: Make[P]) -> list[P]:
-    """The ways out of an infeasible plan.
-
-    Args:
-        asked: the infeasible plan.
-        make: plans the same recipe on a cluster, by settings.
-
-    Returns:
-        Feasible plans, best first: on the same GPUs, or as many of them as model_parallel divides, a batch that divides (the
-        smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans without one of the
-        settings asked for. A plan's own cluster
-        and settings are what makes it.
-    """
-    found: list[P] = []
-    for cluster, settings in _candidates(asked, make):
-        plan = make(cluster, settings)
-        if plan.status == "infeasible" or (
-            settings.batch_tolerance and abs(plan.batch_change or 0.0) > MAX_BATCH_CHANGE
-        ):
-            continue
-        if not any((plan.layout, plan.cluster) == (it.layout, it.cluster) for it in found):
-            found.append(plan)
-    return found
-
-
-def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
-    cluster, settings = _whole_replicas(asked), asked.settings
-    if cluster != asked.cluster:
-        yield cluster, settings
-    yield from (
-        (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
-        for share in _tolerances(asked, cluster, make)
-    )
-    if settings.accumulation_multiple == 1:
-        if settings.min_micro_batch == 1:
-            yield cluster, settings._replace(split="ragged", micro_batch_multiple=1)
-        yield cluster, settings._replace(split="uneven")
-    for other in _clusters(asked, make):
-        yield other, settings
-    replicas = (
-        cluster.nodes * cluster.gpus_per_node // (cluster.model_parallel or asked.recipe.model_parallel)
-    )
-    if settings.policy == "keep" and asked.recipe.effective_batch < replicas:
-        # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's learning rate.
-        yield cluster, settings._replace(policy=replicas)
-    if Reason.BATCH_ABOVE_DATASET in asked.reasons:
-        yield cluster, settings._replace(short_epochs=True)
-    if Reason.BETA_NOT_POSITIVE in asked.reasons:
-        # β^k agrees with 1 − k(1 − β) to first order, and stays above 0.
-        yield cluster, settings._replace(rule="sde_smooth")
-    # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
-    for name in reversed(settings.changed()):
-        yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
-
-
-def _without_smaller(settings: Settings) -> Settings:
-    """Frees the settings of split="smaller", which goes with no tolerance."""
-    return settings._replace(split="even") if settings.split == "smaller" else settings
-
-
-def _whole_replicas(asked: PlanRecord) -> Cluster:
-    """Drops the GPUs, or nodes, left over where model_parallel does not divide them."""
-    cluster = asked.cluster
-    parallel = cluster.model_parallel or asked.recipe.model_parallel
-    name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
-    step = math.lcm(unit, parallel) // unit
-    whole = getattr(cluster, name) // step * step
-    return msgspec.structs.replace(cluster, **{name: whole}) if whole else cluster
-
-
-def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[float]:
-    """Finds tolerances with a batch, each just wide enough, the smallest change of the batch first.
-
-    A batch whose micro-batch is half of what another one allows, or less, is left out: many small passes cost more than a
-    few samples.
-    """
-    found: dict[float, P] = {}
-    for share in (0.01, 0.02, 0.05, 0.1, 0.25):
-        if share > asked.settings.batch_tolerance:
-            plan = make(cluster, _without_smaller(asked.settings)._replace(batch_tolerance=share))
-            if plan.status != "infeasible" and plan.batch_change is not None:
-                found[_short(_moved(asked, plan))] = plan
-    largest = max((plan.layout.micro_batch for plan in found.values()), default=0)
-    good = {share for share, plan in found.items() if 2 * plan.layout.micro_batch > largest}
-    return sorted(good)[:2]
-
-
-def _moved(asked: PlanRecord, plan: PlanRecord) -> float:
-    """Measures the batch's distance from the one asked for, as a fraction of it."""
-    policy, settings = asked.settings.policy, plan.settings
-    if type(policy) is int:
-        return abs(plan.layout.effective_batch - policy) / policy
-    if policy == "keep":
-        return abs(plan.batch_change or 0.0)
-    return settings.batch_tolerance  # under the other policies the batch follows the GPUs
-
-
-def _short(share: float) -> float:
-    """The share in two significant digits, upwards."""
-    if share == 0:
-        return 0.0
-    scale: float = 10.0 ** (1 - math.floor(math.log10(share)))
-    return round(math.ceil(round(share * scale, 6)) / scale, 12)
-
-
-def _clusters(asked: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
-    """Yields the nearest clusters below and above with a plan by the same settings."""
-    nodes, gpus = asked.cluster.nodes, asked.cluster.gpus_per_node
-
-    def feasible(field: str, counts: Iterable[int]) -> Iterator[Cluster]:
-        others = (msgspec.structs.replace(asked.cluster, **{field: count}) for count in counts)
-        return (it for it in others if make(it, asked.settings).status != "infeasible")
-
-    if nodes > 1:
-        below = range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1)
-        above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
-        for counts in (below, above):
-            yield from islice(feasible("nodes", counts), 1)
-    elif Reason.MISSES_DEADLINE in asked.reasons:
-        # The fewest that meet it.
-        yield from islice(feasible("gpus_per_node", range(gpus + 1, gpus + MAX_MORE_GPUS + 1)), 1)
-    elif near := [count for count in asked.nearest_world_sizes if count is not None]:
-        yield from feasible("gpus_per_node", near)
-    else:
-        halves = (gpus >> times for times in range(1, gpus.bit_length()))
-        yield from islice(feasible("gpus_per_node", halves), 1)
-
-
-# ---- in words ----
 
 CAPS = {
     "fixed": "min_micro_batch and max_micro_batch",
@@ -167,6 +25,23 @@ def split_of(plan: PlanRecord) -> str:
     """Writes how a step is split: micro-batch × accumulation × replicas."""
     micro, accumulation, replicas, _, irregular = plan.layout
     return f"{micro} × {accumulation} × {replicas}{', weighted' if irregular else ''}"
+
+
+def couplings(recipe: Recipe) -> list[str]:
+    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does
+    not.
+    """
+    names = {*([recipe.coupled] if recipe.coupled else []), *(["batch_norm"] if recipe.batch_norm else [])}
+    return [_COUPLINGS[name] for name in sorted(names)]
+
+
+_COUPLINGS = {
+    "batch_norm": (
+        "batch norm averages over the micro-batch (Goyal et al. 2017, arXiv 1706.02677, section 2.3)"
+    ),
+    "experts": "the experts are balanced over the micro-batch",
+    "negatives": "the negatives of a sample are the rest of its micro-batch",
+}
 
 
 def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -184,26 +59,31 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
 
 
 def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
-    """By how much the run is above its limit: what it takes here without the limit, where that is among what would work."""
+    """Writes the run's time or cost beside its limit, where the plan without the limit is a way out."""
     limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
     if limit is None:
         return None
     without: dict[str, Any] = {limit: None}
     free = plan.settings._replace(**without)
-    here = next((it for it in options if (it.cluster, it.settings) == (plan.cluster, free)), None)
-    if here is None:
+    unlimited = next(
+        (option for option in options if (option.cluster, option.settings) == (plan.cluster, free)), None
+    )
+    if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:
         most = (plan.settings.deadline_hours or 0.0) * 3600
-        return f"the run takes {time_of(here)}, over the deadline of {duration(most)} (deadline_hours)"
-    return f"the run costs {spent_of(here, here.cost)}, above the budget of {figure(plan.settings.budget)}"
+        return f"the run takes {time_of(unlimited)}, over the deadline of {duration(most)} (deadline_hours)"
+    return (
+        f"the run costs {spent_of(unlimited, unlimited.cost)}, above the budget of "
+        f"{figure(plan.settings.budget)}"
+    )
 
 
 LINK_UNKNOWN = "the profile lacks a link that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
 
 
 def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
-    """Names the link that a profile lacks: where something else would work, and it has hours there, there is one."""
+    """Names the missing link of a profile: some way out has hours, so there is a profile."""
     timed = any(option.hours is not None for option in options)
     if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
         return None
@@ -224,13 +104,19 @@ def _accumulation_unmet(plan: PlanRecord) -> str | None:
     if batch is None or replicas is None:
         return None
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches whose number is a multiple of {exact(settings.accumulation_multiple)}"
+    return (
+        f"{share} cannot be split into micro-batches whose number is a multiple of "
+        f"{exact(settings.accumulation_multiple)}"
+    )
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
     batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
     if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
-        return f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch {exact(settings.min_micro_batch)}"
+        return (
+            f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch "
+            f"{exact(settings.min_micro_batch)}"
+        )
     if batch is None or replicas is None or batch % replicas:
         return None
     fixed = settings.fixed_micro_batch
@@ -242,23 +128,26 @@ def _micro_batch_unmet(plan: PlanRecord) -> str | None:
 
 def _refused_stage(plan: PlanRecord) -> str | None:
     """Names the first stage of a ramp without a split, and a ramp with a split for each."""
-    recipe, replicas, wanted = plan.recipe, plan.data_parallel, plan.asked_batch
-    if recipe.ramp is None or replicas is None or wanted is None:
+    recipe, replicas, target = plan.recipe, plan.data_parallel, plan.asked_batch
+    if recipe.ramp is None or replicas is None or target is None:
         return None
-    every, left = (recipe.core.stages(recipe.effective_batch, done) for done in (0, plan.consumed))
+    every, ahead = (recipe.core.stages(recipe.effective_batch, consumed) for consumed in (0, plan.consumed))
     unit = _unit(plan, replicas)
-    for number, (tuned, *_) in enumerate(left, 1 + len(every) - len(left)):
+    for number, (tuned, *_) in enumerate(ahead, 1 + len(every) - len(ahead)):
         name = f"stage {count(number)} of {count(len(every))} of the ramp"
-        batch, rest = divmod(tuned * wanted, recipe.effective_batch)
+        batch, rest = divmod(tuned * target, recipe.effective_batch)
         if rest:
-            return f"{name} would be {figure(tuned * wanted / recipe.effective_batch)} samples: a batch is a whole number of them"
+            return (
+                f"{name} would be {figure(tuned * target / recipe.effective_batch)} samples: a batch is a "
+                "whole number of them"
+            )
         if batch % unit or batch < replicas * plan.settings.min_micro_batch:
             return f"{name}, {count(batch)} samples, {_why(plan, batch, replicas)}{_instead(plan, unit)}"
     return None
 
 
 def _unit(plan: PlanRecord, replicas: int) -> int:
-    """Computes the number that must divide every batch."""
+    """Computes the common divisor of all possible batches."""
     settings = plan.settings
     demand = settings.fixed_micro_batch or settings.micro_batch_multiple
     return math.lcm(replicas * demand * settings.accumulation_multiple, settings.batch_multiple)
@@ -281,7 +170,10 @@ def _why(plan: PlanRecord, batch: int, replicas: int) -> str:
         )
         if value > 1
     ]
-    return f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with {' and '.join(demands)}"
+    return (
+        f"is {count(per_replica)} for each of {count(replicas)} replicas, which has no split with "
+        f"{' and '.join(demands)}"
+    )
 
 
 def _instead(plan: PlanRecord, unit: int) -> str:
@@ -306,9 +198,19 @@ def _up(number: int, unit: int) -> int:
 
 
 def _model_parallel(plan: PlanRecord) -> str:
-    parallel = plan.cluster.model_parallel or plan.recipe.model_parallel
-    are = "is" if plan.world_size == 1 else "are"
-    return f"{counted(plan.world_size, 'GPU')} {are} not a multiple of model_parallel {exact(parallel)}"
+    return f"{_not_a_multiple(plan)} model_parallel {exact(parallel_of(plan, 'model_parallel'))}"
+
+
+def _expert_parallel(plan: PlanRecord) -> str:
+    below = plan.world_size // gpu_multiple(plan) * gpu_multiple(plan)
+    near = [count for count in plan.nearest_world_sizes if count] or [below, below + gpu_multiple(plan)]
+    counts = " and ".join(exact(count) for count in near if count)
+    parallel = f"{exact(parallel_of(plan, 'expert_parallel'))} (expert parallel)"
+    return f"{_not_a_multiple(plan)} {parallel}; {counts} {'is' if len(near) == 1 else 'are'}"
+
+
+def _not_a_multiple(plan: PlanRecord) -> str:
+    return f"{counted(plan.world_size, 'GPU')} {'is' if plan.world_size == 1 else 'are'} not a multiple of"
 
 
 def _above_max_batch(plan: PlanRecord) -> str | None:
@@ -323,7 +225,7 @@ def _above_dataset(plan: PlanRecord) -> str:
 
 
 def _schedule_unmet(plan: PlanRecord) -> str | None:
-    """What the schedule itself says of the run that this would be."""
+    """Asks the schedule itself why it does not fit this run."""
     from isobatch.planning.course import Course
 
     steady = msgspec.structs.replace(plan.recipe, schedule="constant")
@@ -338,6 +240,7 @@ def _schedule_unmet(plan: PlanRecord) -> str | None:
 _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
     Reason.NOT_DIVISIBLE: _not_divisible,
     Reason.MODEL_PARALLEL: _model_parallel,
+    Reason.EXPERT_PARALLEL: _expert_parallel,
     Reason.ACCUMULATION_UNMET: _accumulation_unmet,
     Reason.MICRO_BATCH_UNMET: _micro_batch_unmet,
     Reason.RAMP_NOT_DIVISIBLE: _refused_stage,
@@ -349,7 +252,9 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 def ways(plan: PlanRecord, options: Sequence[PlanRecord]) -> list[tuple[str, str, str, str]]:
     """Writes each way out: its batch, its split, its price and the flags to copy."""
-    return [(_what(plan, it), split_of(it), _price(it), _flags(plan, it)) for it in options]
+    return [
+        (_what(plan, option), split_of(option), _price(option), _flags(plan, option)) for option in options
+    ]
 
 
 def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -358,19 +263,24 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
     if not rows:
         yield "Nothing close to it would work."
         return
-    yield "What would work:"
+    is_planned = plan.status != "infeasible"
+    yield (
+        f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
+        if is_planned
+        else "What would work:"
+    )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
         yield f"  {'   '.join(cells).rstrip()}"
 
 
-def _what(asked: PlanRecord, plan: PlanRecord) -> str:
+def _what(refused: PlanRecord, plan: PlanRecord) -> str:
     batch = plan.layout.effective_batch
-    tuned = asked.recipe.effective_batch
-    idle = asked.world_size - plan.world_size
-    left = f" ({exact(idle)} idle)" if idle > 0 else ""
-    gpus = f"{counted(plan.world_size, 'GPU')}{left}, " if idle else ""
+    tuned = refused.recipe.effective_batch
+    idle = refused.world_size - plan.world_size
+    idle_text = f" ({exact(idle)} idle)" if idle > 0 else ""
+    gpus = f"{counted(plan.world_size, 'GPU')}{idle_text}, " if idle else ""
     change = "exact" if batch == tuned else percent(batch / tuned - 1, signed=True)
     return f"{gpus}{counted(batch, 'sample')} ({change})"
 
@@ -386,7 +296,9 @@ def _price(plan: PlanRecord) -> str:
 
 
 def error_share(plan: PlanRecord) -> float | None:
-    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is not known."""
+    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is
+    not known.
+    """
     return plan.hours_error / plan.hours if plan.hours_error and plan.hours else None
 
 
@@ -396,19 +308,19 @@ def time_of(plan: PlanRecord) -> str:
 
 
 def spent_of(plan: PlanRecord, value: float | None) -> str:
-    """Writes GPU-hours or cost with their range, in percent that of the hours."""
+    """Writes GPU-hours or cost with their range, in percent as wide as the range of the hours."""
     share = error_share(plan)
     return "unknown" if value is None else ranged(value, share and value * share)
 
 
-def _flags(asked: PlanRecord, plan: PlanRecord) -> str:
+def _flags(refused: PlanRecord, plan: PlanRecord) -> str:
     """Writes the command line's options for a way out."""
     flags = []
-    if plan.cluster != asked.cluster:
+    if plan.cluster != refused.cluster:
         nodes = f"--nodes {plan.cluster.nodes} --gpus-per-node {plan.cluster.gpus_per_node}"
         flags.append(f"--gpus {plan.world_size}" if plan.cluster.nodes == 1 else nodes)
     for name, old, new, default in zip(
-        asked.settings._fields, asked.settings, plan.settings, DEFAULTS, strict=True
+        refused.settings._fields, refused.settings, plan.settings, DEFAULTS, strict=True
     ):
         option = f"--{name.replace('_', '-')}"
         if new == old:

@@ -10,6 +10,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
+from isobatch.limits import plain_whole
 from isobatch.planning.course import handover_at, whole_run
 from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of, workloads_of_profiles
 from isobatch.planning.settings import Keywords, Settings, settings_of
@@ -31,12 +32,14 @@ def replan(
 ) -> Plan:
     """Moves a run under way to other hardware or another batch, or starts it again where it was.
 
-    Progress is counted in samples: the schedule goes on where it is, at a pace that follows the batch, so that it still ends
-    with the run. The learning rate changes by exactly what the rule makes of the new batch, and not at all where the batch
-    stays. A warmup or a batch ramp that is under way goes on; stages of a ramp that are behind it need not divide any more.
+    Progress is counted in samples: the schedule goes on where it is, at a pace that follows the batch, so
+    that it still ends with the run. The learning rate changes by exactly what the rule makes of the new
+    batch, and not at all where the batch stays. A warmup or a batch ramp that is under way goes on; stages of
+    a ramp that are behind it need not divide any more.
 
     Args:
-        running: the plan that the run has followed so far; it may have been moved before, any number of times.
+        running: the plan that the run has followed so far; it may have been moved before, any number of
+            times.
         at_step: optimizer steps done, counted from the start of the run.
         cluster: the target (a number is that many GPUs), which may be the old one; None: where it ran.
         effective_batch: the batch to reach; None: as the policy has it, under "keep" the batch it had.
@@ -44,16 +47,19 @@ def replan(
         changes: keywords of `plan` that are others from here on, such as max_micro_batch or split.
 
     Returns:
-        A Plan for the whole run. Steps are counted from the start of the run, in `schedule`, `lr_at`, `warmup_steps` and
-        `total_steps` alike; `moves[-1]` has what this move means: where the sampler resumes, what is repeated or skipped, and
-        the factor for a velocity that holds the learning rate. PlanLR and PlanSampler take it as it is. A move at the step of
-        the last one takes its place. Where nothing can be planned there, a Plan with status "infeasible".
+        A Plan for the whole run. Steps are counted from the start of the run, in `schedule`, `lr_at`,
+        `warmup_steps` and `total_steps` alike; `moves[-1]` has what this move means: where the sampler
+        resumes, what is repeated or skipped, and the factor for a velocity that holds the learning rate.
+        PlanLR and PlanSampler take it as it is. A move at the step of the last one takes its place. Where
+        nothing can be planned there, a Plan with status "infeasible".
 
     Raises:
-        InputError: nothing changes, the plan is infeasible, or `at_step` is not in the run or before its last move.
+        InputError: nothing changes, the plan is infeasible, or `at_step` is not in the run or before its last
+            move.
 
     >>> import isobatch as ib
-    >>> recipe = ib.Recipe(effective_batch=256, lr=0.1, optimizer="sgd", dataset_size=5120, duration="10ep", warmup="1ep")
+    >>> epochs = {"dataset_size": 5120, "duration": "10ep", "warmup": "1ep"}
+    >>> recipe = ib.Recipe(effective_batch=256, lr=0.1, optimizer="sgd", **epochs)
     >>> run = ib.plan(recipe, 8, max_micro_batch=32)
     >>> moved = replan(run, at_step=50, effective_batch=512)
     >>> moved.lr_at(50) / run.lr_at(50), moved.total_steps
@@ -67,10 +73,11 @@ def replan(
         raise must_be("a Plan", running, field="plan", todo="Plan.load reads one from a file")
     if running.status == "infeasible":
         raise InputError(running.explain())
+    at_step, effective_batch = plain_whole(at_step), plain_whole(effective_batch)
     _check_step(running, at_step)
     if cluster is None and effective_batch is None and profile is None and not changes:
         raise InputError("nothing changes: give cluster or effective_batch", field="cluster")
-    if type(changes.get("policy")) is int:
+    if type(plain_whole(changes.get("policy"))) is int:
         raise must_be(
             "a name", changes["policy"], field="policy", todo="a batch to reach is effective_batch="
         )
@@ -79,24 +86,27 @@ def replan(
     if effective_batch is not None and "policy" in changes:
         raise InputError("an effective_batch is a policy: give one of the two", field="policy")
 
-    settings_of(changes)  # for the names of those that there are not
-    asked = running.settings._replace(**changes)
+    changed = settings_of(changes)
+    settings = running.settings._replace(**{name: getattr(changed, name) for name in changes})
     where = running.cluster if cluster is None else cluster_of(cluster)
     workloads = running.origin.workloads if profile is None else workloads_of_profiles(profile)
     if effective_batch is None:
-        return _at(running, at_step, workloads, where, asked)
-    # The policy that the run started with, where it gives this batch too: so a run that moves back is the run it was.
+        return _at(running, at_step, workloads, where, settings)
+    # The policy that the run started with, where it gives this batch too: so a run that moves back is the run
+    # it was.
     first = running.legs[0][1].settings.policy
-    after = _at(running, at_step, workloads, where, asked._replace(policy=first))
+    after = _at(running, at_step, workloads, where, settings._replace(policy=first))
     if after.effective_batch == effective_batch:
         return after
-    return _at(running, at_step, workloads, where, asked._replace(policy=effective_batch))
+    return _at(running, at_step, workloads, where, settings._replace(policy=effective_batch))
 
 
 def _at(
     running: Plan, step: int, workloads: _core.Workloads | None, cluster: Cluster, settings: Settings
 ) -> Plan:
-    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves too."""
+    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves
+    too.
+    """
     ramped = running.recipe.ramp is not None
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)
@@ -116,12 +126,12 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
     if len(befores) > 1 and (before.cluster, before.settings) == (befores[-2].cluster, befores[-2].settings):
         # Stopped and started again without a change: one leg, not two.
         moves, before = moves[:-1], befores[-2]
-    left = msgspec.structs.replace(before, moves=moves)
-    facts = handover_at(left.course, after, step)
+    started = msgspec.structs.replace(before, moves=moves)
+    facts = handover_at(started.course, after, step)
     move = Move(**msgspec.structs.asdict(facts), before=before.require())
-    made = msgspec.structs.replace(after, moves=(*moves, move))
-    changes: dict[str, Any] = whole_run(made.legs)
-    moved: Plan = msgspec.structs.replace(made, **changes)
+    moved_plan = msgspec.structs.replace(after, moves=(*moves, move))
+    changes: dict[str, Any] = whole_run(moved_plan.legs)
+    moved: Plan = msgspec.structs.replace(moved_plan, **changes)
     return moved
 
 

@@ -1,8 +1,9 @@
 """Plans as JSON text, and the checks of a plan from a file.
 
-A plan in a file may have been edited, cut, or made by another version. It holds its recipe, cluster and settings, so that it is
-worked out again, which takes microseconds, and compared. What a profile gave (times, memory, a cap, goodput's batch) cannot be
-worked out without it, and another version may count otherwise: there the values must agree with each other.
+A plan in a file may have been edited, cut, or made by another version. It holds its recipe, cluster and
+settings, so that it is worked out again, which takes microseconds, and compared. What a profile gave (times,
+memory, a cap, goodput's batch) cannot be worked out without it, and another version may count otherwise:
+there the values must agree with each other.
 """
 
 import math
@@ -17,7 +18,7 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be, raise_all, unknown
 from isobatch.limits import MAX_BATCH
 from isobatch.planning.course import Course, Legs, handover_at, whole_run
-from isobatch.planning.record import VALUES, Handover, PlanRecord, worked_out
+from isobatch.planning.record import VALUES, Handover, PlanRecord, parallel_of, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.schedules.schedule import Schedule
@@ -94,7 +95,8 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
         )
     if int(match[1]) < VERSION:
         raise InputError(
-            f"schema {schema!r} is older than this isobatch reads ({SCHEMA!r}), whose settings have other names: plan again",
+            f"schema {schema!r} is older than this isobatch reads ({SCHEMA!r}), whose settings have other "
+            "names: plan again",
             file=file,
         )
     same_version = fields.pop("isobatch", None) == _core.__version__
@@ -106,14 +108,14 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     return fields, same_version
 
 
-def _settings(given: Any, file: str | None) -> list[Any]:
-    if not isinstance(given, dict):
-        raise must_be("a table", given, field="settings", file=file)
-    strange = (name for name in given if name not in Settings._fields)
+def _settings(content: Any, file: str | None) -> list[Any]:
+    if not isinstance(content, dict):
+        raise must_be("a table", content, field="settings", file=file)
+    strange = (name for name in content if name not in Settings._fields)
     raise_all(unknown("setting", name, Settings._fields, field="settings", file=file) for name in strange)
-    faults = _core.check_settings(given)
-    raise_all(must_be(legal, got, field=f"settings.{name}", file=file) for name, got, legal in faults)
-    return [given.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
+    faults = _core.check_settings(content)
+    raise_all(must_be(legal, value, field=f"settings.{name}", file=file) for name, value, legal in faults)
+    return [content.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
 def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
@@ -140,20 +142,21 @@ def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_versi
         expected = _recomputed(leg)
         if count > 1:
             expected |= whole_run(legs[:count])
-            found = handover_at(Course(legs[: count - 1]), leg, starts[count - 1])
-            _compare(moves[count - 2], msgspec.structs.asdict(found), file)
-            expected["consumed"] = found.samples if leg.recipe.ramp else 0
+            handover = handover_at(Course(legs[: count - 1]), leg, starts[count - 1])
+            _compare(moves[count - 2], msgspec.structs.asdict(handover), file)
+            expected["consumed"] = handover.samples if leg.recipe.ramp else 0
         _compare(leg, expected, file)
 
 
 def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None) -> None:
     wrong = {name: value for name, value in expected.items() if getattr(record, name) != value}
     if wrong:
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} is {shown(getattr(record, name))}, {shown(v)} comes out" for name, v in wrong.items()
         )
         raise InputError(
-            f"not the plan of its recipe, cluster and settings: {told}. Plan it again instead of editing it",
+            f"not the plan of its recipe, cluster and settings: {differences}. Plan it again instead of "
+            "editing it",
             file=file,
             field=next(iter(wrong)),
         )
@@ -198,9 +201,9 @@ def _recomputed(leg: PlanRecord) -> dict[str, Any]:
 def _consistent(leg: PlanRecord, file: str | None) -> None:
     """Refuses values no plan has, whoever made it."""
 
-    def must(field: str, legal: bool, what: str) -> None:
+    def must(field: str, legal: bool, legal_text: str) -> None:
         if not legal:
-            raise must_be(what, getattr(leg, field), field=field, file=file)
+            raise must_be(legal_text, getattr(leg, field), field=field, file=file)
 
     infeasible = any(reason.severity == "infeasible" for reason in leg.reasons)
     says = "infeasible" if infeasible else "caution" if leg.reasons else "ok"
@@ -221,8 +224,11 @@ def _consistent(leg: PlanRecord, file: str | None) -> None:
         must(name, value is not None and value > 0, "above 0")
     micro, accumulation, replicas, batch, irregular = leg.layout
     rounds = micro * replicas
-    parallel = leg.cluster.model_parallel or leg.recipe.model_parallel
-    must("data_parallel", replicas * parallel == leg.world_size, "the GPUs / model_parallel")
+    must(
+        "data_parallel",
+        replicas * parallel_of(leg, "model_parallel") == leg.world_size,
+        "the GPUs / model_parallel",
+    )
     exact = batch == rounds * accumulation
     must("effective_batch", batch <= MAX_BATCH, "at most 2^40")
     must(

@@ -1,7 +1,7 @@
 """The settings: how to plan. Each one is listed here, with its type, its default and what it does.
 
-`plan` and `replan` take them as keywords, a fleet as columns too, and the command line as options, all from this list. The core
-has their legal values. Nothing heavy is imported here, since `isobatch --help` reads it.
+`plan` and `replan` take them as keywords, a fleet as columns too, and the command line as options, all from
+this list. The core has their legal values. Nothing heavy is imported here, since `isobatch --help` reads it.
 """
 
 import textwrap
@@ -19,6 +19,7 @@ from typing import (
 )
 
 from isobatch.errors import InputError, must_be, raise_all, together, unknown
+from isobatch.limits import plain, plain_whole, whole_fields
 
 F = TypeVar("F", bound=Callable[..., Any])
 Policy: TypeAlias = Literal["keep", "grow", "goodput"]
@@ -41,12 +42,13 @@ RampRule: TypeAlias = Literal["none", "linear", "sqrt", "saturating", "surge", "
 
 
 class Settings(NamedTuple):
-    """What was asked for, in the core's order. Beside each setting: what its value is called, and what it does."""
+    """All settings, in the core's order. Beside each: the name of its value in the help, and its effect."""
 
     policy: Annotated[
         Policy | int,
         "POLICY|BATCH",
-        "keep (default): batch size and learning rate stay; grow: the samples per replica stay; goodput: reach the same loss "
+        "keep (default): batch size and learning rate stay; grow: the samples per replica stay; goodput: "
+        "reach the same loss "
         "soonest (needs a profile and a noise scale); or the effective batch to reach",
     ] = "keep"
     rule: Annotated[
@@ -57,13 +59,15 @@ class Settings(NamedTuple):
     max_micro_batch: Annotated[
         int | None,
         "N",
-        "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's memory by the profile, "
+        "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's "
+        "memory by the profile, "
         "else the tuned one",
     ] = None
     min_micro_batch: Annotated[
         int,
         "N",
-        "take no micro-batch below N; where it equals max_micro_batch, that one and no other, as Megatron's --micro-batch-size does",
+        "take no micro-batch below N; where it equals max_micro_batch, that one and no other, as Megatron's "
+        "--micro-batch-size does",
     ] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
@@ -72,8 +76,10 @@ class Settings(NamedTuple):
     split: Annotated[
         Split,
         "SPLIT",
-        "where the batch does not divide evenly: even (default): no plan; uneven: some replicas take one more micro-batch than "
-        "others; ragged: micro-batches differ in size (both need weighted losses); smaller: take the largest batch below it that "
+        "where the batch does not divide evenly: even (default): no plan; uneven: some replicas take one "
+        "more micro-batch than "
+        "others; ragged: micro-batches differ in size (both need weighted losses); smaller: take the "
+        "largest batch below it that "
         "does (Megatron's --decrease-batch-size-if-needed)",
     ] = "even"
     micro_batch_multiple: Annotated[
@@ -91,26 +97,31 @@ class Settings(NamedTuple):
     ramp_rule: Annotated[
         RampRule,
         "RULE",
-        "factor on the learning rate at each batch of a ramp, against the full batch: none (default), linear, sqrt, saturating, surge, muon, power or auto",
+        "factor on the learning rate at each batch of a ramp, against the full batch: none (default), "
+        "linear, sqrt, saturating, surge, muon, power or auto",
     ] = "none"
     beta2_rule: Annotated[
         str,
         "CHOICE",
-        "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life in samples, beta2^k "
-        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or auto:0.95, which never lifts the tuned one",
+        "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life "
+        "in samples, beta2^k "
+        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or auto:0.95, "
+        "which never lifts the tuned one",
     ] = "auto"
     duration_scale: Annotated[
         str | float | None,
         "RATIO[^POWER]",
-        "how many times as long the run is as the one that the learning rate was tuned for; with a power, as in 8^0.3, the learning "
-        "rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, and -0.307), without one it stays",
+        "how many times as long the run is as the one that the learning rate was tuned for; with a power, "
+        "as in 8^0.3, the learning "
+        "rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, and -0.307), "
+        "without one it stays",
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
 
     @property
     def fixed_micro_batch(self) -> int | None:
-        """The one micro-batch that is allowed, where the least is the most."""
+        """The only micro-batch allowed, where the smallest is also the largest."""
         least = self.min_micro_batch
         return least if least == self.max_micro_batch and least > 1 else None
 
@@ -118,8 +129,8 @@ class Settings(NamedTuple):
     def duration(self) -> tuple[float, float | None]:
         """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it.
 
-        >>> Settings(duration_scale="8^0.3").duration, Settings(duration_scale=8).duration, Settings().duration
-        ((8.0, 0.3), (8.0, None), (1.0, None))
+        >>> [Settings(duration_scale=scale).duration for scale in ("8^0.3", 8, None)]
+        [(8.0, 0.3), (8.0, None), (1.0, None)]
         """
         ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
         return float(ratio), float(power) if power else None
@@ -134,7 +145,7 @@ class Settings(NamedTuple):
         return float(self.beta2_rule.partition(":")[2] or 0.0)
 
     def changed(self) -> dict[str, Any]:
-        """Those that are not at their defaults, by name.
+        """The names of the settings away from their defaults.
 
         >>> Settings(policy="grow").changed()
         {'policy': 'grow'}
@@ -167,7 +178,9 @@ DEFAULTS = Settings()
 _OF_POLICY = {name: Settings(policy=name) for name in get_args(Policy)}
 """The settings of one keyword, the usual one: making them anew is a sixth of a plan's time."""
 HYPERPARAMETERS = ("beta2_rule", "duration_scale")
-"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split into."""
+"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split
+into.
+"""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 
@@ -187,7 +200,7 @@ def with_settings(function: F) -> F:
     return function
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(keywords: Mapping[str, Any]) -> Settings:
     """The settings of keywords.
 
     Args:
@@ -202,17 +215,24 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     >>> settings_of({"policy": "grow"}).policy
     'grow'
     """
-    if not given:
+    if not keywords:
         return DEFAULTS
-    if len(given) == 1 and type(policy := given.get("policy")) is str and policy in _OF_POLICY:
+    if len(keywords) == 1 and type(policy := keywords.get("policy")) is str and policy in _OF_POLICY:
         return _OF_POLICY[policy]
     try:
-        return Settings(**given)
+        return Settings(**{name: _plain(name, value) for name, value in keywords.items()})
     except TypeError:
-        raise together([_no_setting(name) for name in given if name not in Settings._fields]) from None
+        raise together([_no_setting(name) for name in keywords if name not in Settings._fields]) from None
 
 
-def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(name: str, value: Any) -> Any:
+    """Returns a NumPy scalar as a Python number, and a whole float where a whole number is asked for as an
+    int.
+    """
+    return plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
+
+
+def checked_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all settings by name.
 
     Raises:
@@ -220,19 +240,22 @@ def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     from isobatch import _core
 
-    values = settings_of(given)._asdict()
-    raise_all(must_be(legal, got, field=name) for name, got, legal in _core.check_settings(values))
+    values = settings_of(keywords)._asdict()
+    raise_all(must_be(legal, value, field=name) for name, value, legal in _core.check_settings(values))
     return values
 
 
 def _no_setting(name: str) -> InputError:
-    """Builds the error of a name that no setting has; what a recipe or a cluster says is a field there."""
+    """Builds the error of an unknown setting; a field of a recipe or a cluster is named as such."""
     from isobatch.recipes.cluster import Cluster
     from isobatch.recipes.recipe import Recipe
 
     for owner, article in ((Cluster, "the Cluster"), (Recipe, "the Recipe")):
         if name in owner.__struct_fields__:
-            todo = f"it is a field of {article}, or a column of the {'cluster' if owner is Cluster else 'job'}s of a fleet"
+            todo = (
+                f"it is a field of {article}, or a column of the "
+                f"{'cluster' if owner is Cluster else 'job'}s of a fleet"
+            )
             return InputError(f"unknown setting {name!r}: {todo}", field=name)
     return unknown("setting", name, (*Settings._fields, "profile"), field=name)
 
@@ -241,7 +264,9 @@ def _no_setting(name: str) -> InputError:
 
 
 class ScalingRule(NamedTuple):
-    """How a learning rate follows the batch: its name in `rule=`, its formula, where it holds, and who says so."""
+    """How a learning rate follows the batch: its name in `rule=`, its formula, where it holds, and who says
+    so.
+    """
 
     rule: str
     formula: str
@@ -261,8 +286,8 @@ class Rules(tuple[ScalingRule, ...]):
 def rules() -> Rules:
     """Lists the scaling rules; in the formulas k is the new effective batch over the tuned one.
 
-    >>> rules()[1]
-    ScalingRule(rule='linear', formula="η' = kη", holds='SGD, up to the noise scale; it broke above 8192 images', source='Goyal et al. 2017, arXiv 1706.02677, section 2.1')
+    >>> rules()[1].formula, rules()[1].holds
+    ("η' = kη", 'SGD, up to the noise scale; it broke above 8192 images')
     """
     from isobatch import _core
 

@@ -1,4 +1,6 @@
-"""The hardware to plan for, and its common ground with a recipe: plain numbers, and errors that name the field that was meant."""
+"""The hardware to plan for, and its common ground with a recipe: plain numbers, and errors that name the
+field that was meant.
+"""
 
 import functools
 import inspect
@@ -9,22 +11,13 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, raise_all, together, unknown
+from isobatch.limits import plain, plain_whole, whole_fields
 from isobatch.recipes.names import product_of
 
 if TYPE_CHECKING:
     from msgspec import StructMeta
 else:
     StructMeta = type(msgspec.Struct)
-
-
-def plain(value: Any) -> Any:
-    """A NumPy scalar as the Python number it stands for; anything else as it is."""
-    if type(value) in (int, float, str, bool, tuple, type(None)) or not hasattr(value, "dtype"):
-        return value
-    kind = getattr(value.dtype, "kind", None)  # of NumPy; a tensor's has none
-    if getattr(value, "ndim", 0) or (kind is not None and kind not in "biuf") or not hasattr(value, "item"):
-        return value  # of which the core says what it should have been
-    return value.item()
 
 
 class _Named(StructMeta):
@@ -42,39 +35,40 @@ class _Named(StructMeta):
                 raise
 
 
-def refuse_names(cls: "type[Record]", given: Collection[str]) -> None:
+def refuse_names(cls: "type[Record]", names: Collection[str]) -> None:
     """Refuses names of no field of a record, and names the missing fields.
 
     Raises:
         InputError: naming all of them.
     """
     known, errors = (*cls.__struct_fields__, *cls.elsewhere), []
-    for name in given:
+    for name in names:
         if name in cls.elsewhere:
             errors.append(InputError(f"{name} {cls.elsewhere[name]}", field=name))
         elif name not in cls.__struct_fields__:
             errors.append(no_field(name, known))
     for field in msgspec.structs.fields(cls):
-        if field.required and field.name not in given:
-            todo = _how(given) if field.name == "effective_batch" else f"{cls.__name__} needs it"
+        if field.required and field.name not in names:
+            todo = _how(names) if field.name == "effective_batch" else f"{cls.__name__} needs it"
             errors.append(missing(field.name, todo))
     raise_all(errors)
 
 
 def no_field(name: Any, known: Collection[str]) -> InputError:
-    """Returns the error of a name that no field has."""
+    """Returns the error of an unknown field."""
     if any(setting == name for setting, record, _ in _core.fields() if record == "settings"):
         return InputError(f"unknown field {name!r}: it is a setting, and goes beside the recipe", field=name)
     return unknown("field", name, known, field=str(name))
 
 
-def _how(given: Collection[str]) -> str:
+def _how(names: Collection[str]) -> str:
     """Says how to give the effective batch where it is missing."""
-    factors = product_of(given)
+    factors = product_of(names)
     if not factors:
         return "Recipe needs it"
     return (
-        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and accumulation "
+        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and "
+        "accumulation "
         "(Recipe.from_gpus), which are multiplied"
     )
 
@@ -86,8 +80,10 @@ T = TypeVar("T")
 def named_arguments(method: Callable[P, T]) -> Callable[P, T]:
     """Wraps a method of keywords: missing arguments and unknown names are one InputError."""
     signature = inspect.signature(method)
-    keywords = (it for it in signature.parameters.values() if it.kind is it.KEYWORD_ONLY)
-    required = [it.name for it in keywords if it.default is it.empty]
+    keywords = (
+        parameter for parameter in signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
+    )
+    required = [parameter.name for parameter in keywords if parameter.default is parameter.empty]
 
     @functools.wraps(method)
     def call(*args: P.args, **fields: P.kwargs) -> T:
@@ -110,9 +106,10 @@ class Record(
     """Names that people look for here, and where they belong."""
 
     def __post_init__(self) -> None:
+        wholes = whole_fields()
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            number = plain(value)
+            number = plain_whole(value) if name in wholes else plain(value)
             if number is not value:
                 msgspec.structs.force_setattr(self, name, number)
 
@@ -124,10 +121,12 @@ class Cluster(
 
     Args:
         nodes, gpus_per_node: their product is the world size.
-        model_parallel: GPUs that hold one replica here; None: as the recipe has it.
+        model_parallel, expert_parallel: GPUs that hold one replica, and one full set of experts, here; None:
+            as the recipe has it.
         gpu: the type's name.
         memory_gib: of one GPU.
-        intra_gb_s, inter_gb_s: bus bandwidth of an all-reduce inside a node, and across nodes (a node's network bounds it), GB/s.
+        intra_gb_s, inter_gb_s: bus bandwidth of an all-reduce inside a node, and across nodes (a node's
+            network bounds it), GB/s.
         latency_us: of one hop across nodes, microseconds.
         price_per_gpu_hour: in any currency; costs come out in the same.
 
@@ -139,12 +138,16 @@ class Cluster(
     """
 
     elsewhere: ClassVar[dict[str, str]] = {
-        "gpus": "is nodes × gpus_per_node: Cluster(nodes=1, gpus_per_node=16) has 16; plan also takes the number itself"
+        "gpus": (
+            "is nodes × gpus_per_node: Cluster(nodes=1, gpus_per_node=16) has 16; plan also takes the "
+            "number itself"
+        )
     }
 
     nodes: int = 1
     gpus_per_node: int = 8
     model_parallel: int | None = None
+    expert_parallel: int | None = None
     gpu: str | None = None
     memory_gib: float | None = None
     intra_gb_s: float | None = None

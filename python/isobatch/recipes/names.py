@@ -27,18 +27,19 @@ def with_our_names(fields: Mapping[str, Any], legal: Collection[str]) -> dict[st
     Raises:
         InputError: a field is given by two names.
 
-    >>> with_our_names({"learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03}, ["lr", "duration", "warmup"])
+    >>> fields = {"learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03}
+    >>> with_our_names(fields, ["lr", "duration", "warmup"])
     {'lr': 2e-05, 'duration': '3ep', 'warmup': '3%'}
     """
     known: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name, value in fields.items():
-        ours = name if name in legal or name in _AMBIGUOUS else OURS.get(name, name)
-        ours = ours if ours in legal else name
-        if ours in known:
-            raise InputError(f"{said[ours]} and {name} are the same field: give one of them", field=ours)
-        said[ours] = name
-        known[ours] = value if ours == name else _length(name, value)
+        field = name if name in legal or name in _AMBIGUOUS else OURS.get(name, name)
+        field = field if field in legal else name
+        if field in known:
+            raise InputError(f"{sources[field]} and {name} are the same field: give one of them", field=field)
+        sources[field] = name
+        known[field] = value if field == name else _length(name, value)
     return known
 
 
@@ -59,17 +60,18 @@ _REPLICAS = ("data_parallel", "gpus", "world_size")
 
 
 def product_of(names: Iterable[str]) -> list[str]:
-    """Finds the names in a table or a recipe whose product is the effective batch; none without a batch of a GPU.
+    """Finds the factors of the effective batch among the names of a table or a recipe; none without a batch
+    of a GPU.
 
     >>> product_of(["lr", "world_size", "per_device_train_batch_size", "gradient_accumulation_steps"])
     ['per_device_train_batch_size', 'gradient_accumulation_steps', 'world_size']
     >>> product_of(["micro_batch", "gpus"]), product_of(["gpus", "lr"])
     (['micro_batch', 'gpus'], [])
     """
-    ours = {name: OURS.get(name.lower(), name.lower()) for name in names}
+    fields = {name: OURS.get(name.lower(), name.lower()) for name in names}
 
     def first(known: tuple[str, ...]) -> list[str]:
-        return [name for wanted in known for name, meant in ours.items() if meant == wanted][:1]
+        return [name for field in known for name, meant in fields.items() if meant == field][:1]
 
     samples = first(_SAMPLES)
     return [*samples, *first(("accumulation",)), *first(_REPLICAS)] if samples else []
@@ -82,8 +84,8 @@ def how_to_multiply(names: Iterable[str], *, in_python: bool) -> str | None:
     'add the column, micro_batch × accumulation × gpus'
     >>> how_to_multiply(["micro_batch", "gpus", "model_parallel"], in_python=False)
     'add the column, micro_batch × gpus / model_parallel (× the accumulation steps, where there are any)'
-    >>> how_to_multiply(["micro_batch", "accumulation"], in_python=True)
-    'jobs["effective_batch"] = jobs["micro_batch"] * jobs["accumulation"] (× the data-parallel replicas of the tuned run)'
+    >>> how_to_multiply(["micro_batch", "accumulation", "gpus"], in_python=True)
+    'jobs["effective_batch"] = jobs["micro_batch"] * jobs["accumulation"] * jobs["gpus"]'
     """
     every = list(names)
     factors = product_of(every)
@@ -96,8 +98,8 @@ def how_to_multiply(names: Iterable[str], *, in_python: bool) -> str | None:
         lacks.append("× the accumulation steps, where there are any")
     if not {*_REPLICAS} & {*meant}:
         lacks.append("× the data-parallel replicas of the tuned run")
-    if "gpus" not in meant and (taken := [name for name in factors if name in _REPLICAS]):
-        lacks.append(f"and rename {taken[0]} to gpus: plans have a column of that name")
+    if "gpus" not in meant and (replicas := [name for name in factors if name in _REPLICAS]):
+        lacks.append(f"and rename {replicas[0]} to gpus: plans have a column of that name")
     rest = f" ({', '.join(lacks)})" if lacks else ""
     if in_python:
         text = " * ".join(f'jobs["{printable(name, 60)}"]' for name in factors)

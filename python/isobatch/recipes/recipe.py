@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -11,8 +11,8 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
 from isobatch.files.texts import write_fields
-from isobatch.limits import MAX_BATCH
-from isobatch.recipes.cluster import Record, named_arguments, plain, refuse_names
+from isobatch.limits import MAX_BATCH, plain_whole
+from isobatch.recipes.cluster import Record, named_arguments, refuse_names
 from isobatch.recipes.names import with_our_names
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
@@ -20,6 +20,7 @@ Decay: TypeAlias = Literal["lr_multiplied", "independent", "sqrt"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 Adapter: TypeAlias = Literal["lora"]
+Coupling: TypeAlias = Literal["batch_norm", "negatives", "experts"]
 _Kind = TypeVar("_Kind", bound="Recipe")
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
@@ -56,34 +57,46 @@ class Recipe(
         lr: the peak learning rate at that batch.
         optimizer: sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor.
         momentum, betas, eps, weight_decay: the optimizer's; betas and eps are torch's defaults where None.
-        decay: how the decay follows the batch and the learning rate: "lr_multiplied" (torch's AdamW), "independent", or "sqrt"
-            (Muon's alone: by √k, as nanochat does; contested); None: not known, taken as the first, with a caution; Muon's stays.
+        decay: how the decay follows the batch and the learning rate: "lr_multiplied" (torch's AdamW),
+            "independent", or "sqrt" (Muon's alone: by √k, as nanochat does; contested); None: not known,
+            taken as the first, with a caution; Muon's stays.
         ema_decay: of a running average of the weights, a step.
         dataset_size: samples in an epoch; needed where a length is in `ep`.
-        duration: the run's length, a number with a unit: `ep` epochs, `st` optimizer steps, `sp` samples, `tok` tokens.
+        duration: the run's length, a number with a unit: `ep` epochs, `st` optimizer steps, `sp` samples,
+            `tok` tokens.
         warmup: the same, or `%` of the duration.
-        schedule: a kind of `isobatch.schedules` by name, or a call such as "multistep(30ep, 60ep, gamma=0.1)".
+        schedule: a kind of `isobatch.schedules` by name, or a call such as "multistep(30ep, 60ep,
+            gamma=0.1)".
         min_lr: where the schedule ends; scales with the peak.
         seq_len: tokens in a sample.
         drop_last: False, True (sampler and loader), "sampler" or "loader".
-        even_batches: whether Accelerate fills up the last micro-batches, so that all processes have as many (its `even_batches`;
-            False under convention "transformers" alone).
-        convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing is padded, so that
-            an epoch has the same steps on any number of GPUs.
+        even_batches: whether Accelerate fills up the last micro-batches, so that all processes have as many
+            (its `even_batches`; False under convention "transformers" alone).
+        convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing
+            is padded, so that an epoch has the same steps on any number of GPUs.
         gpus, micro_batch, accumulation, model_parallel: the hardware it was tuned on, where known.
+        expert_parallel: GPUs that hold one full set of experts: expert × expert-tensor × pipeline parallel. A
+            GPU count must be a multiple of it.
         power: the exponent of rule "power".
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.
-        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rules "adascale" and "adamscale").
+        sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm
+            (rules "adascale" and "adamscale").
         ramp: a batch that grows: "START INCREMENT SAMPLES" or "TOKENS:BATCH TOKENS:BATCH …" from 0 upwards.
-        eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
-            duration, such as "500st"; a plan has them in its own steps.
-        parameters, precision, clip_norm, bucket_cap_mb, batch_norm: of the model and its training step.
-        adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers from large batches
-            earlier, and its best learning rate is about ten times that of full fine-tuning (Schulman & Thinking Machines Lab 2025).
+        eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number
+            with a unit as in duration, such as "500st"; a plan has them in its own steps.
+        parameters, precision, clip_norm, bucket_cap_mb: of the model and its training step.
+        coupled: why the loss of a sample depends on the other samples of its micro-batch: "batch_norm",
+            "negatives" (a contrastive loss takes them as negatives) or "experts" (a loss balances the experts
+            over them). Another micro-batch is then another training. batch_norm: True means the same as
+            coupled "batch_norm", also beside another coupling.
+        adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers
+            from large batches earlier, and its best learning rate is about ten times that of full fine-tuning
+            (Schulman & Thinking Machines Lab 2025).
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
 
     Raises:
-        InputError: there is no such field, or a value is illegal; the message names all such fields and what is legal.
+        InputError: there is no such field, or a value is illegal; the message names all such fields and what
+            is legal.
 
     >>> Recipe(effective_batch=256, lr=0.1, optimizer="sgd", duration="2000st").effective_batch
     256
@@ -115,6 +128,7 @@ class Recipe(
     micro_batch: int | None = None
     accumulation: int | None = None
     model_parallel: int = 1
+    expert_parallel: int = 1
     power: float | None = None
     noise_scale: float | None = None
     sigma_sq: float | None = None
@@ -128,6 +142,7 @@ class Recipe(
     clip_norm: float | None = None
     bucket_cap_mb: float | None = None
     batch_norm: bool = False
+    coupled: Coupling | None = None
     adapter: Adapter | None = None
     device_batches: tuple[int, ...] | None = None
 
@@ -144,25 +159,19 @@ class Recipe(
             msgspec.structs.force_setattr(
                 self, "device_batches", tuple(_count("device_batches", batch) for batch in batches)
             )
-        self._compile()
+        self.core  # noqa: B018 - checks all fields
         for name in _TYPED:
             text = getattr(self, name)
             if text is not None and (plain := _core.canonical(name, text)) not in (None, text):
                 msgspec.structs.force_setattr(self, name, plain)
 
-    @property
+    @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe as the core holds it, checked once."""
-        core: _core.Recipe | None = self.__dict__.get("_core")
-        return self._compile() if core is None else core
-
-    def _compile(self) -> _core.Recipe:
-        """Compiles, and so checks, all fields; of a schedule that is no text only isobatch.schedules knows more."""
+        """The recipe in the core, with all fields checked; isobatch.schedules checks schedules other than texts."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]
-        core = self.__dict__["_core"] = _core.Recipe(fields)
-        return core
+        return _core.Recipe(fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **msgspec.structs.asdict(self)), ()
@@ -182,8 +191,8 @@ class Recipe(
 
         Args:
             gpus: GPUs in the tuned run.
-            batch_per_gpu: samples in a micro-batch of one replica (a replica is a GPU where model_parallel is 1); a list
-                with one number a replica where devices are unequal.
+            batch_per_gpu: samples in a micro-batch of one replica (a replica is a GPU where model_parallel is
+                1); a list with one number a replica where devices are unequal.
             accumulation: micro-batches in an optimizer step.
             model_parallel: GPUs that hold one replica.
             fields: the Recipe's other fields.
@@ -192,7 +201,8 @@ class Recipe(
             The recipe; its effective batch is batch_per_gpu × accumulation × replicas.
 
         Raises:
-            InputError: as Recipe; model_parallel does not divide the GPUs, or there is not one batch a replica.
+            InputError: as Recipe; model_parallel does not divide the GPUs, or there is not one batch a
+                replica.
 
         >>> Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd").effective_batch
         256
@@ -204,8 +214,8 @@ class Recipe(
         known = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
         known = {name: _count(name, value) for name, value in known.items()}
         gpus, accumulation, model_parallel = known.values()
-        replicas, left = divmod(gpus, model_parallel)
-        if left:
+        replicas, rest = divmod(gpus, model_parallel)
+        if rest:
             raise must_be(f"a divisor of the {gpus} GPUs", model_parallel, field="model_parallel")
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
@@ -233,9 +243,10 @@ class Recipe(
         """Reads the recipe from another tool's configuration. Nothing in the file is imported or executed.
 
         Args:
-            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe one run, such as
-                TrainingArguments and an Accelerate configuration, as a list. Also the settings themselves, as a dict or an object
-                with `to_dict`: `Recipe.read(TrainingArguments(...), gpus=8)`.
+            path: a file, or a folder with a checkpoint of transformers' Trainer; several files that describe
+                one run, such as TrainingArguments and an Accelerate configuration, as a list. Also the
+                settings themselves, as a dict or an object with `to_dict`:
+                `Recipe.read(TrainingArguments(...), gpus=8)`.
             tool: whose the first file is; None: found by what is in it. docs/tools.md lists the tools.
             gpus: the GPUs that it was tuned on.
             fields: fields of a Recipe, and `batch_per_gpu`; each wins over the file.
@@ -244,8 +255,8 @@ class Recipe(
             The recipe; its `notes` say what was assumed, and what was not understood.
 
         Raises:
-            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs: then the message
-                lists what is missing.
+            InputError: the file cannot be read, contradicts itself, or does not say all that a plan needs:
+                then the message lists what is missing.
 
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
@@ -257,15 +268,16 @@ class Recipe(
 
         return read_recipe(cls, path, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)[0]
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What `Recipe.read` assumed or did not understand, as the command prints it; empty for any other recipe. Not saved.
+        """The assumptions of `Recipe.read`, and the settings not understood, as the command prints them; empty
+        for any other recipe. Not saved.
 
-        >>> Recipe.read({"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}, gpus=4).notes[-1]
+        >>> settings = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}
+        >>> Recipe.read(settings, gpus=4).notes[-1]
         'the settings: not understood, may change the batch: zebra (--set overrides)'
         """
-        notes: tuple[str, ...] = self.__dict__.get("_notes", ())
-        return notes
+        return ()
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
@@ -294,7 +306,8 @@ class Recipe(
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None) -> Self:
-        """Reads a recipe file: a table of Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
+        """Reads a recipe file: a table of Recipe's fields, or `batch_per_gpu` and the other arguments of
+        `from_gpus`.
 
         Args:
             path: a .toml, .yaml, .yml or .json file.
@@ -312,8 +325,8 @@ class Recipe(
         file = os.fspath(path)
         fields = read_fields(file)
         try:
-            ours = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
-            return cls.of({**ours, **(changes or {})})
+            renamed = with_our_names(fields, [*cls.__struct_fields__, "batch_per_gpu"])
+            return cls.of({**renamed, **(changes or {})})
         except InputError as error:
             if changes and error.field in changes:
                 raise
@@ -367,19 +380,19 @@ def _check_schedule(recipe: Recipe) -> None:
 
 
 def _count(name: str, value: Any) -> int:
-    value = plain(value)
-    if type(value) is not int or not 0 < value <= MAX_BATCH:
+    number = plain_whole(value)
+    if type(number) is not int or not 0 < number <= MAX_BATCH:
         raise must_be("a whole number from 1", value, field=name)
-    return value
+    return number
 
 
 def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
-    """A recipe with what its reader assumed, which is not one of its fields."""
-    recipe.__dict__["_notes"] = tuple(notes)
+    """Adds its reader's assumptions to a recipe, beside its fields."""
+    vars(recipe)["notes"] = tuple(notes)
     return recipe
 
 
-def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
+def refuse_no_recipe(recipe: Any, expected: str = "a Recipe") -> None:
     """Refuses anything but a Recipe.
 
     Raises:
@@ -387,4 +400,4 @@ def refuse_no_recipe(recipe: Any, what: str = "a Recipe") -> None:
     """
     if not isinstance(recipe, Recipe):
         todo = "Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file"
-        raise must_be(what, recipe, field="recipe", todo=todo)
+        raise must_be(expected, recipe, field="recipe", todo=todo)

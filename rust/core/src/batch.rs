@@ -14,8 +14,8 @@ pub struct Split {
     pub accumulation: u64,
 }
 
-/// The largest micro-batch ≤ `cap` that divides `samples` and is a multiple of `multiple`, as 80 × 7 of 560 up to 100; `None`
-/// where there is none.
+/// The largest micro-batch ≤ `cap` that divides `samples` and is a multiple of `multiple`, as 80 × 7 of 560
+/// up to 100; `None` where there is none.
 pub(crate) fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
     if cap < multiple {
         return None;
@@ -33,7 +33,8 @@ pub(crate) fn split(samples: u64, cap: u64, multiple: u64) -> Option<Split> {
     Some(Split { micro_batch: samples / accumulation, accumulation })
 }
 
-/// The ragged split: as few micro-batches as the cap allows, the last of them smaller. `samples` is the largest replica's.
+/// The ragged split: as few micro-batches as the cap allows, the last of them smaller. `samples` is the
+/// largest replica's.
 pub(crate) fn ragged(samples: u64, cap: u64) -> Split {
     let accumulation = samples.div_ceil(cap);
     Split { micro_batch: samples.div_ceil(accumulation), accumulation }
@@ -114,15 +115,16 @@ impl Tolerance {
     }
 }
 
-/// The batch to take instead of one that does not divide: of those within the tolerance whose micro-batch is at least ¾ of the
-/// largest that any of them allows, the nearest one, ties to the smaller.
+/// The batch to take instead of one that does not divide: of those within the tolerance whose micro-batch is
+/// at least ¾ of the largest that any of them allows, the nearest one, ties to the smaller.
 ///
-/// `micro_batch` gives that of a number of units, 0 where it has none. Where it is the largest divisor of that number up to a
-/// `cap`, that is given too: the largest of all is then found without looking at each.
+/// `micro_batch` gives that of a number of units, 0 where it has none. Where it is the largest divisor of
+/// that number up to a `cap`, that is given too: the largest of all is then found without looking at each.
 ///
-/// The nearest of all may be a multiple of a prime, and then its micro-batch is 1: that costs more than a batch a little further.
-/// Of 256 on 3 replicas up to 4 samples it is 252 = 4 × 21 × 3; the nearest, 255, is 1 × 85 × 3. `None` where nothing is found in a
-/// bounded number of trials, as with a cap of millions and a tolerance of millionths.
+/// The nearest of all may be a multiple of a prime, and then its micro-batch is 1: that costs more than a
+/// batch a little further. Of 256 on 3 replicas up to 4 samples it is 252 = 4 × 21 × 3; the nearest, 255, is
+/// 1 × 85 × 3. `None` where nothing is found in a bounded number of trials, as with a cap of millions and a
+/// tolerance of millionths.
 pub(crate) fn tolerated(
     within: Tolerance,
     cap: Option<u64>,
@@ -172,11 +174,13 @@ mod tests {
     proptest! {
         #[test]
         fn the_batch_within_the_tolerance_is_the_best_there_is(
-            target in 1u64..3000, replicas in 1u64..40, divisor in 1u64..5, cap in 1u64..200, tolerance in 0.0..0.9,
-            most in 1u64..4000,
+            target in 1u64..3000, replicas in 1u64..40, divisor in 1u64..5, cap in 1u64..200,
+            tolerance in 0.0..0.9, most in 1u64..4000,
         ) {
             let unit = replicas * divisor;
-            let micro = |batch: u64| split(batch / replicas, cap, divisor).map_or(0, |split| split.micro_batch);
+            let micro = |batch: u64| {
+                split(batch / replicas, cap, divisor).map_or(0, |split| split.micro_batch)
+            };
             let within: Vec<u64> = (1..=most / unit)
                 .map(|units| units * unit)
                 .filter(|&batch| change(batch, target) <= tolerance)

@@ -54,27 +54,32 @@ macro_rules! reasons {
 
 reasons! {
     InvalidBatch "invalid_batch" Infeasible
-        "effective_batch, gpus, micro_batch, accumulation, model_parallel, ramp or another count of the recipe is missing, out of range or contradicts the others" ""
+        "effective_batch, gpus, micro_batch, accumulation, model_parallel, expert_parallel, ramp or another \
+        count of the recipe is missing, out of range or contradicts the others" ""
     InvalidLr "invalid_lr" Infeasible
-        "lr, min_lr or power is missing or out of range" ""
+        "lr, min_lr, power, noise_scale, sigma_sq or mu_sq is missing or out of range" ""
     InvalidOptimizer "invalid_optimizer" Infeasible
-        "optimizer, momentum, betas, eps, weight_decay, decay, ema_decay, precision or another value of the step is out of range" ""
+        "optimizer, momentum, betas, eps, weight_decay, decay, ema_decay, precision or another value of the \
+        step is out of range" ""
     InvalidLength "invalid_length" Infeasible
-        "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or out of range" ""
-    InvalidNoise "invalid_noise" Infeasible
-        "noise_scale, sigma_sq or mu_sq is out of range" ""
+        "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or out of \
+        range" ""
     InvalidCluster "invalid_cluster" Infeasible
-        "nodes, gpus_per_node, model_parallel or another value of the cluster is missing or out of range" ""
+        "nodes, gpus_per_node, model_parallel, expert_parallel or another value of the cluster is missing or \
+        out of range" ""
     InvalidSetting "invalid_setting" Infeasible
         "policy, rule, a cap or another setting is out of range" ""
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split=\"ragged\"" ""
+        "the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as \
+        would batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
-        "the GPU count is not a multiple of model_parallel; see nearest_world_size" ""
+        "the GPU count is not a multiple of model_parallel" ""
+    ExpertParallel "expert_parallel" Infeasible
+        "the GPU count is not a multiple of expert_parallel" ""
     AboveMaxBatch "above_max_batch" Infeasible
         "the effective batch is above max_batch" ""
     AboveMemory "above_memory" Infeasible
@@ -84,49 +89,64 @@ reasons! {
     RunBelowStep "run_below_step" Infeasible
         "the run ends before the first optimizer step" ""
     BetaNotPositive "beta_not_positive" Infeasible
-        "the sde rule would make a beta zero or negative: it needs k(1-beta) < 1" "Malladi et al. 2022, arXiv 2205.10287"
+        "the sde rule would make a beta zero or negative: it needs k(1-beta) < 1"
+        "Malladi et al. 2022, arXiv 2205.10287"
     NeedsTunedGpus "needs_tuned_gpus" Infeasible
         "policy grow needs the GPU count that the recipe was tuned on (gpus), or max_micro_batch" ""
     NeedsNoise "needs_noise" Infeasible
-        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale for saturating, surge, muon and policy goodput" ""
+        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale \
+        for saturating, surge, muon and policy goodput" ""
     NeedsPower "needs_power" Infeasible
         "rule power needs the measured exponent in power" ""
     RampNotDivisible "ramp_not_divisible" Infeasible
         "a batch of the ramp cannot be split into whole micro-batches over the replicas" ""
     NeedsProfile "needs_profile" Infeasible
-        "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type (isobatch calibrate), with the links that the run uses (else inter_gb_s, intra_gb_s of the cluster)" ""
+        "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type \
+        (isobatch calibrate), with the links that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
+        ""
     MissesDeadline "misses_deadline" Infeasible
         "the run takes longer than deadline_hours" ""
     AboveBudget "above_budget" Infeasible
         "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
-        "batch size changed so that it divides evenly, within batch_tolerance or lowered by split=\"smaller\"; with policy=\"keep\" the learning rate is not rescaled" ""
+        "batch size changed so that it divides evenly, within batch_tolerance or lowered by \
+        split=\"smaller\"; with policy=\"keep\" the learning rate is not rescaled" ""
     Ragged "ragged" Caution
-        "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)" ""
+        "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)"
+        ""
     UnequalDevices "unequal_devices" Caution
-        "the recipe was tuned on devices with unequal batches, so its mean loss needed weights" "pytorch/pytorch#67253"
+        "the recipe was tuned on devices with unequal batches, so its mean loss needed weights"
+        "pytorch/pytorch#67253"
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
-    BatchNormMoved "batch_norm_moved" Caution
-        "batch norm runs with a different per-replica batch than when tuned" "Goyal et al. 2017, arXiv 1706.02677, section 2.3"
+    CoupledMoved "coupled_moved" Caution
+        "the samples of a micro-batch act on each other (batch_norm, coupled), and the micro-batch differs \
+        from the tuned one: this is not the same training"
+        "for batch norm: Goyal et al. 2017, arXiv 1706.02677, section 2.3"
     AboveCriticalBatch "above_critical_batch" Caution
-        "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
+        "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss \
+        takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
     LargeGrowth "large_growth" Caution
-        "the batch grew more than 8 times and no noise scale is known" "McCandlish et al. 2018, arXiv 1812.06162"
+        "the batch grew more than 8 times and no noise scale is known"
+        "McCandlish et al. 2018, arXiv 1812.06162"
     RuleMismatch "rule_mismatch" Caution
-        "this rule is not the usual one for this optimizer: linear for SGD, sqrt for the Adam family" "Goyal et al. 2017, arXiv 1706.02677; Malladi et al. 2022, arXiv 2205.10287"
+        "this rule is not the usual one for this optimizer: linear for SGD, sqrt for the Adam family"
+        "Goyal et al. 2017, arXiv 1706.02677; Malladi et al. 2022, arXiv 2205.10287"
     RuleRange "rule_range" Caution
         "the rule is used outside the range in which it was tested" ""
     RuleAssumed "rule_assumed" Caution
         "how the learning rate follows the batch is an assumption for this optimizer" ""
     SqrtScaleRange "sqrt_scale_range" Caution
-        "sqrt scaling is outside the range where it was seen to hold, 1/8 to 4 times the tuned batch" "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
+        "sqrt scaling is outside the range where it was seen to hold, 1/8 to 4 times the tuned batch"
+        "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
     Beta1Low "beta1_low" Caution
         "the sde rule brings beta1 below 0.5" "Malladi et al. 2022, arXiv 2205.10287"
     DecayUnknown "decay_unknown" Caution
-        "set decay=\"lr_multiplied\" (torch AdamW) or \"independent\"; assumed lr_multiplied" "Wang & Aitchison 2024, arXiv 2405.13698"
+        "set decay=\"lr_multiplied\" (torch AdamW) or \"independent\"; assumed lr_multiplied"
+        "Wang & Aitchison 2024, arXiv 2405.13698"
     NoWarmup "no_warmup" Caution
-        "the batch grew but the recipe has no warmup; consider adding one" "Goyal et al. 2017, arXiv 1706.02677, table 2"
+        "the batch grew but the recipe has no warmup; consider adding one"
+        "Goyal et al. 2017, arXiv 1706.02677, table 2"
     WarmupLong "warmup_long" Caution
         "the warmup takes more than a fifth of the steps" ""
     WarmupShort "warmup_short" Caution
@@ -138,11 +158,13 @@ reasons! {
     Dropped "dropped" Caution
         "more than 1 % of the samples are dropped in each epoch" ""
     UnevenTail "uneven_tail" Caution
-        "the last step of each epoch is smaller; averaging per-micro-batch means over-weights its samples" "Lightning-AI/pytorch-lightning#19987"
+        "the last step of each epoch is smaller; averaging per-micro-batch means over-weights its samples"
+        "Lightning-AI/pytorch-lightning#19987"
     MemoryEstimated "memory_estimated" Caution
         "memory was estimated from parameters, optimizer and precision, not measured" ""
     OutsideMeasured "outside_measured" Caution
-        "the forecast, or its all-reduce, is outside what the profile measured: its range may be too narrow" ""
+        "the forecast, or its all-reduce, is outside what the profile measured: its range may be too narrow"
+        ""
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
@@ -154,33 +176,47 @@ reasons! {
     AccumulationUnmet "accumulation_unmet" Infeasible
         "no split has an accumulation that is a multiple of accumulation_multiple" ""
     RampRule "ramp_rule" Caution
-        "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; Merrill et al.), and is untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
+        "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; \
+        Merrill et al.), and is untested for other optimizers, rules and steps"
+        "Merrill et al. 2025, arXiv 2505.23971"
     MicroBatchUnmet "micro_batch_unmet" Infeasible
         "no split has a micro-batch of at least min_micro_batch and at most max_micro_batch" ""
     LoraGrowth "lora_growth" Caution
-        "the batch grew, and the recipe trains LoRA: its loss suffers from large batches earlier than that of full fine-tuning, at any rank" "Schulman & Thinking Machines Lab 2025, LoRA Without Regret"
+        "the batch grew, and the recipe trains LoRA: its loss suffers from large batches earlier than that \
+        of full fine-tuning, at any rank" "Schulman & Thinking Machines Lab 2025, LoRA Without Regret"
     ShortEpochs "short_epochs" Caution
-        "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the learning rate was tuned for" ""
+        "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the \
+        learning rate was tuned for" ""
     ScheduleUnmet "schedule_unmet" Infeasible
-        "the schedule does not fit this run: its decay, rise or until has no room beside the warmup, or it needs a warmup, min_lr, dataset_size or seq_len that is not there" ""
+        "the schedule does not fit this run: its decay, rise or until has no room beside the warmup, or it \
+        needs a warmup, min_lr, dataset_size or seq_len that is not there" ""
     Beta2Low "beta2_low" Caution
-        "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
+        "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \
+        \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
-        "the run has another length than the tuned one (duration_scale): laws of how the learning rate follows disagree, even about the sign (isobatch estimate --laws); only a power, as in 8^0.3, applies one" ""
+        "the run has another length than the tuned one (duration_scale): laws of how the learning rate \
+        follows disagree, even about the sign (isobatch estimate --laws); only a power, as in 8^0.3, applies \
+        one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
     SgdScaleUp "sgd_scale_up" Caution
-        "the learning rate of SGD more than doubles: that held on ResNet-50, and diverged in small networks from k = 4 on; watch the first steps, or measure it (isobatch probe)" "Goyal et al. 2017, arXiv 1706.02677, table 3; bench/results/science.md"
+        "the learning rate of SGD more than doubles: that held on ResNet-50, and diverged in small networks \
+        from k = 4 on; watch the first steps, or measure it (isobatch probe)"
+        "Goyal et al. 2017, arXiv 1706.02677, table 3; bench/results/science.md"
     InvalidId "invalid_id" Infeasible
         "job is empty: each row needs an id, by which its plans are found" ""
     NotCompared "not_compared" Caution
-        "select could not compare the rows of this job (where it can be planned, its time, cost or noise scale is not known): this is the first of its rows that can be planned" ""
+        "select could not compare the rows of this job (where it can be planned, its time, cost or noise \
+        scale is not known): this is the first of its rows that can be planned" ""
     NeedsPrice "needs_price" Infeasible
-        "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
+        "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, \
+        or the column)" ""
     NeedsDuration "needs_duration" Infeasible
-        "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as 90ep (--set duration=90ep, or the column)" ""
+        "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as \
+        90ep (--set duration=90ep, or the column)" ""
     MicroBatchOpen "micro_batch_open" Caution
-        "the micro-batch is larger than the tuned one and nothing caps it, as the GPU's memory is not known: set max_micro_batch, or micro_batch of the recipe" ""
+        "the micro-batch is larger than the tuned one and nothing caps it, as the GPU's memory is not known: \
+        set max_micro_batch, or micro_batch of the recipe" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

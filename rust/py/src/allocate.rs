@@ -7,8 +7,9 @@ use crate::pool;
 
 type Found<'py> = (Bound<'py, PyArray1<i64>>, f64, f64, Vec<f64>, bool);
 
-/// The option of each job (−1: it waits), the sum of the values, its bound, the price of a GPU of each kind, and whether no
-/// division is better. The options of a job come together, in the order of the jobs, their kinds and GPUs.
+/// The option of each job (−1: it waits), the sum of the values, its bound, the price of a GPU of each kind,
+/// and whether no division is better. The options of a job come together, in the order of the jobs, their
+/// kinds and GPUs.
 #[pyfunction]
 pub fn divide_pool<'py>(
     py: Python<'py>,
@@ -24,8 +25,8 @@ pub fn divide_pool<'py>(
     let (kind, gpus, value) = (kind.as_slice()?, gpus.as_slice()?, value.as_slice()?);
     let (wait, capacity) = (wait.as_slice()?, capacity.as_slice()?);
     let options = Options { offsets: &offsets, kind, gpus, value, wait, capacity };
-    let found = pool::alone(py, || divide(&options))?;
+    let solution = pool::alone(py, || divide(&options))?;
     let place = |option: Option<usize>| option.map_or(-1, |at| i64::try_from(at).expect("a place"));
-    let choice: Vec<i64> = found.choice.into_iter().map(place).collect();
-    Ok((choice.into_pyarray(py), found.value, found.bound, found.prices, found.exact))
+    let choice: Vec<i64> = solution.choice.into_iter().map(place).collect();
+    Ok((choice.into_pyarray(py), solution.value, solution.bound, solution.prices, solution.exact))
 }

@@ -37,7 +37,8 @@ pub fn expected(field: Field, why: Option<String>) -> String {
     why.map_or_else(|| field.legal().to_owned(), |why| format!("{}; {why}", field.legal()))
 }
 
-/// The Python exception of a field that has an illegal value, and why it is; without the value where it is not at hand.
+/// The Python exception of a field that has an illegal value, and why it is; without the value where it is
+/// not at hand.
 pub fn illegal(py: Python<'_>, field: Field, value: Option<&Bound<'_, PyAny>>, why: Option<String>) -> PyErr {
     let (name, legal) = (field.name(), &expected(field, why));
     let Some(value) = value else {

@@ -29,7 +29,8 @@ pub enum Given<'py> {
 
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
-/// Rows of the jobs and of the clusters that were chosen, and the places in these of rows that could not be compared.
+/// Rows of the jobs and of the clusters that were chosen, and the places in these of rows that could not be
+/// compared.
 type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 /// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
@@ -38,7 +39,7 @@ fn read(field: Field, text: Option<&str>) -> Value {
     match text.map(str::trim) {
         None => Value::Missing,
         Some("") => Value::Illegal,
-        Some(text) => field.read(text),
+        Some(text) => field.read_cell(text),
     }
 }
 
@@ -108,8 +109,8 @@ fn fresh<T: Element>(py: Python<'_>, rows: usize) -> PyResult<(Bound<'_, PyAny>,
     Ok((array.clone().into_any(), array.readwrite()))
 }
 
-/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, and which of these were kept
-/// though nothing could be compared.
+/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, and which
+/// of these were kept though nothing could be compared.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "those of plan_fleet, and the choice")]
 pub fn choose_rows<'py>(
@@ -156,7 +157,11 @@ pub fn plan_fleet<'py>(
         macro_rules! typed {
             ($($kind:ident)*) => {
                 match column.element() {
-                    $(ElementType::$kind => { let (array, memory) = fresh(py, rows)?; list.append(array)?; Fresh::$kind(memory) })*
+                    $(ElementType::$kind => {
+                        let (array, memory) = fresh(py, rows)?;
+                        list.append(array)?;
+                        Fresh::$kind(memory)
+                    })*
                 }
             };
         }

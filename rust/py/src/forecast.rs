@@ -1,4 +1,5 @@
-//! Profiles on their way into the planner; forecasts and goodput-optimal splits in bulk. Values are checked on the Python side, which knows their names.
+//! Profiles on their way into the planner; forecasts and goodput-optimal splits in bulk. Values are checked
+//! on the Python side, which knows their names.
 use isobatch_core::forecast::{
     self, AllReduceTable, Best, Case, Constant, Forecast, Link, Measured, Placement, Profile, Shape,
     Workload, optimize,
@@ -65,8 +66,8 @@ type Range = (u64, u64);
 /// Bytes, the all-reduces they go in, and measured seconds by replicas of a node and nodes.
 type Gradient = (f64, f64, Vec<(u64, u64, f64)>);
 
-/// The core's profile and its table of all-reduces. The ranges are those of the micro-batch, the replicas of a node and
-/// the nodes.
+/// The core's profile and its table of all-reduces. The ranges are those of the micro-batch, the replicas of
+/// a node and the nodes.
 fn profile(
     constants: &Constants<'_>,
     gradient: &Gradient,
@@ -112,8 +113,8 @@ columns! {
     accumulation u64 accumulation,
 }
 
-/// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row, whether it lies
-/// inside the measured ranges, and whether its reducing does inside the table.
+/// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row,
+/// whether it lies inside the measured ranges, and whether its reducing does inside the table.
 #[pyfunction]
 #[allow(clippy::type_complexity)] // What pyo3 hands back.
 pub fn forecast_rows<'py>(
@@ -163,8 +164,8 @@ columns! {
 type Counts<'py> = Bound<'py, PyArray1<i64>>;
 type Reals<'py> = Bound<'py, PyArray1<f64>>;
 
-/// The best split of every row: micro-batch and accumulation (−1 where there is none), seconds a step, statistical
-/// efficiency, goodput (NaN where there is none).
+/// The best split of every row: micro-batch and accumulation (−1 where there is none), seconds a step,
+/// statistical efficiency, goodput (NaN where there is none).
 #[pyfunction]
 pub fn goodput_rows<'py>(
     py: Python<'py>,
@@ -190,8 +191,8 @@ pub fn goodput_rows<'py>(
     ))
 }
 
-/// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces, NaN where the formula
-/// is to say it.
+/// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces,
+/// NaN where the formula is to say it.
 #[pyfunction]
 pub fn step_rows<'py>(
     py: Python<'py>,
@@ -241,7 +242,8 @@ pub fn noise_over_run(noise: Vec<(f64, f64)>, tuned_batch: f64) -> f64 {
     forecast::noise_over_run(&noise, tuned_batch)
 }
 
-/// How a forecast with half the width of its range (NaN: none is known) keeps a limit; `None` where it is not known.
+/// How a forecast with half the width of its range (NaN: none is known) keeps a limit; `None` where it is not
+/// known.
 #[pyfunction]
 pub fn verdict(value: f64, error: f64, limit: f64) -> Option<&'static str> {
     forecast::Verdict::of(value, error, limit).map(forecast::Verdict::name)

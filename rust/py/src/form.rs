@@ -59,19 +59,20 @@ fn class_of(class: &Bound<'_, PyType>) -> PyResult<Option<Arc<Class>>> {
     let tag = config.getattr(intern!(py, "tag"))?;
     let names = class.getattr(intern!(py, "__struct_fields__"))?;
     let attributes: Vec<Py<PyString>> = names.extract()?;
-    let found = Arc::new(Class {
+    let class = Arc::new(Class {
         object: class.clone().unbind(),
         name: if tag.is_none() { "".into() } else { tag.to_string().into() },
         names: attributes.iter().map(|name| name.bind(py).to_string()).collect(),
         attributes,
     });
-    // There are as many as the form has sorts of parts; what a test may make beside them does not grow it without end.
+    // There are as many as the form has sorts of parts; what a test may make beside them does not grow it
+    // without end.
     if let Ok(mut known) = CLASSES.write()
         && known.len() < 64
     {
-        known.push(Arc::clone(&found));
+        known.push(Arc::clone(&class));
     }
-    Ok(Some(found))
+    Ok(Some(class))
 }
 
 fn entry(value: &Bound<'_, PyAny>, depth: usize, parts: &mut usize) -> PyResult<Entry> {

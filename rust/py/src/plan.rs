@@ -36,9 +36,9 @@ impl Recipe {
         }
     }
 
-    /// The stages that a ramp which ends at `batch` has behind `consumed` samples: each with its batch, the samples at which the
-    /// next one takes over (None: never), and what the learning rate is of that at the end, by the rule; empty without a ramp,
-    /// and where a batch on the way is not whole.
+    /// The stages that a ramp which ends at `batch` has behind `consumed` samples: each with its batch, the
+    /// samples at which the next one takes over (None: never), and what the learning rate is of that at the
+    /// end, by the rule; empty without a ramp, and where a batch on the way is not whole.
     #[pyo3(signature = (batch, consumed=0, rule="none"))]
     fn stages(&self, batch: u64, consumed: u64, rule: &str) -> Vec<(u64, Option<u64>, f64)> {
         let recipe = &self.input.recipe;
@@ -54,7 +54,8 @@ impl Recipe {
             .collect()
     }
 
-    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded, dropped).
+    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded,
+    /// dropped).
     #[pyo3(signature = (dataset, offset, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
     #[allow(clippy::too_many_arguments, reason = "a call from Python, of plain numbers")]
     fn epoch(
@@ -119,7 +120,7 @@ impl Texts {
     fn cap_source(&self, cap: Cap) -> &Py<PyString> {
         &self.cap_source[match cap {
             Cap::Fixed(_) => 0,
-            Cap::Asked(_) => 1,
+            Cap::Setting(_) => 1,
             Cap::Memory(_) => 2,
             Cap::Tuned(_) => 3,
             Cap::Open => 4,
@@ -127,8 +128,8 @@ impl Texts {
     }
 }
 
-/// Plans, between names that were bound once, when Python's records were made: after that, values cross in the order of
-/// those names. A name that only one side has is an error there and then.
+/// Plans, between names that were bound once, when Python's records were made: after that, values cross in
+/// the order of those names. A name that only one side has is an error there and then.
 #[pyclass(frozen, module = "isobatch._core")]
 pub struct Planner {
     cluster: Vec<Field>,
@@ -142,8 +143,8 @@ pub struct Planner {
 
 #[pymethods]
 impl Planner {
-    /// `cluster` has the names of a cluster's fields, `settings` are the defaults, a named tuple, and `plan` the names of the
-    /// values that `plan` is to give behind status and reasons.
+    /// `cluster` has the names of a cluster's fields, `settings` are the defaults, a named tuple, and `plan`
+    /// the names of the values that `plan` is to give behind status and reasons.
     #[new]
     fn new(
         py: Python<'_>,
@@ -171,8 +172,9 @@ impl Planner {
         })
     }
 
-    /// Plans a recipe for one cluster; gives the status, the bits of the reasons, and the other values. `consumed` are the samples
-    /// behind a run that is under way: what of its ramp lies behind them does not count.
+    /// Plans a recipe for one cluster; gives the status, the bits of the reasons, and the other values.
+    /// `consumed` are the samples behind a run that is under way: what of its ramp lies behind them does not
+    /// count.
     #[pyo3(signature = (recipe, cluster, settings, workloads=None, consumed=0))]
     fn plan<'py>(
         &self,

@@ -1,7 +1,7 @@
 //! The thread pool of bulk calls, one per process.
 //!
-//! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs to a
-//! process id. Call it with the GIL detached; run small inputs without it.
+//! A forked child has none of its parent's threads and would wait for them for ever, so that the pool belongs
+//! to a process id. Call it with the GIL detached; run small inputs without it.
 
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +19,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::fault;
 
-/// What a bulk call needs beside its results: threads with their stacks, blocks of rows. A small allocation that fails ends the
-/// process; a large one that is only tried says so before.
+/// What a bulk call needs beside its results: threads with their stacks, blocks of rows. A small allocation
+/// that fails ends the process; a large one that is only tried says so before.
 const HEADROOM: usize = 32 << 20;
 
 /// How long a Ctrl-C may go unseen.
@@ -28,9 +28,10 @@ const SIGNALS: Duration = Duration::from_millis(100);
 
 static POOL: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
-/// Runs `work` in this process's pool without Python's lock, while the calling thread looks for signals: where one raises, such
-/// as Ctrl-C, the flag that `work` is given is set, and the exception comes back as soon as `work` has seen it and ended.
-/// A panic comes back as a `RuntimeError`. The pool has `RAYON_NUM_THREADS` threads, else one per core that the process may use.
+/// Runs `work` in this process's pool without Python's lock, while the calling thread looks for signals:
+/// where one raises, such as Ctrl-C, the flag that `work` is given is set, and the exception comes back as
+/// soon as `work` has seen it and ended. A panic comes back as a `RuntimeError`. The pool has
+/// `RAYON_NUM_THREADS` threads, else one per core that the process may use.
 pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) -> PyResult<R> {
     // Behind a black box: an allocation that nobody uses may be optimized away.
     black_box(&mut Vec::<u8>::new()).try_reserve_exact(HEADROOM).map_err(|_| {
@@ -50,7 +51,7 @@ pub fn run<R: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> R + Send) 
             });
             loop {
                 match result.recv_timeout(SIGNALS) {
-                    Ok(found) => return found,
+                    Ok(result) => return result,
                     Err(RecvTimeoutError::Disconnected) => return Err(fault()),
                     Err(RecvTimeoutError::Timeout) => {
                         if let Err(raised) = signals() {
@@ -78,7 +79,8 @@ pub fn run_unless<R: Send>(
     if little { alone(py, || work(&AtomicBool::new(false))) } else { run(py, work) }
 }
 
-/// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in [`run`].
+/// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in
+/// [`run`].
 pub fn run_rows<T: Send>(
     py: Python<'_>,
     rows: usize,
@@ -123,10 +125,12 @@ fn pool() -> Option<Arc<ThreadPool>> {
 }
 
 fn start() -> Option<Arc<ThreadPool>> {
-    // `RAYON_NUM_THREADS` may ask for any number, but more than a few a core only wait for each other. 0 is rayon's own choice.
-    let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.trim().parse::<usize>().ok());
+    // `RAYON_NUM_THREADS` may ask for any number, but more than a few a core only wait for each other. 0 is
+    // rayon's own choice.
+    let requested =
+        std::env::var("RAYON_NUM_THREADS").ok().and_then(|text| text.trim().parse::<usize>().ok());
     let most = thread::available_parallelism().map_or(64, |cores| 64.max(4 * cores.get()));
-    let threads = asked.map_or(0, |threads| threads.min(most));
+    let threads = requested.map_or(0, |threads| threads.min(most));
     ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|index| format!("isobatch-{index}"))

@@ -1,4 +1,5 @@
-//! `isobatch._core.Evaluator`: a schedule of the core, built from a form, and evaluated one by one or in bulk.
+//! `isobatch._core.Evaluator`: a schedule of the core, built from a form, and evaluated one by one or in
+//! bulk.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +35,8 @@ impl Evaluator {
     /// The learning rate at one step, which may be fractional.
     ///
     /// Raises:
-    ///     `InputError`: the step is NaN, negative, at or past 2^53, or past the schedule's end, or the value overflows.
+    ///     `InputError`: the step is NaN, negative, at or past 2^53, or past the schedule's end, or the value
+    ///         overflows.
     fn at(&self, py: Python<'_>, step: &Bound<'_, PyAny>) -> PyResult<f64> {
         let step = step.extract().map_err(|_| must_be(step, "step", "a number from 0 to below 2^53"))?;
         value(&self.schedule, step).map_err(|error| schedule_error(py, &error, None))

@@ -53,7 +53,8 @@ pub fn canonical(name: &str, text: &str) -> Option<String> {
     named(name)?.canonical(text)
 }
 
-/// A text as the number that a field of numbers reads in it; `None` of another field, and of a text that it does not read.
+/// A text as the number that a field of numbers reads in it; `None` of another field, and of a text that it
+/// does not read.
 #[pyfunction]
 pub fn number<'py>(py: Python<'py>, name: &str, text: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(field) =
@@ -76,8 +77,8 @@ pub fn number<'py>(py: Python<'py>, name: &str, text: &str) -> PyResult<Option<B
     }
 }
 
-/// (name, `NumPy` type, text, whether only a profile says it, how it adds up over the legs of a moved run, role) of every result
-/// column.
+/// (name, `NumPy` type, text, whether only a profile says it, how it adds up over the legs of a moved run,
+/// role) of every result column.
 #[pyfunction]
 pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool, &'static str, &'static str)> {
     let element = |c: &ResultColumn| match c.element() {
@@ -87,8 +88,7 @@ pub fn results() -> Vec<(&'static str, &'static str, &'static str, bool, &'stati
         ElementType::I64 => "int64",
         ElementType::F64 => "float64",
     };
-    let entry =
-        |c: &ResultColumn| (c.name(), element(c), c.text(), c.needs_profile(), c.over_legs(), c.role());
+    let entry = |c: &ResultColumn| (c.name(), element(c), c.text(), c.needs_profile(), c.moved(), c.role());
     ResultColumn::ALL.iter().map(entry).collect()
 }
 

@@ -6,8 +6,8 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
 use crate::errors::{illegal, input_error, together};
 
-/// A scalar as the core takes it, of its field's own type: unlike a table's cell, no text stands for a number. A real that
-/// is NaN was said to be one, and is illegal: `None` is what is unknown.
+/// A scalar as the core takes it, of its field's own type: unlike a table's cell, no text stands for a
+/// number. A real that is NaN was said to be one, and is illegal: `None` is what is unknown.
 pub fn value_of(field: Field, value: &Bound<'_, PyAny>) -> Value {
     if value.is_none() {
         if field.nullable() { Value::Missing } else { Value::Illegal }
@@ -87,7 +87,8 @@ pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, records: &[Record]
 /// What is wrong with a field: its name, its value, what it must be.
 type Fault<'py> = (&'static str, Bound<'py, PyAny>, &'static str);
 
-/// Every setting whose value is illegal, by itself or beside the others; `InputError` for a name that is no setting's.
+/// Every setting whose value is illegal, by itself or beside the others; `InputError` for a name that is no
+/// setting's.
 #[pyfunction]
 pub fn check_settings<'py>(settings: &Bound<'py, PyDict>) -> PyResult<Vec<Fault<'py>>> {
     let mut input = Input::default();

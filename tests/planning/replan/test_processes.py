@@ -1,4 +1,4 @@
-"""A real run over gloo that stops, moves to another world size, and goes on."""
+"""A real run over gloo: it stops, moves to another world size, and goes on."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ FIRST = plan_of(2, **RUN, warmup="5st", schedule="linear", max_micro_batch=3)
 
 
 def trained(*runs):
-    """Trains runs, each a folder and its parts, a part being (until which step, its plan); gives the notes of each."""
+    """Trains runs, each a folder and its parts as (last step, plan), and returns the notes of each run."""
     for folder, parts in runs:
         folder.mkdir()
         for until, plan in parts:
@@ -38,8 +38,8 @@ def trained(*runs):
 
 
 def check(notes, plans):
-    seen = sorted(tuple(one) for part in notes for note in part for one in note["seen"])
-    assert seen == [(epoch, sample) for epoch in range(3) for sample in range(120)]
+    samples = sorted(tuple(pair) for part in notes for note in part for pair in note["seen"])
+    assert samples == [(epoch, sample) for epoch in range(3) for sample in range(120)]
     rates = [rate for part in notes for rate in part[0]["rates"]]
     assert rates == pytest.approx([plans[-1].lr_at(step) for step in range(plans[-1].total_steps)], rel=1e-12)
     for part, plan in zip(notes[1:], plans[1:], strict=True):

@@ -1,4 +1,6 @@
-"""A batch ramp's schedule counts samples: Megatron-core's own scheduler and batch calculator, stepped as its training loop does."""
+"""A batch ramp's schedule counts samples: Megatron-core's own scheduler and batch calculator, stepped as its
+training loop does.
+"""
 
 import itertools
 import types
@@ -18,7 +20,7 @@ def recipe_of(schedule="cosine", **fields):
 
 
 def stepped(plan, kind):
-    """(learning rate, batch) of every iteration that Megatron runs."""
+    """(learning rate, batch) of each of Megatron's iterations."""
     scheduler = megatron_core("optimizer_param_scheduler")
     calculator = megatron_core("num_microbatches_calculator")
     style = kind.replace("inverse_sqrt", "inverse-square-root")
@@ -70,8 +72,8 @@ def test_a_share_of_warmup_ends_where_the_plan_says():
 
 def test_milestones_of_a_ramp_are_samples():
     plan = ib.plan(recipe_of("multistep(100000sp, 200000sp)", min_lr=0.0), 8)
-    seen = plan.schedule.values(range(plan.total_steps))
-    drops = [x for x in range(1, plan.total_steps) if seen[x] < seen[x - 1]]
+    rates = plan.schedule.values(range(plan.total_steps))
+    drops = [x for x in range(1, plan.total_steps) if rates[x] < rates[x - 1]]
     # Rounded to full batches, as milestones are.
     off = [plan.position(x).samples - at for x, at in zip(drops, (100000, 200000), strict=True)]
     assert max(map(abs, off)) <= 2 * 2048

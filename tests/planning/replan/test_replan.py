@@ -1,4 +1,4 @@
-"""A run that moves: against a run that is counted step by step."""
+"""Moved runs, against runs counted step by step."""
 
 import itertools
 import time
@@ -17,8 +17,8 @@ from plan_of import EPOCHS, plan_of, recipe_of
 RECIPE = recipe_of(**EPOCHS, min_lr=0.001)
 
 
-def run_of(recipe=RECIPE, gpus=8, **asked):
-    return ib.plan(recipe, gpus, **asked)
+def run_of(recipe=RECIPE, gpus=8, **settings):
+    return ib.plan(recipe, gpus, **settings)
 
 
 def test_other_gpus_change_nothing_but_the_layout():
@@ -74,15 +74,15 @@ def test_under_grow_the_batch_follows_the_gpus():
 
 def test_there_and_back_is_the_identity():
     run = run_of()
-    for at, there in (
+    for at, expected in (
         (31, {"cluster": 64}),
         (31, {"effective_batch": 512}),
         (31, {"cluster": 7, "split": "uneven"}),
     ):
-        back = ib.replan(ib.replan(run, at_step=at, **there), at_step=at, **back_of(there))
+        back = ib.replan(ib.replan(run, at_step=at, **expected), at_step=at, **back_of(expected))
         assert goes_on_as(back, run, at)
         once = ib.replan(run, at_step=20, effective_batch=128)
-        twice = ib.replan(ib.replan(once, at_step=at, **there), at_step=at, **back_of(there, batch=128))
+        twice = ib.replan(ib.replan(once, at_step=at, **expected), at_step=at, **back_of(expected, batch=128))
         assert goes_on_as(twice, once, at)
     assert ib.replan(run, at_step=0, cluster=16) == run_of(gpus=16)
 
@@ -106,17 +106,17 @@ def test_a_restart_on_the_same_gpus_goes_on_where_it_was():
     for step in range(32, 60):
         again = ib.replan(again, at_step=step, cluster=8)
         assert goes_on_as(again, run, step)
-    other = ib.replan(again, at_step=80, cluster=4)
-    assert [move.step for move in other.moves] == [80]
-    assert other == ib.replan(run, at_step=80, cluster=4)
+    fewer = ib.replan(again, at_step=80, cluster=4)
+    assert [move.step for move in fewer.moves] == [80]
+    assert fewer == ib.replan(run, at_step=80, cluster=4)
 
 
-@pytest.mark.parametrize(("dataset", "there"), [(5120, 4), (5121, 4), (5121, 2)])
-def test_a_run_of_any_length_moves_at_once(dataset, there):
+@pytest.mark.parametrize(("dataset", "gpus"), [(5120, 4), (5121, 4), (5121, 2)])
+def test_a_run_of_any_length_moves_at_once(dataset, gpus):
     recipe = msgspec.structs.replace(RECIPE, dataset_size=dataset, duration="1e12ep", warmup="1e9ep")
     start = time.process_time()
     run = run_of(recipe)
-    moved = ib.replan(run, at_step=31, cluster=there)
+    moved = ib.replan(run, at_step=31, cluster=gpus)
     end = run.total_steps
     for step in (0, 31, 500, end // 3, end - 1, end):
         assert moved.lr_at(step) == pytest.approx(run.lr_at(step), rel=1e-9, abs=1e-15)
@@ -149,8 +149,8 @@ def test_no_move_steps_beyond_the_run(batch, dataset, epochs, to, at):
     assert moved.moves[-1].samples == moved.position(at).samples
 
 
-def back_of(there, batch=256):
-    return {name: {"cluster": 8, "effective_batch": batch, "split": "even"}[name] for name in there}
+def back_of(middle, batch=256):
+    return {name: {"cluster": 8, "effective_batch": batch, "split": "even"}[name] for name in middle}
 
 
 def test_adascale_counts_its_gain():
@@ -194,12 +194,13 @@ def test_a_run_that_a_move_has_ended_moves_no_more():
 def test_a_layout_that_pads_more_says_so():
     run = plan_of(4, effective_batch=60, dataset_size=1000, duration="5ep")
     moved = ib.replan(run, at_step=1, cluster=3)
-    left = 1000 - 60
-    assert moved.moves[0].repeated_samples == -left % 3 - -left % 4
+    rest = 1000 - 60
+    assert moved.moves[0].repeated_samples == -rest % 3 - -rest % 4
 
 
 def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_served():
-    # On 2 replicas the rest of an epoch that 8 drop is served: one step more, at a slower pace of the schedule.
+    # On 2 replicas the rest of an epoch that 8 drop is served: one step more, at a slower pace of the
+    # schedule.
     fields = EPOCHS | {"effective_batch": 48, "duration": "4ep", "drop_last": True, "warmup": None}
     moved = ib.replan(plan_of(8, **fields, max_micro_batch=8), at_step=370, cluster=2)
     again = ib.replan(moved, at_step=372, cluster=2)
@@ -209,7 +210,7 @@ def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("changes", "message"),
     [
         ({"at_step": 5}, "nothing changes"),
         ({"at_step": 200, "cluster": 4}, "a whole number from 0, up to 199"),
@@ -220,9 +221,9 @@ def test_a_restart_as_it_was_changes_nothing_where_the_last_step_of_an_epoch_is_
         ({"at_step": 5, "effective_batch": 0}, "policy"),
     ],
 )
-def test_wrong_use(asked, message):
+def test_wrong_use(changes, message):
     with pytest.raises(ib.InputError, match=message):
-        ib.replan(run_of(), **asked)
+        ib.replan(run_of(), **changes)
 
 
 def test_hours_go_on_by_the_running_plans_profile():
@@ -252,10 +253,10 @@ def test_an_impossible_move_is_a_plan_that_says_so():
 LEGS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 12)), max_size=4)
 
 
-def followed(run, legs):
+def followed(run, moves):
     """The run moved along `legs` (steps, GPUs, batch of 12s), and the plans it had on the way."""
     plans, step = [(0, run)], 0
-    for steps, gpus, twelfths in legs:
+    for steps, gpus, twelfths in moves:
         step += steps
         if step >= run.total_steps or step == 0:
             continue
@@ -268,12 +269,12 @@ def followed(run, legs):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 12), st.integers(150, 1500), st.sampled_from(["sp", "st"]), LEGS)
-def test_progress_in_samples(twelfths, length, unit, legs):
+def test_progress_in_samples(twelfths, length, unit, moves):
     length = length if unit == "sp" else length // (12 * twelfths) + 2
     recipe = ib.Recipe(
         effective_batch=12 * twelfths, lr=1.0, optimizer="sgd", duration=f"{length}{unit}", schedule="linear"
     )
-    run, plans = followed(run_of(recipe, 1), legs)
+    run, plans = followed(run_of(recipe, 1), moves)
     samples = length * (12 * twelfths if unit == "st" else 1)
     batches = {step: plan.effective_batch for step, plan in plans}
     consumed, step, batch, first = 0, 0, 0, ceil(samples / (12 * twelfths))
@@ -301,22 +302,22 @@ def test_progress_in_samples(twelfths, length, unit, legs):
     LEGS,
     st.sampled_from([False, True]),
 )
-def test_progress_in_epochs(twelfths, dataset, epochs, legs, drop):
+def test_progress_in_epochs(twelfths, dataset, epochs, moves, drop):
     recipe = ib.Recipe(
         effective_batch=12 * twelfths, lr=1.0, optimizer="sgd", duration=f"{epochs}ep", schedule="linear",
         dataset_size=dataset, drop_last=drop,
     )  # fmt: skip
-    run, plans = followed(run_of(recipe, 1), legs)
+    run, plans = followed(run_of(recipe, 1), moves)
     first, end = plans[0][1].steps_per_epoch, Fraction(epochs) * plans[0][1].steps_per_epoch
     factors = {step: plan.lr for step, plan in plans}
     factor, clock = 1.0, Fraction(0)
     for step in range(run.total_steps):
         before, factor = clock, factors.get(step, factor)
         clock = (1 - Fraction(run.lr_at(step) / factor)) * plans[0][1].total_steps
-        here = run.position(step)
+        place = run.position(step)
         assert clock >= before - Fraction(1, 10**9)
-        if step not in factors and here.offset == 0:
-            assert float(clock) == pytest.approx(here.epoch * first)  # an epoch's start is an epoch's start
+        if step not in factors and place.offset == 0:
+            assert float(clock) == pytest.approx(place.epoch * first)  # an epoch's start is an epoch's start
         assert float(clock) < end + Fraction(1, 10**9)
         assert run.course.step_at(run.course.samples_at(Fraction(step))) == step
     if run.total_steps > run.course.legs[-1].step:

@@ -1,4 +1,5 @@
-"""A run over gloo in parts, for test_processes.py: each part trains under its plan, saves, and notes what it saw.
+"""A run over gloo in parts, for test_processes.py: each part trains under its plan, saves, and notes what it
+saw.
 
 The processes of all parts are forked from one that has torch loaded, since loading is what takes long.
 """
@@ -42,14 +43,14 @@ def train(folder: Path, rank: int, until: int) -> None:
     loader = torch.utils.data.DataLoader(
         list(zip(range(len(data)), data, strict=True)), batch_sampler=sampler
     )
-    seen: list[list[int]] = []
+    samples: list[list[int]] = []
     rates: list[float] = []
     while scheduler.last_epoch < until:
         epoch = sampler.epoch
-        for (which, x), (weight, last) in zip(loader, sampler.weights(), strict=False):
+        for (indices, x), (weight, last) in zip(loader, sampler.weights(), strict=False):
             with contextlib.nullcontext() if last else parallel.no_sync():
                 (((parallel(x) - 3 * x) ** 2).mean() * weight).backward()
-            seen += [[epoch, int(i)] for i in which] if weight else []
+            samples += [[epoch, int(i)] for i in indices] if weight else []
             if last:
                 rates.append(optimizer.param_groups[0]["lr"])
                 optimizer.step()
@@ -57,7 +58,7 @@ def train(folder: Path, rank: int, until: int) -> None:
                 optimizer.zero_grad()
                 if scheduler.last_epoch == until:
                     break
-    note = {"seen": seen, "rates": rates, "place": place, "weight": model.weight.item()}
+    note = {"seen": samples, "rates": rates, "place": place, "weight": model.weight.item()}
     (folder / f"note-{until}-{rank}.json").write_text(json.dumps(note))
     if rank == 0:
         saved = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "sampler": sampler}

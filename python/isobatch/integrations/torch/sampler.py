@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.dealing import Span, passes
-from isobatch.planning.course import rest_of_epoch
+from isobatch.planning.leg import rest_of_epoch
 from isobatch.planning.plan import Plan, refuse_no_plan
 from isobatch.reason import Reason
 

@@ -1,4 +1,5 @@
-//! The bound: for each job the upper concave hull of its options, and the prices at which the sum of the jobs' bests is least.
+//! The bound: for each job the upper concave hull of its options, and the prices at which the sum of the
+//! jobs' bests is least.
 
 use super::Options;
 
@@ -74,8 +75,9 @@ impl<'a> Bids<'a> {
         self.cut(&most)
     }
 
-    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a job take fewer. It is found
-    /// by the GPUs behind each slope, as the jobs' bests at a slope itself are decided by rounding.
+    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a
+    /// job take fewer. It is found by the GPUs behind each slope, as the jobs' bests at a slope itself are
+    /// decided by rounding.
     fn search(&self) -> (Vec<f64>, f64) {
         let mut steps = Vec::new();
         for (job, hull) in self.hulls.iter().enumerate() {
@@ -95,7 +97,8 @@ impl<'a> Bids<'a> {
         (vec![price], self.bound(&[price]).0)
     }
 
-    /// For several: the ellipsoid method (Shor 1977; Yudin and Nemirovski 1976). The GPUs that are left are a slope of the bound.
+    /// For several: the ellipsoid method (Shor 1977; Yudin and Nemirovski 1976). The GPUs that are left are a
+    /// slope of the bound.
     fn cut(&self, most: &[f64]) -> (Vec<f64>, f64) {
         let kinds = most.len();
         let n = kinds as f64;
@@ -139,27 +142,27 @@ impl<'a> Bids<'a> {
 
 /// The options of a job that are best at some price, for each kind.
 fn hulls(options: &Options<'_>, job: usize) -> Vec<Point> {
-    let mut found: Vec<Point> = Vec::new();
+    let mut points: Vec<Point> = Vec::new();
     let mut start = 0;
     for option in options.of(job) {
         let (value, kind, gpus) = options.at(job, Some(option));
-        if found.get(start).is_some_and(|point| point.kind != kind) {
-            start = found.len();
+        if points.get(start).is_some_and(|point| point.kind != kind) {
+            start = points.len();
         }
         let new = Point { option, kind, gpus: gpus as f64, value };
-        if value <= found[start..].last().map_or(options.wait[job], |point| point.value) {
+        if value <= points[start..].last().map_or(options.wait[job], |point| point.value) {
             continue;
         }
-        while let Some(last) = found[start..].last() {
-            let before = &found[start..found.len() - 1];
+        while let Some(last) = points[start..].last() {
+            let before = &points[start..points.len() - 1];
             let (gpus, value) =
                 before.last().map_or((0.0, options.wait[job]), |point| (point.gpus, point.value));
             if (last.value - value) * (new.gpus - last.gpus) > (new.value - last.value) * (last.gpus - gpus) {
                 break;
             }
-            found.pop();
+            points.pop();
         }
-        found.push(new);
+        points.push(new);
     }
-    found
+    points
 }

@@ -45,11 +45,11 @@ fn jobs(kinds: u32) -> impl Strategy<Value = Vec<(f64, Job)>> {
 
 fn holds(given: Vec<(f64, Job)>, capacity: &[u64]) {
     let (wait, jobs): (Vec<f64>, Vec<Job>) = given.into_iter().unzip();
-    let found = solved(&jobs, &wait, capacity);
+    let solution = solved(&jobs, &wait, capacity);
     let best = tried(&jobs, &wait, capacity);
-    assert!(found.exact && (found.value - best).abs() < 1e-9, "{best} is the best: {found:?}");
-    assert!(found.bound >= best - 1e-9, "{found:?}");
-    assert!(found.prices.iter().all(|&price| price >= 0.0), "{found:?}");
+    assert!(solution.exact && (solution.value - best).abs() < 1e-9, "{best} is the best: {solution:?}");
+    assert!(solution.bound >= best - 1e-9, "{solution:?}");
+    assert!(solution.prices.iter().all(|&price| price >= 0.0), "{solution:?}");
 }
 
 /// The bound of one kind at a price, by its definition.
@@ -63,7 +63,7 @@ fn bound_at(given: &[(f64, Job)], gpus: u64, price: f64) -> f64 {
 /// No price gives one kind a lower bound: the least is at the slope between two options of a job.
 fn no_price_is_better(given: &[(f64, Job)], gpus: u64) {
     let (wait, jobs): (Vec<f64>, Vec<Job>) = given.iter().cloned().unzip();
-    let found = solved(&jobs, &wait, &[gpus]);
+    let solution = solved(&jobs, &wait, &[gpus]);
     let mut prices = vec![0.0];
     for (wait, job) in given {
         let points: Vec<(f64, f64)> =
@@ -74,7 +74,7 @@ fn no_price_is_better(given: &[(f64, Job)], gpus: u64) {
     }
     for price in prices.into_iter().filter(|&price| price >= 0.0) {
         let bound = bound_at(given, gpus, price);
-        assert!(found.bound <= bound + 1e-9 * bound.abs().max(1.0), "{price} gives {bound}: {found:?}");
+        assert!(solution.bound <= bound + 1e-9 * bound.abs().max(1.0), "{price} gives {bound}: {solution:?}");
     }
 }
 
@@ -104,16 +104,16 @@ fn alike_jobs_have_one_price() {
 #[test]
 fn the_price_is_what_one_more_is_worth() {
     let job = vec![(0, 1, 4.0), (0, 2, 7.0), (0, 3, 9.0)];
-    let found = solved(&[job.clone(), job], &[0.0, 0.0], &[3]);
-    assert_eq!((found.value, found.bound, found.exact), (11.0, 11.0, true));
-    assert!((found.prices[0] - 3.0).abs() < 1e-9);
+    let solution = solved(&[job.clone(), job], &[0.0, 0.0], &[3]);
+    assert_eq!((solution.value, solution.bound, solution.exact), (11.0, 11.0, true));
+    assert!((solution.prices[0] - 3.0).abs() < 1e-9);
 }
 
 #[test]
 fn without_jobs_or_gpus_nothing_runs() {
     assert_eq!(solved(&[], &[], &[8]).choice, vec![]);
-    let found = solved(&[vec![(0, 1, 2.0)]], &[1.0], &[0]);
-    assert_eq!((found.choice, found.value, found.exact), (vec![None], 1.0, true));
+    let solution = solved(&[vec![(0, 1, 2.0)]], &[1.0], &[0]);
+    assert_eq!((solution.choice, solution.value, solution.exact), (vec![None], 1.0, true));
 }
 
 #[test]
@@ -126,6 +126,11 @@ fn many_kinds_have_a_bound_that_is_tight() {
                 .collect()
         })
         .collect();
-    let found = solved(&jobs, &[0.0; 60], &[16, 32, 24]);
-    assert!(found.bound - found.value <= 0.005 * found.bound, "{} {}", found.bound, found.value);
+    let solution = solved(&jobs, &[0.0; 60], &[16, 32, 24]);
+    assert!(
+        solution.bound - solution.value <= 0.005 * solution.bound,
+        "{} {}",
+        solution.bound,
+        solution.value
+    );
 }

@@ -1,9 +1,10 @@
 //! Every row of a fleet, chunk by chunk, on many threads.
 //!
-//! The columns are cut in halves until a part has one chunk's rows, which a thread then plans from first to last: into memory
-//! that it alone has, in the order of its addresses, since writing fresh memory is what bounds the whole. A chunk is taken
-//! in blocks. Where the lanes can plan a block they do, and name the rows that are left; these, and all rows where they
-//! cannot, are planned one by one, `INPUTS` together, so that setting their inputs is one loop a field.
+//! The columns are cut in halves until a part has one chunk's rows, which a thread then plans from first to
+//! last: into memory that it alone has, in the order of its addresses, since writing fresh memory is what
+//! bounds the whole. A chunk is taken in blocks. Where the lanes can plan a block they do, and name the rows
+//! that are left; these, and all rows where they cannot, are planned one by one, `INPUTS` together, so that
+//! setting their inputs is one loop a field.
 
 use super::fleet::{Fleet, INPUTS};
 use super::lanes::{LanePlanner, Prepared};
@@ -17,7 +18,8 @@ impl Fleet<'_> {
     /// Plans every row into `out`, on the threads of the current rayon pool.
     ///
     /// # Panics
-    /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that is not there.
+    /// Where a column of `out` has not [`rows`](Fleet::rows) elements of its type, or a pair names a row that
+    /// is not there.
     pub fn plan(&self, out: Vec<(ResultColumn, ResultSlice<'_>)>) {
         assert!(out.iter().all(|(_, out)| out.len() == self.rows()), "a column of another length");
         let prepared = Prepared::of(self);

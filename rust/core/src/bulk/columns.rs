@@ -38,7 +38,8 @@ pub struct InputTable<'a> {
 }
 
 impl InputTable<'_> {
-    /// Sets the fields of each input to those of its row, column by column: the processor then sees one field at a time.
+    /// Sets the fields of each input to those of its row, column by column: the processor then sees one field
+    /// at a time.
     pub(super) fn apply(&self, rows: &[u32], inputs: &mut [Input]) {
         for (field, data) in &self.columns {
             let pairs = inputs.iter_mut().zip(rows.iter().map(|&row| row as usize));

@@ -36,8 +36,8 @@ pub struct Fleet<'a> {
     pub clusters: InputTable<'a>,
     /// Which meet.
     pub pairs: Pairs<'a>,
-    /// Raised by another thread when the caller wants no result any more: the work then ends within milliseconds, and what it
-    /// leaves is worth nothing.
+    /// Raised by another thread when the caller wants no result any more: the work then ends within
+    /// milliseconds, and what it leaves is worth nothing.
     pub stop: Option<&'a AtomicBool>,
 }
 

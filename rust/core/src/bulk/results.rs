@@ -6,7 +6,10 @@ use crate::plan::results::results;
 
 macro_rules! columns {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident $role:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident {
+         $(type: $field:ty,)? element: $element:ident, moved: $moved:ident, role: $role:ident,
+         row: $of_row:expr, lane: $of_lane:expr,
+     })*) => {
         /// A column of the result.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ResultColumn {
@@ -35,10 +38,10 @@ macro_rules! columns {
                 Outlook::NAMES.contains(&self.name())
             }
 
-            /// What it is of a run that was moved: `last`, `sum` or `course`, as the list of columns says it.
+            /// How the value of a moved run follows from its legs: `last`, `sum` or `course`.
             #[must_use]
-            pub fn over_legs(self) -> &'static str {
-                match self { $(ResultColumn::$variant => stringify!($legs),)* }
+            pub fn moved(self) -> &'static str {
+                match self { $(ResultColumn::$variant => stringify!($moved),)* }
             }
 
             /// What it is for a training script: a `decision` that it follows, or a `figure` about the plan.
@@ -62,10 +65,17 @@ macro_rules! columns {
             ///
             /// # Panics
             /// Where the type of `out` is not the column's [`element`](ResultColumn::element).
-            pub(super) fn write(self, rows: &[Row], places: impl Iterator<Item = usize>, out: &mut ResultSlice<'_>) {
+            pub(super) fn write(
+                self,
+                rows: &[Row],
+                places: impl Iterator<Item = usize>,
+                out: &mut ResultSlice<'_>,
+            ) {
                 match (self, out) {
-                    $((ResultColumn::$variant, ResultSlice::$element(out)) => for ($row, place) in rows.iter().zip(places) {
-                        out[place] = $of_row;
+                    $((ResultColumn::$variant, ResultSlice::$element(out)) => {
+                        for ($row, place) in rows.iter().zip(places) {
+                            out[place] = $of_row;
+                        }
                     })*
                     (column, _) => unreachable!("{column:?} in a column of another type"),
                 }
@@ -137,7 +147,12 @@ impl<'a> ResultSlice<'a> {
     pub(crate) fn split_at(self, mid: usize) -> (ResultSlice<'a>, ResultSlice<'a>) {
         macro_rules! halves {
             ($($kind:ident)*) => {
-                match self { $(ResultSlice::$kind(s) => { let (a, b) = s.split_at_mut(mid); (ResultSlice::$kind(a), ResultSlice::$kind(b)) })* }
+                match self {
+                    $(ResultSlice::$kind(slice) => {
+                        let (start, end) = slice.split_at_mut(mid);
+                        (ResultSlice::$kind(start), ResultSlice::$kind(end))
+                    })*
+                }
             };
         }
         halves!(U8 U64 I32 I64 F64)

@@ -1,8 +1,8 @@
-//! What fields choose from.
+//! The choices of fields with named values.
 
 use crate::batch::MAX_BATCH;
 
-/// What to hold when the GPU count changes.
+/// The values that stay when the GPU count changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The effective batch and the learning rate.
@@ -74,7 +74,8 @@ impl Beta2Rule {
     }
 }
 
-/// How much longer the run is than the tuned one, and by which law the learning rate follows: `RATIO` or `RATIO^POWER`.
+/// How much longer the run is than the tuned one, and by which law the learning rate follows: `RATIO` or
+/// `RATIO^POWER`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DurationScale {
     /// The length of the run over that of the one that the learning rate was tuned for.
@@ -117,6 +118,26 @@ pub enum Adapter {
 impl Adapter {
     /// The names that users write.
     pub const ALL: [(&'static str, Adapter); 1] = [("lora", Adapter::Lora)];
+}
+
+/// Why the loss of a sample depends on the other samples of its micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coupling {
+    /// Batch norm averages over the micro-batch.
+    BatchNorm,
+    /// A contrastive loss takes the other samples as negatives.
+    Negatives,
+    /// A loss balances the experts over the micro-batch's tokens.
+    Experts,
+}
+
+impl Coupling {
+    /// The names that users write.
+    pub const ALL: [(&'static str, Coupling); 3] = [
+        ("batch_norm", Coupling::BatchNorm),
+        ("negatives", Coupling::Negatives),
+        ("experts", Coupling::Experts),
+    ];
 }
 
 impl Precision {

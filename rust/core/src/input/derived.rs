@@ -1,4 +1,4 @@
-//! What a recipe and the settings say by several of their fields.
+//! Values that follow from several fields of a recipe or of the settings.
 
 use super::choices::DurationScale;
 use super::{Recipe, Settings};
@@ -45,6 +45,11 @@ impl Recipe {
         })
     }
 
+    /// Whether the loss of a sample depends on the other samples of its micro-batch.
+    pub(crate) fn couples(&self) -> bool {
+        self.batch_norm || self.coupled.is_some()
+    }
+
     /// The replicas that the recipe was tuned on.
     pub(crate) fn tuned_replicas(&self) -> Option<u64> {
         self.gpus.map(|gpus| gpus / self.model_parallel)
@@ -57,7 +62,8 @@ impl Settings {
         self.duration_scale.map_or(1.0, |scale| scale.ratio)
     }
 
-    /// What multiplies the learning rate because the run has another length than the tuned one: (T0/T)^p, where a power is asked for.
+    /// What multiplies the learning rate because the run has another length than the tuned one: (T0/T)^p,
+    /// where a power is asked for.
     pub(crate) fn lr_by_duration(&self) -> f64 {
         match self.duration_scale {
             Some(DurationScale { ratio, power: Some(power) }) => ratio.powf(-power),
@@ -75,7 +81,8 @@ impl Settings {
         self.max_micro_batch.filter(|&most| most > 1 && most == self.min_micro_batch)
     }
 
-    /// What every micro-batch must be a multiple of: with this as its cap too, a fixed one is the only multiple.
+    /// What every micro-batch must be a multiple of: with this as its cap too, a fixed one is the only
+    /// multiple.
     pub(crate) fn divisor(&self) -> u64 {
         self.fixed_micro_batch().unwrap_or(self.micro_batch_multiple)
     }

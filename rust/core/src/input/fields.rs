@@ -1,14 +1,16 @@
-//! Every field of the input, one line each: its record, name, type, default, legal values and reason. From these come the
-//! records, and the way of a value into them. Of a type whose values have names (a rule, an optimizer) the legal values are
-//! those names, and the text here is read by programmers only.
+//! Every field of the input, one line each: its record, name, type, default, legal values and reason. From
+//! these come the records, and the way of a value into them. Of a type whose values have names (a rule, an
+//! optimizer) the legal values are those names, and the text here is read by programmers only.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{
+    Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule,
+};
 use super::typed;
 use super::types::{Betas, Checked, FieldType};
-use super::value::{FieldKind, Read, Value};
+use super::value::{FieldKind, Value};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::reason::Reason;
@@ -25,7 +27,8 @@ const BELOW_ONE: f64 = 1.0 - f64::EPSILON / 2.0;
 
 macro_rules! fields {
     ($($(#[$of_record:meta])* $record:ident $part:ident {$(
-        $variant:ident $name:ident: $type:ty = $default:expr, $kind:ident $(($($limit:expr),*))?, $reason:ident, $legal:literal;
+        $variant:ident $name:ident: $type:ty = $default:expr, $kind:ident $(($($limit:expr),*))?,
+        $reason:ident, $legal:literal;
     )*})*) => {
         $(
             $(#[$of_record])*
@@ -49,12 +52,14 @@ macro_rules! fields {
             $($record,)*
         }
 
-        /// One row's input: a recipe, a cluster, the settings. Start from the default, [`set`](Input::set) what is known.
+        /// One row's input: a recipe, a cluster, the settings. Start from the default, [`set`](Input::set)
+        /// what is known.
         #[derive(Clone, Debug, Default)]
         #[allow(missing_docs, reason = "named as the records")]
         pub struct Input {
             $(pub $part: $record,)*
-            /// Samples that the run has consumed, where it is under way: stages of its ramp that end before do not count.
+            /// Samples that the run has consumed, where it is under way: stages of its ramp that end before
+            /// do not count.
             pub consumed: u64,
             /// The first field, in their order, that was set to an illegal value.
             pub fault: Option<Field>,
@@ -104,7 +109,12 @@ macro_rules! fields {
             /// Whether it may be unknown: its default then stands for that.
             #[must_use]
             pub fn nullable(self) -> bool {
-                match self { $($(Field::$variant => { let default: $type = $default; default.is_unknown() })*)* }
+                match self {
+                    $($(Field::$variant => {
+                        let default: $type = $default;
+                        default.is_unknown()
+                    })*)*
+                }
             }
 
             /// A text as a value of it.
@@ -117,7 +127,8 @@ macro_rules! fields {
                 let Some(text) = typed::plain(self.kind(), self.name(), text) else {
                     return Value::Illegal;
                 };
-                match self { $($(Field::$variant => <$type as FieldType>::read(&text),)*)* }.unwrap_or(Value::Illegal)
+                let value = match self { $($(Field::$variant => <$type as FieldType>::read(&text),)*)* };
+                value.unwrap_or(Value::Illegal)
             }
         }
 
@@ -127,10 +138,16 @@ macro_rules! fields {
                 match field { $($(Field::$variant => self.set_known(Field::$variant, value),)*)* }
             }
 
-            /// Sets a field of many inputs, each to the value beside it: one loop a field, in which the field is known.
-            pub fn set_each<'a>(field: Field, pairs: impl Iterator<Item = (&'a mut Input, impl Borrow<Value>)>) {
+            /// Sets a field of many inputs, each to the value beside it: one loop a field, in which the field
+            /// is known.
+            pub fn set_each<'a>(
+                field: Field,
+                pairs: impl Iterator<Item = (&'a mut Input, impl Borrow<Value>)>,
+            ) {
                 match field {
-                    $($(Field::$variant => pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow())),)*)*
+                    $($(Field::$variant => {
+                        pairs.for_each(|(input, value)| input.set_known(Field::$variant, value.borrow()));
+                    })*)*
                 }
             }
 
@@ -151,75 +168,128 @@ macro_rules! fields {
 fields! {
     /// What was tuned.
     Recipe recipe {
-        EffectiveBatch effective_batch: u64 = 0, Count(MAX_BATCH), InvalidBatch, "a whole number from 1 to 2^40";
+        EffectiveBatch effective_batch: u64 = 0, Count(MAX_BATCH), InvalidBatch,
+            "a whole number from 1 to 2^40";
         Lr lr: f64 = 0.0, Real(LEAST, f64::MAX), InvalidLr, "a finite number above 0";
         Optimizer optimizer: Optimizer = Optimizer::AdamW, Other, InvalidOptimizer, "an optimizer's name";
         Momentum momentum: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
         Betas betas: Betas = Betas(NAN, NAN), Other, InvalidOptimizer, "two numbers from 0 to below 1";
         Eps eps: f64 = NAN, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
-        WeightDecay weight_decay: f64 = 0.0, Real(0.0, f64::MAX), InvalidOptimizer, "a finite number, 0 or more";
+        WeightDecay weight_decay: f64 = 0.0, Real(0.0, f64::MAX), InvalidOptimizer,
+            "a finite number, 0 or more";
         Decay decay: Option<Decay> = None, Other, InvalidOptimizer, "a name; sqrt with optimizer muon alone";
         EmaDecay ema_decay: f64 = NAN, Real(0.0, BELOW_ONE), InvalidOptimizer, "a number from 0 to below 1";
-        DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength, "a whole number of samples from 1 to 2^53; needed where a length is in ep";
-        Duration duration: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
-        Warmup warmup: Length = Length::ZERO, Other, InvalidLength, "a number with a unit: ep, st, sp, tok or %";
-        Schedule schedule: Option<Curve> = None, Other, InvalidLength, "a schedule's name, or its call with arguments";
+        DatasetSize dataset_size: Option<u64> = None, Count(MAX_COUNT), InvalidLength,
+            "a whole number of samples from 1 to 2^53; needed where a length is in ep";
+        Duration duration: Option<Length> = None, Other, InvalidLength,
+            "a number above 0 with a unit: ep, st, sp or tok";
+        Warmup warmup: Length = Length::ZERO, Other, InvalidLength,
+            "a number with a unit: ep, st, sp, tok or %";
+        Schedule schedule: Option<Curve> = None, Other, InvalidLength,
+            "a schedule's name, or its call with arguments";
         MinLr min_lr: f64 = 0.0, Real(0.0, f64::MAX), InvalidLr, "a finite number from 0 to lr";
-        SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength, "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
-        DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
-        EvenBatches even_batches: bool = true, Flag, InvalidLength, "true or false; false under convention transformers alone";
+        SeqLen seq_len: Option<u64> = None, Count(MAX_BATCH), InvalidLength,
+            "a whole number of tokens from 1 to 2^40; needed where a length is in tok";
+        DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength,
+            "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops \
+            nothing";
+        EvenBatches even_batches: bool = true, Flag, InvalidLength,
+            "true or false; false under convention transformers alone";
         Convention convention: Convention = Convention::Torch, Other, InvalidLength, "a convention's name";
-        Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
-        MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
-        Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";
+        Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch,
+            "a whole number from 1 to 2^31 that model_parallel and expert_parallel divide, and whose \
+            replicas divide effective_batch";
+        MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch,
+            "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
+        Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch,
+            "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is \
+            effective_batch";
         ModelParallel model_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31";
+        ExpertParallel expert_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch,
+            "a whole number from 1 to 2^31";
         Power power: f64 = NAN, Real(f64::MIN, f64::MAX), InvalidLr, "a finite number";
-        NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number of samples, 0 or more";
-        SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
-        MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
-        Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards, that end at effective_batch in whole increments, at most 2^14 of them";
-        EvalEvery eval_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
-        SaveEvery save_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
-        LogEvery log_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
-        Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch, "a whole number from 1 to 2^53";
-        Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer, "a number format's name";
-        ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
-        BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
+        NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidLr,
+            "a finite number of samples, 0 or more";
+        SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidLr, "a finite number, 0 or more";
+        MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidLr, "a finite number, 0 or more";
+        Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch,
+            "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards, that end at effective_batch in \
+            whole increments, at most 2^14 of them";
+        EvalEvery eval_every: Option<Length> = None, Other, InvalidLength,
+            "a number above 0 with a unit: ep, st, sp or tok";
+        SaveEvery save_every: Option<Length> = None, Other, InvalidLength,
+            "a number above 0 with a unit: ep, st, sp or tok";
+        LogEvery log_every: Option<Length> = None, Other, InvalidLength,
+            "a number above 0 with a unit: ep, st, sp or tok";
+        Parameters parameters: Option<u64> = None, Count(MAX_COUNT), InvalidBatch,
+            "a whole number from 1 to 2^53";
+        Precision precision: Checked<Precision> = Checked::NEW, Other, InvalidOptimizer,
+            "a number format's name";
+        ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer,
+            "a finite number above 0";
+        BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer,
+            "a finite number above 0";
         BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
-        Adapter adapter: Option<Adapter> = None, Other, InvalidOptimizer, "lora, or nothing where all weights are trained";
-        DeviceBatches device_batches: Option<DeviceBatches> = None, Other, InvalidBatch, "one whole number above 0 for each replica; their sum × accumulation is effective_batch";
+        Coupled coupled: Option<Coupling> = None, Other, InvalidBatch,
+            "a name; nothing where each sample's loss is its own";
+        Adapter adapter: Option<Adapter> = None, Other, InvalidOptimizer,
+            "lora, or nothing where all weights are trained";
+        DeviceBatches device_batches: Option<DeviceBatches> = None, Other, InvalidBatch,
+            "one whole number above 0 for each replica; their sum × accumulation is effective_batch";
     }
     /// Where it is to run.
     Cluster cluster {
-        Nodes nodes: u64 = 1, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
-        GpusPerNode gpus_per_node: u64 = 8, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
-        ClusterModelParallel model_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster, "a whole number from 1 to 2^31";
+        Nodes nodes: u64 = 1, Count(MAX_GPUS), InvalidCluster,
+            "a whole number from 1; nodes × gpus_per_node at most 2^31";
+        GpusPerNode gpus_per_node: u64 = 8, Count(MAX_GPUS), InvalidCluster,
+            "a whole number from 1; nodes × gpus_per_node at most 2^31";
+        ClusterModelParallel model_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster,
+            "a whole number from 1 to 2^31";
+        ClusterExpertParallel expert_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster,
+            "a whole number from 1 to 2^31";
         Gpu gpu: Option<Arc<str>> = None, Other, InvalidCluster, "a name";
         MemoryGib memory_gib: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
         IntraGbS intra_gb_s: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
         InterGbS inter_gb_s: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
         LatencyUs latency_us: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster, "a finite number, 0 or more";
-        PricePerGpuHour price_per_gpu_hour: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster, "a finite number, 0 or more";
+        PricePerGpuHour price_per_gpu_hour: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster,
+            "a finite number, 0 or more";
     }
     /// What is asked for.
     #[derive(PartialEq)]
     Settings settings {
-        Policy policy: Policy = Policy::Keep, Other, InvalidSetting, "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
+        Policy policy: Policy = Policy::Keep, Other, InvalidSetting,
+            "keep, grow, goodput, or the effective batch to reach (1 to 2^40)";
         Rule rule: Rule = Rule::Auto, Other, InvalidSetting, "a scaling rule's name";
-        MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1";
-        MinMicroBatch min_micro_batch: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1, at most max_micro_batch; above 1 not with split ragged, and with policy goodput only where it is max_micro_batch";
-        MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40";
-        BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting, "a fraction from 0 to below 1";
-        Split split: SplitRule = SplitRule::Even, Other, InvalidSetting, "a name; smaller not with batch_tolerance or policy goodput";
-        MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with split ragged, and a divisor of a micro-batch that is fixed";
-        AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting, "a whole number from 1 to 2^31-1; above 1 not with split uneven or ragged, or policy goodput";
-        BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting, "a whole number from 1 to 2^40; above 1 not with policy goodput";
+        MaxMicroBatch max_micro_batch: Option<u64> = None, Count(I32), InvalidSetting,
+            "a whole number from 1 to 2^31-1";
+        MinMicroBatch min_micro_batch: u64 = 1, Count(I32), InvalidSetting,
+            "a whole number from 1 to 2^31-1, at most max_micro_batch; above 1 not with split ragged, and \
+            with policy goodput only where it is max_micro_batch";
+        MaxBatch max_batch: Option<u64> = None, Count(MAX_BATCH), InvalidSetting,
+            "a whole number from 1 to 2^40";
+        BatchTolerance batch_tolerance: f64 = 0.0, Real(0.0, BELOW_ONE), InvalidSetting,
+            "a fraction from 0 to below 1";
+        Split split: SplitRule = SplitRule::Even, Other, InvalidSetting,
+            "a name; smaller not with batch_tolerance or policy goodput";
+        MicroBatchMultiple micro_batch_multiple: u64 = 1, Count(I32), InvalidSetting,
+            "a whole number from 1 to 2^31-1; above 1 not with split ragged, and a divisor of a micro-batch \
+            that is fixed";
+        AccumulationMultiple accumulation_multiple: u64 = 1, Count(I32), InvalidSetting,
+            "a whole number from 1 to 2^31-1; above 1 not with split uneven or ragged, or policy goodput";
+        BatchMultiple batch_multiple: u64 = 1, Count(MAX_BATCH), InvalidSetting,
+            "a whole number from 1 to 2^40; above 1 not with policy goodput";
         ShortEpochs short_epochs: bool = false, Flag, InvalidSetting, "true or false";
-        RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting, "the name of a scaling rule that moves the learning rate only";
-        Beta2Rule beta2_rule: Beta2Rule = Beta2Rule::AUTO, Other, InvalidSetting, "auto or half_life, and behind a colon a floor from 0 to below 1, such as half_life:0.9";
-        DurationScale duration_scale: Option<DurationScale> = None, Real(LEAST, f64::MAX), InvalidSetting, "RATIO or RATIO^POWER, such as 8^0.3: finite numbers, the ratio above 0";
-        DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0";
-        Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting, "a finite number above 0, in the currency of price_per_gpu_hour";
+        RampRule ramp_rule: RampRule = RampRule(Rule::None), Other, InvalidSetting,
+            "the name of a scaling rule that moves the learning rate only";
+        Beta2Rule beta2_rule: Beta2Rule = Beta2Rule::AUTO, Other, InvalidSetting,
+            "auto or half_life, and behind a colon a floor from 0 to below 1, such as half_life:0.9";
+        DurationScale duration_scale: Option<DurationScale> = None, Real(LEAST, f64::MAX), InvalidSetting,
+            "RATIO or RATIO^POWER, such as 8^0.3: finite numbers, the ratio above 0";
+        DeadlineHours deadline_hours: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting,
+            "a finite number above 0";
+        Budget budget: Option<f64> = None, Real(LEAST, f64::MAX), InvalidSetting,
+            "a finite number above 0, in the currency of price_per_gpu_hour";
     }
 }
 
@@ -228,32 +298,6 @@ impl Field {
     #[must_use]
     pub fn named(name: &str, records: &[Record]) -> Option<Field> {
         Field::ALL.iter().copied().find(|field| field.name() == name && records.contains(&field.record()))
-    }
-
-    /// What to write for a text that is no value of it but may mean some: the legal ones, as "50000 or 50".
-    #[must_use]
-    pub fn right_form(self, text: &str) -> Option<String> {
-        let mut forms = typed::forms(self.kind(), self.name(), text.trim());
-        forms.retain(|form| {
-            let mut input = Input::default();
-            input.set(self, &self.read(form));
-            input.fault.is_none()
-        });
-        forms.dedup();
-        (!forms.is_empty()).then(|| forms.join(" or "))
-    }
-
-    /// A text as this tool itself writes it: "3ep" for "3 epochs", adamw for `AdamW`; `None` where there is no other way, or it is illegal.
-    #[must_use]
-    pub fn canonical(self, text: &str) -> Option<String> {
-        match self.read(text) {
-            Value::Read(Read::Length(length)) => Some(length.text()),
-            Value::Read(Read::Optimizer(optimizer)) => {
-                Optimizer::ALL.iter().find(|(_, it)| *it == optimizer).map(|(name, _)| (*name).into())
-            }
-            Value::Read(Read::Ramp(_)) => Some(text.replace('_', "")),
-            _ => None,
-        }
     }
 }
 
@@ -294,6 +338,7 @@ mod tests {
         listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
         listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
         listed(Field::Adapter, &Adapter::ALL.map(|(name, _)| name));
+        listed(Field::Coupled, &Coupling::ALL.map(|(name, _)| name));
         listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
         listed(Field::Split, &SplitRule::ALL.map(|(name, _)| name));
         listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));
@@ -314,94 +359,5 @@ mod tests {
             input.set(field, &Value::Illegal);
         }
         assert_eq!(input.fault, Some(Field::Lr));
-    }
-
-    #[test]
-    fn a_point_between_thousands_is_no_decimal_point() {
-        for (field, text, form) in [
-            (Field::DatasetSize, "50.000", Some("50000 or 50")),
-            (Field::EffectiveBatch, "2.000", Some("2000 or 2")),
-            (Field::DatasetSize, "1.281.167", Some("1281167")),
-            (Field::DatasetSize, "1,281,167", Some("1281167")),
-            (Field::DatasetSize, "1\u{202f}281\u{202f}167", Some("1281167")),
-            (Field::DatasetSize, "12'800", Some("12800")),
-            (Field::DatasetSize, "1_28", None),
-            (Field::DatasetSize, "1e3k", None),
-            (Field::Parameters, "1.300B", None),
-            (Field::MemoryGib, "1.281.167,50", Some("1281167.5")),
-            (Field::MemoryGib, "1 281 167,5", Some("1281167.5")),
-            (Field::Lr, "1,5e-4", Some("1.5e-4")),
-            (Field::Duration, "10.000st", Some("10000st or 10st")),
-            (Field::Duration, "10,000 steps", Some("10000st or 10st")),
-            (Field::Duration, "2,5ep", Some("2.5ep")),
-            (Field::Duration, "3 days", None),
-            (Field::Lr, "0,1", Some("0.1")),
-            (Field::SeqLen, "4k", Some("4000 or 4096")),
-            (Field::MemoryGib, "80GB", Some("74.5058 or 80")),
-            (Field::DeadlineHours, "3 days", Some("72")),
-            (Field::Momentum, "90 %", Some("0.9")),
-            (Field::Duration, "1T", Some("1Ttok")),
-            (Field::Lr, "fast", None),
-            (Field::Optimizer, "50.000", None),
-        ] {
-            assert_eq!(field.read(text), Value::Illegal, "{text}");
-            assert_eq!(field.right_form(text).as_deref(), form, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_a_field_makes_clear_is_read() {
-        for (field, text, value) in [
-            (Field::DatasetSize, "52k", Value::Real(52_000.0)),
-            (Field::Parameters, "7B", Value::Real(7e9)),
-            (Field::Parameters, "1.3 B", Value::Real(1.3e9)),
-            (Field::EffectiveBatch, "2.0000", Value::Real(2.0)),
-            (Field::DatasetSize, "1_281_167", Value::Int(1_281_167)),
-            (Field::EffectiveBatch, "64.0", Value::Real(64.0)),
-            (Field::EffectiveBatch, "1e3", Value::Real(1000.0)),
-            (Field::EffectiveBatch, "1234.000", Value::Real(1234.0)),
-            (Field::MemoryGib, "80 GiB", Value::Int(80)),
-            (Field::MemoryGib, "81920MiB", Value::Int(80)),
-            (Field::BatchTolerance, "2 %", Value::Real(0.02)),
-            (Field::DeadlineHours, "72h", Value::Int(72)),
-            (Field::InterGbS, "25 GB/s", Value::Int(25)),
-        ] {
-            assert_eq!(field.read(text), value, "{text}");
-        }
-    }
-
-    #[test]
-    fn optimizers_by_the_names_of_other_libraries() {
-        for (text, name) in [
-            ("AdamW", Some("adamw")),
-            ("torch.optim.SGD", Some("sgd")),
-            ("adamw_torch_fused", Some("adamw")),
-            ("paged_adamw_8bit", Some("adamw")),
-            ("PagedAdamW8bit", Some("adamw")),
-            ("lion_32bit", Some("lion")),
-            ("RMSprop", Some("rmsprop")),
-            ("galore_adamw", None),
-            ("nadamw", None),
-            ("FusedAdam", None),
-        ] {
-            assert_eq!(Field::Optimizer.canonical(text).as_deref(), name, "{text}");
-        }
-        assert_eq!(Field::Duration.canonical("3 epochs").as_deref(), Some("3ep"));
-    }
-
-    #[test]
-    fn texts_are_read_by_field() {
-        use crate::input::Read;
-        assert_eq!(Field::EffectiveBatch.read(" 256 "), Value::Int(256));
-        assert_eq!(Field::Lr.read("3e-4"), Value::Real(3e-4));
-        assert_eq!(Field::Lr.read("fast"), Value::Illegal);
-        assert_eq!(Field::Policy.read("512"), Value::Read(Read::Policy(Policy::Batch(512))));
-        assert_eq!(Field::Betas.read("(0.9, 0.95)"), Value::Read(Read::Betas(0.9, 0.95)));
-        assert_eq!(Field::Rule.read("lineer"), Value::Illegal);
-        let floored = Read::Beta2(Beta2Rule { half_life: false, floor: 0.95 });
-        assert_eq!(Field::Beta2Rule.read("auto: 0.95"), Value::Read(floored));
-        let moved = Read::DurationScale(DurationScale { ratio: 0.5, power: Some(-0.307) });
-        assert_eq!(Field::DurationScale.read("0.5 ^ -0.307"), Value::Read(moved));
-        assert_eq!(Field::Warmup.read(""), Value::Missing);
     }
 }

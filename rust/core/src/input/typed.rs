@@ -1,4 +1,5 @@
-//! Numbers of fields as people type them. What a field makes unambiguous is read; for what is not there are the forms to write.
+//! Numbers of fields as people type them. What a field makes unambiguous is read; for what is not there are
+//! the forms to write.
 
 use std::borrow::Cow;
 
@@ -68,21 +69,21 @@ pub(super) fn forms(kind: FieldKind, name: &str, text: &str) -> Vec<String> {
         let value: f64 = number.parse().ok()?;
         Some(((value * factor * 1e4).round() / 1e4).to_string())
     };
-    let mut found = readings(text);
-    found.extend(Length::forms(text));
+    let mut meanings = readings(text);
+    meanings.extend(Length::forms(text));
     if matches!(kind, FieldKind::Count(_))
         && let Some(power) = with_power(text)
     {
-        found.extend(power.parse::<f64>().ok().map(|number| number.to_string()));
-        found.extend(power.strip_suffix("e3").and_then(|number| rounded(number, 1024.0)));
+        meanings.extend(power.parse::<f64>().ok().map(|number| number.to_string()));
+        meanings.extend(power.strip_suffix("e3").and_then(|number| rounded(number, 1024.0)));
     }
     if let Some(number) = before(text, "%") {
-        found.extend(converted(number, 0.01));
+        meanings.extend(converted(number, 0.01));
     }
     for (_, unit, factors) in OTHERS.iter().filter(|(field, ..)| *field == name) {
         if let Some(number) = before(text, unit) {
-            found.extend(factors.iter().filter_map(|&factor| rounded(number, factor)));
+            meanings.extend(factors.iter().filter_map(|&factor| rounded(number, factor)));
         }
     }
-    found
+    meanings
 }

@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{
+    Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule,
+};
 use super::value::{FieldKind, Illegal, Read, Value};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, Curve, DropLast, Length, Ramp};
@@ -125,7 +127,8 @@ macro_rules! read_from_texts {
 }
 
 read_from_texts! {
-    Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))), Read::Ramp(ramp) => Arc::clone(ramp);
+    Arc<Ramp>: |text| Ramp::parse(text).map(|ramp| Read::Ramp(Arc::new(ramp))),
+        Read::Ramp(ramp) => Arc::clone(ramp);
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
     Curve: |text| Some(Read::Curve(Curve::parse(text))), Read::Curve(curve) => *curve;
     Beta2Rule: |text| Beta2Rule::parse(text).map(Read::Beta2), Read::Beta2(rule) => *rule;
@@ -139,14 +142,15 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Types whose values are read from their names, each with a list of (name, value); what a field of one must be is that list, and
-/// what its own text has behind a semicolon.
+/// Types whose values are read from their names, each with a list of (name, value); what a field of one must
+/// be is that list, and what its own text has behind a semicolon.
 macro_rules! read_from_names {
     ($($type:ident: $all:expr $(, $ours:path)?;)*) => {
         $(impl FieldType for $type {
             fn read(text: &str) -> Option<Value> {
                 $(let text = &*$ours(text);)?
-                $all.into_iter().find(|(name, _)| *name == text).map(|(_, value)| Value::Read(Read::$type(value)))
+                let named = $all.into_iter().find(|(name, _)| *name == text);
+                named.map(|(_, value)| Value::Read(Read::$type(value)))
             }
 
             #[inline]
@@ -173,6 +177,7 @@ read_from_names! {
     Convention: Convention::ALL;
     Precision: Precision::ALL;
     Adapter: Adapter::ALL;
+    Coupling: Coupling::ALL;
     Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
     RampRule: RampRule::all();
     SplitRule: SplitRule::ALL;
@@ -308,7 +313,8 @@ impl<T: FieldType> FieldType for Checked<T> {
 }
 
 impl FieldType for DeviceBatches {
-    /// A list as Python and JSON write it, or numbers between commas, semicolons or spaces; one number alone is no list.
+    /// A list as Python and JSON write it, or numbers between commas, semicolons or spaces; one number alone
+    /// is no list.
     fn read(text: &str) -> Option<Value> {
         let inner = ['(', '[']
             .into_iter()
@@ -321,7 +327,10 @@ impl FieldType for DeviceBatches {
         if inner.is_none() && sign.is_none() {
             return None;
         }
-        let numbers = list.split(sign.unwrap_or(',')).map(|number| number.trim().parse().ok());
+        let numbers = list.split(sign.unwrap_or(',')).map(|batch| {
+            let batch = batch.trim();
+            batch.strip_suffix(".0").unwrap_or(batch).parse().ok()
+        });
         DeviceBatches::of(numbers).map(Read::DeviceBatches).map(Value::Read)
     }
 
@@ -343,7 +352,7 @@ mod tests {
 
     #[test]
     fn batches_of_devices_are_lists_of_counts() {
-        for text in ["(100, 156)", "[100,156]", "100;156", "100 156", " ( 100 , 156 ) "] {
+        for text in ["(100, 156)", "[100,156]", "(100, 156.0)", "100;156", "100 156", " ( 100 , 156 ) "] {
             let batches = DeviceBatches { samples: 256, devices: 2 };
             assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(batches)), "{text}");
         }

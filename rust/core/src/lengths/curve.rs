@@ -1,4 +1,5 @@
-//! What a recipe's schedule asks of the run: its text, as `isobatch.schedules` reads it, as far as a plan can be at odds with it.
+//! What a recipe's schedule asks of the run: its text, as `isobatch.schedules` reads it, as far as a plan can
+//! be at odds with it.
 
 use super::length::{Length, Unit};
 
@@ -55,7 +56,8 @@ impl Curve {
             "exponential" => {
                 let number = |(_, value): (&str, &str)| value.trim().parse::<f64>().is_ok();
                 min_lr = !named.clone().any(number);
-                // By its gamma it has no end, and without one no `every`, which is the first where it is not named.
+                // By its gamma it has no end, and without one no `every`, which is the first where it is not
+                // named.
                 let first = if lengths.iter().any(|(name, _)| *name == "every") { "until" } else { "every" };
                 for (at, (name, _)) in lengths.iter_mut().enumerate().filter(|(_, (name, _))| name.is_empty())
                 {
@@ -81,8 +83,8 @@ impl Curve {
         warmup >= total || (self.part == Part::Rise && warmup > 0.0)
     }
 
-    /// Whether it fits into a run of `total` steps after `warmup` of them, that ends at `end` times its peak; `steps` converts its
-    /// lengths, but shares of the run.
+    /// Whether it fits into a run of `total` steps after `warmup` of them, that ends at `end` times its peak;
+    /// `steps` converts its lengths, but shares of the run.
     pub(crate) fn fits(&self, (total, warmup, end): (f64, f64, f64), steps: impl Fn(Length) -> f64) -> bool {
         let long = |default: f64| {
             let share = |percent: f64, power: f64| (percent * total / (power * 100.0)).floor();
@@ -102,7 +104,8 @@ impl Curve {
         has_room && (!self.min_lr || (end > 0.0 && end < 1.0))
     }
 
-    /// The share of the run that a warmup may take less a step, with room to spare; `None` where no share says it.
+    /// The share of the run that a warmup may take less a step, with room to spare; `None` where no share
+    /// says it.
     pub(crate) fn most_warmup(&self) -> Option<f64> {
         let of = |length: Option<Length>, default: f64| match length
             .map(|length| (length.unit, length.fraction_of_ten()))

@@ -13,13 +13,14 @@ pub enum Convention {
     Transformers,
     /// Megatron's: no epochs, and the end is floored.
     Megatron,
-    /// Whole steps are dealt out, whatever the replicas: nothing is padded, and the last step holds what is left.
+    /// Whole steps are dealt out, whatever the replicas: nothing is padded, and the last step holds what is
+    /// left.
     Exact,
 }
 
 impl Convention {
-    /// Whether its tool floors a warmup in this unit: Transformers' Trainer rounds a share of the run up, all others down, and
-    /// Megatron floors tokens to whole steps.
+    /// Whether its tool floors a warmup in this unit: Transformers' Trainer rounds a share of the run up, all
+    /// others down, and Megatron floors tokens to whole steps.
     pub(crate) fn floors_warmup(self, unit: Unit) -> bool {
         match unit {
             Unit::Percent => self != Convention::Transformers,
@@ -73,7 +74,8 @@ pub struct Layout {
     pub micro_batch: u64,
     /// Micro-batches in a step.
     pub accumulation: u64,
-    /// Whether micro-batches may differ in size, which a plain loader cannot serve: whole steps are cut from the dataset.
+    /// Whether micro-batches may differ in size, which a plain loader cannot serve: whole steps are cut from
+    /// the dataset.
     pub ragged: bool,
 }
 
@@ -89,10 +91,11 @@ impl DropLast {
 }
 
 impl Epoch {
-    /// The arithmetic of an epoch over `dataset` samples, of what is left of it behind the first `offset`. `steps` is 0 where that
-    /// gives no full micro-batch. Padding and dropping are as if the rest were a dataset of
-    /// its own. Exact steps take any number of samples, and so do those whose micro-batches differ: they need no padding. `fills` says whether
-    /// Accelerate fills up the last micro-batches of the processes (its `even_batches`).
+    /// The arithmetic of an epoch over `dataset` samples, of what is left of it behind the first `offset`.
+    /// `steps` is 0 where that gives no full micro-batch. Padding and dropping are as if the rest were a
+    /// dataset of its own. Exact steps take any number of samples, and so do those whose micro-batches
+    /// differ: they need no padding. `fills` says whether Accelerate fills up the last micro-batches of the
+    /// processes (its `even_batches`).
     #[must_use]
     #[inline]
     pub fn rest(
@@ -114,9 +117,9 @@ impl Epoch {
             (rest.div_ceil(effective_batch), rest)
         } else {
             let (passes, served) = match (convention, drop.loader) {
-                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the dataset; where
-                // there is one process, it leaves the loader alone. Where it fills nothing up, the first process takes the steps
-                // that are counted here, and others may have fewer.
+                // Accelerate cuts whole micro-batches first, and fills the last ones from the start of the
+                // dataset; where there is one process, it leaves the loader alone. Where it fills nothing up,
+                // the first process takes the steps that are counted here, and others may have fewer.
                 (Convention::Transformers, false) if data_parallel == 1 || !fills => {
                     (rest.div_ceil(pass), rest)
                 }
@@ -154,7 +157,8 @@ mod tests {
             sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
             let layout = Layout { ragged, ..plain(dp, micro, accumulation) };
-            let e = Epoch::rest(dataset, 0, layout, DropLast { sampler, loader }, Convention::ALL[convention].1, true);
+            let convention = Convention::ALL[convention].1;
+            let e = Epoch::rest(dataset, 0, layout, DropLast { sampler, loader }, convention, true);
             prop_assert_eq!(dataset + e.padded, e.served + e.dropped);
             prop_assert!(e.padded == 0 || e.dropped == 0);
             prop_assert!(e.served <= e.steps * layout.effective_batch);

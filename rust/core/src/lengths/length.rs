@@ -71,8 +71,9 @@ impl Length {
     /// No length at all, in optimizer steps.
     pub const ZERO: Length = Length { mantissa: 0, scale: 0, unit: Unit::Steps };
 
-    /// Reads a number and a unit, as in `90ep`, `3 epochs`, `10_000 steps`, `375e6tok`, `300B tokens`, `28.43%`; `None` for anything
-    /// else, for more than 2^53, for a fraction of a step, sample or token, and for `10.000st`, whose point may stand between thousands.
+    /// Reads a number and a unit, as in `90ep`, `3 epochs`, `10_000 steps`, `375e6tok`, `300B tokens`,
+    /// `28.43%`; `None` for anything else, for more than 2^53, for a fraction of a step, sample or token, and
+    /// for `10.000st`, whose point may stand between thousands.
     #[must_use]
     pub fn parse(text: &str) -> Option<Length> {
         let (number, unit) = Unit::split(text)?;
@@ -155,7 +156,8 @@ impl Length {
         bounded((2 * n + d) / (2 * d))
     }
 
-    /// `⌈total × self / 100⌉` as Python computes `ceil(total * ratio)`, in floats: 7 % of 100 steps are 8 to it. `None` past 2^53.
+    /// `⌈total × self / 100⌉` as Python computes `ceil(total * ratio)`, in floats: 7 % of 100 steps are 8 to
+    /// it. `None` past 2^53.
     pub(crate) fn share_in_floats(self, total: u64) -> Option<u64> {
         // Both are exact, and so their quotient is the float nearest to the ratio that is written.
         let ratio = self.mantissa as f64 / (10u64.pow(self.scale.into()) * 100) as f64;
@@ -234,8 +236,8 @@ mod tests {
 
     #[test]
     fn only_a_number_with_a_unit_is_a_length() {
-        let bad = "| 90 | ep | -1ep | +1ep | nanep | infst | 1.5st | 3 days | 1e99tok | 1e-20ep | .ep | 10.000st | 50.000 samples | \
-            90.000ep | 1.281.167sp | 10,000st | 1_00st | 1T | 5 epoche";
+        let bad = "| 90 | ep | -1ep | +1ep | nanep | infst | 1.5st | 3 days | 1e99tok | 1e-20ep | .ep | \
+            10.000st | 50.000 samples | 90.000ep | 1.281.167sp | 10,000st | 1_00st | 1T | 5 epoche";
         for bad in bad.split('|').map(str::trim) {
             assert_eq!(Length::parse(bad), None, "{bad}");
         }

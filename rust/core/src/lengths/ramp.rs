@@ -9,7 +9,8 @@ const MAX_STAGES: u64 = 1 << 14;
 /// A ramp as the recipe gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ramp {
-    /// From `start`, by `increment`, evenly over `samples`: Megatron's `--rampup-batch-size START INCREMENT SAMPLES`.
+    /// From `start`, by `increment`, evenly over `samples`: Megatron's `--rampup-batch-size START INCREMENT
+    /// SAMPLES`.
     Linear {
         /// The first batch.
         start: u64,
@@ -35,8 +36,8 @@ pub struct Stage {
 }
 
 impl Ramp {
-    /// Reads `"192 16 9765625"` (start, increment, samples) or `"0:16 2.4B:320 4.8B:1536"` (tokens:batch, with K, M, B or T), the
-    /// pairs with spaces or commas between them.
+    /// Reads `"192 16 9765625"` (start, increment, samples) or `"0:16 2.4B:320 4.8B:1536"` (tokens:batch,
+    /// with K, M, B or T), the pairs with spaces or commas between them.
     #[must_use]
     pub fn parse(text: &str) -> Option<Ramp> {
         let words: Vec<&str> =
@@ -63,9 +64,9 @@ impl Ramp {
         }
     }
 
-    /// The stages of a run that has consumed so many samples, up to `full`, the batch that holds to the end, each scaled by
-    /// `full / tuned`; `None` where a scaled batch is not whole, the ramp does not reach `tuned`, or tokens come without
-    /// `seq_len`.
+    /// The stages of a run that has consumed so many samples, up to `full`, the batch that holds to the end,
+    /// each scaled by `full / tuned`; `None` where a scaled batch is not whole, the ramp does not reach
+    /// `tuned`, or tokens come without `seq_len`.
     #[must_use]
     pub fn stages(&self, full: u64, tuned: u64, seq_len: Option<u64>, consumed: u64) -> Option<Vec<Stage>> {
         if !self.reaches(tuned) {
@@ -190,7 +191,8 @@ mod tests {
 
     #[test]
     fn what_is_no_ramp() {
-        let bad = "| 1 2 | 0 16 100 | 1:2 | 0:4 0:8 | 0:x | a b c | 1 2 3 4 | 0:768 9T9:1 | 1 1 99999999999999999999";
+        let bad = "| 1 2 | 0 16 100 | 1:2 | 0:4 0:8 | 0:x | a b c | 1 2 3 4 | 0:768 9T9:1 | \
+            1 1 99999999999999999999";
         for bad in bad.split('|').map(str::trim) {
             assert_eq!(Ramp::parse(bad), None, "{bad}");
         }
@@ -199,12 +201,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counted_one_by_one(start in 1u64..20, increment in 1u64..9, rises in 0u64..9, over in 1u64..2000, run in 1u64..9000) {
+        fn counted_one_by_one(
+            start in 1u64..20, increment in 1u64..9, rises in 0u64..9, over in 1u64..2000, run in 1u64..9000,
+        ) {
             let full = start + rises * increment;
-            let stages = Ramp::Linear { start, increment, samples: over }.stages(full, full, None, 0).unwrap();
+            let ramp = Ramp::Linear { start, increment, samples: over };
+            let stages = ramp.stages(full, full, None, 0).unwrap();
             let (mut consumed, mut count) = (0, 0);
             while consumed < run {
-                let batch = if consumed > over { full } else { (start + consumed * rises / over * increment).min(full) };
+                let grown = (start + consumed * rises / over * increment).min(full);
+                let batch = if consumed > over { full } else { grown };
                 (consumed, count) = (consumed + batch, count + 1);
             }
             prop_assert_eq!(steps(&stages, run, false), count);

@@ -1,8 +1,10 @@
-//! Digits in groups of three, and the letters of powers of ten: `1_281_167`, `52k`. What may mean two numbers is not read.
+//! Digits in groups of three, and the letters of powers of ten: `1_281_167`, `52k`. What may mean two numbers
+//! is not read.
 
 use std::borrow::Cow;
 
-/// What stands between groups of three digits somewhere: in English, German, Swiss and French tables, and in code.
+/// What stands between groups of three digits somewhere: in English, German, Swiss and French tables, and in
+/// code.
 const SEPARATORS: [char; 9] = ['.', ',', ' ', '_', '\'', '’', '\u{a0}', '\u{2009}', '\u{202f}'];
 
 const POWERS: [(char, &str); 4] = [('k', "e3"), ('m', "e6"), ('b', "e9"), ('t', "e12")];
@@ -17,7 +19,8 @@ pub(crate) fn without_underscores(text: &str) -> Option<Cow<'_, str>> {
     (alone && is_grouped(whole, '_')).then(|| text.replace('_', "").into())
 }
 
-/// The text with an exponent in the place of a K, M, B or T; `None` where it has no such letter behind a plain number.
+/// The text with an exponent in the place of a K, M, B or T; `None` where it has no such letter behind a
+/// plain number.
 pub(crate) fn with_power(text: &str) -> Option<String> {
     let letter = text.chars().next_back()?;
     let (_, power) = POWERS.iter().find(|(power, _)| letter.eq_ignore_ascii_case(power))?;
@@ -41,15 +44,15 @@ pub(crate) fn is_grouped(text: &str, separator: char) -> bool {
 
 /// The numbers that a text with separators may mean, as they are written without; none where it has none.
 pub(crate) fn readings(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut numbers = Vec::new();
     for thousands in SEPARATORS {
         if is_grouped(text, thousands) {
-            found.push(text.replace(thousands, ""));
+            numbers.push(text.replace(thousands, ""));
         }
         for decimal in [',', '.'].into_iter().filter(|&decimal| decimal != thousands) {
             let Some((whole, fraction)) = text.split_once(decimal) else { continue };
             if is_grouped(whole, thousands) {
-                found.extend(plain(&whole.replace(thousands, ""), fraction));
+                numbers.extend(plain(&whole.replace(thousands, ""), fraction));
             }
         }
     }
@@ -57,11 +60,11 @@ pub(crate) fn readings(text: &str) -> Vec<String> {
         if let Some((whole, fraction)) = text.split_once(decimal)
             && whole.bytes().all(|b| b.is_ascii_digit())
         {
-            found.extend(plain(whole, fraction));
+            numbers.extend(plain(whole, fraction));
         }
     }
-    found.dedup();
-    found
+    numbers.dedup();
+    numbers
 }
 
 /// A decimal without the zeros at its end; `None` where its fraction is none.

@@ -8,18 +8,18 @@ use super::prime::primes;
 const KNOWN: usize = 1 << 13;
 
 /// Fills in every (d, n/d) with d up to `most`.
-fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
-    found.clear();
+fn divisors(n: u64, most: u64, divisor_pairs: &mut Vec<(u64, u64)>) {
+    divisor_pairs.clear();
     if n < KNOWN as u64 {
         let known = known(index(n));
         let pairs = known.iter().zip(known.iter().rev());
-        found.extend(pairs.map(|(&d, &left)| (u64::from(d), u64::from(left))));
+        divisor_pairs.extend(pairs.map(|(&d, &left)| (u64::from(d), u64::from(left))));
         if n > most {
-            found.truncate(found.partition_point(|&(d, _)| d <= most));
+            divisor_pairs.truncate(divisor_pairs.partition_point(|&(d, _)| d <= most));
         }
         return;
     }
-    found.push((1, n));
+    divisor_pairs.push((1, n));
     let mut rest = n;
     for &p in primes() {
         // A prime above the largest divisor is in none; a rest below p² is prime.
@@ -27,22 +27,22 @@ fn divisors(n: u64, most: u64, found: &mut Vec<(u64, u64)>) {
             break;
         }
         let p = if p * p > rest { rest } else { p };
-        let before = found.len();
+        let before = divisor_pairs.len();
         let mut power = 1;
         while rest.is_multiple_of(p) {
             rest /= p;
             power *= p;
             if power <= most {
                 for i in 0..before {
-                    let divisor = found[i].0 * power;
+                    let divisor = divisor_pairs[i].0 * power;
                     if divisor <= most {
-                        found.push((divisor, n / divisor));
+                        divisor_pairs.push((divisor, n / divisor));
                     }
                 }
             }
         }
     }
-    found.sort_unstable();
+    divisor_pairs.sort_unstable();
 }
 
 /// Numbers that [`smallest_divisor_from`] tries one by one, in each direction.
@@ -50,8 +50,8 @@ const TRIALS: u64 = 1 << 12;
 
 /// The smallest divisor of `n` that is at least `from` (1 ≤ from ≤ n ≤ 2^40).
 ///
-/// One is nearly always found after few trials. Where it is not, as for a large prime, n is factored by the known primes:
-/// 82,025 divisions at most, where trials took a million.
+/// One is nearly always found after few trials. Where it is not, as for a large prime, n is factored by the
+/// known primes: 82,025 divisions at most, where trials took a million.
 pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
     // Below the root, divisors are tried upwards; above it, through their partners n/d, downwards.
     let root = n.isqrt();
@@ -75,7 +75,7 @@ pub(crate) fn smallest_divisor_from(n: u64, from: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct DivisorsOf {
     n: u64,
-    found: Vec<(u64, u64)>,
+    pairs: Vec<(u64, u64)>,
 }
 
 impl DivisorsOf {
@@ -90,16 +90,16 @@ impl DivisorsOf {
         if self.n != n {
             // Often it is asked but once.
             self.n = n;
-            self.found.clear();
+            self.pairs.clear();
             let above = (around <= n).then(|| smallest_divisor_from(n, around));
             return (n / smallest_divisor_from(n, n.div_ceil(around)), above);
         }
-        if self.found.is_empty() {
-            divisors(n, n, &mut self.found);
+        if self.pairs.is_empty() {
+            divisors(n, n, &mut self.pairs);
         }
-        let at = self.found.partition_point(|&(d, _)| d < around);
-        let above = self.found.get(at).map(|&(d, _)| d);
-        (above.filter(|&d| d == around).unwrap_or_else(|| self.found[at - 1].0), above)
+        let at = self.pairs.partition_point(|&(d, _)| d < around);
+        let above = self.pairs.get(at).map(|&(d, _)| d);
+        (above.filter(|&d| d == around).unwrap_or_else(|| self.pairs[at - 1].0), above)
     }
 }
 
@@ -143,13 +143,14 @@ mod tests {
             near_root in any::<bool>(),
             jitter in 1_u64..20_000,
         ) {
-            let from = if near_root { n.isqrt().saturating_sub(10_000).saturating_add(jitter).clamp(1, n) } else { from };
-            let found = smallest_divisor_from(n, from);
-            prop_assert!(n.is_multiple_of(found) && found >= from);
+            let close = n.isqrt().saturating_sub(10_000).saturating_add(jitter).clamp(1, n);
+            let from = if near_root { close } else { from };
+            let divisor = smallest_divisor_from(n, from);
+            prop_assert!(n.is_multiple_of(divisor) && divisor >= from);
             let mut all = Vec::new();
             divisors(n, n.isqrt(), &mut all);
             let both = all.iter().flat_map(|&(d, left)| [d, left]);
-            prop_assert_eq!(both.filter(|&d| d >= from).min(), Some(found));
+            prop_assert_eq!(both.filter(|&d| d >= from).min(), Some(divisor));
         }
     }
 
@@ -169,14 +170,14 @@ mod tests {
 
     #[test]
     fn every_divisor_known_or_found() {
-        let mut found = vec![];
+        let mut divisor_pairs = vec![];
         for n in (1..300).chain(KNOWN as u64 - 9..KNOWN as u64 + 300).chain([720_720, 1 << 20, 1_048_573 * 3])
         {
             for most in [1, 7, 100, n] {
-                divisors(n, most, &mut found);
+                divisors(n, most, &mut divisor_pairs);
                 let expected: Vec<_> =
                     (1..=n.min(most)).filter(|d| n.is_multiple_of(*d)).map(|d| (d, n / d)).collect();
-                assert_eq!(found, expected);
+                assert_eq!(divisor_pairs, expected);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the batch of a run must divide by: replicas, micro-batches, passes, groups, and all of that in every stage of its ramp.
+//! The divisors of a run's batch: replicas, micro-batches, passes and groups, in every stage of its ramp.
 
 use super::replicas::Replicas;
 use crate::batch::{self, MAX_BATCH, Split};
@@ -13,8 +13,8 @@ pub(super) const LOOKS: u64 = 256;
 /// No batch is a multiple of more.
 const NEVER: u64 = 1 << 62;
 
-/// What a run's batches have in common. A stage of a ramp is a fixed share of the full batch, so that one number, the
-/// [`unit`](Grid::unit), says of the full batch whether every stage divides.
+/// What a run's batches have in common. A stage of a ramp is a fixed share of the full batch, so that one
+/// number, the [`unit`](Grid::unit), says of the full batch whether every stage divides.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     replicas: u64,
@@ -92,12 +92,14 @@ impl Grid {
             || self.split(batch, cap, self.divisor).is_some_and(|split| split.micro_batch >= self.min_micro)
     }
 
-    /// What certainly fits from the least batch on: multiples of this, in which a replica has whole smallest micro-batches.
+    /// What certainly fits from the least batch on: multiples of this, in which a replica has whole smallest
+    /// micro-batches.
     fn coarse_unit(&self) -> u64 {
         bounded(u128::from(self.unit) * u128::from(self.min_micro / self.divisor))
     }
 
-    /// The largest batch below this one, or it, that fits; where the looks do not reach, one that fits. Those that are left stay.
+    /// The largest batch below this one, or it, that fits; where the looks do not reach, one that fits. Those
+    /// that are left stay.
     pub fn below(&self, batch: u64, cap: u64, looks: &mut u64) -> Option<u64> {
         let last = batch / self.unit;
         let near = (0..last.min(*looks)).map(|n| (last - n) * self.unit).inspect(|_| *looks -= 1);
@@ -121,7 +123,8 @@ impl Grid {
         self.share(batch, self.common).is_some_and(|common| common.is_multiple_of(self.groups))
     }
 
-    /// What divides every stage of the run whose full batch this is, and the smallest of them; `None` where one is not whole.
+    /// What divides every stage of the run whose full batch this is, and the smallest of them; `None` where
+    /// one is not whole.
     pub fn of_stages(&self, batch: u64) -> Option<(u64, u64)> {
         Some((self.share(batch, self.common)?, self.share(batch, self.smallest)?))
     }
@@ -135,7 +138,8 @@ impl Grid {
         wide.is_multiple_of(tuned).then(|| u64::try_from(wide / tuned).ok())?
     }
 
-    /// The split with the largest micro-batch up to the cap that is a multiple of `multiple`; the same in every stage.
+    /// The split with the largest micro-batch up to the cap that is a multiple of `multiple`; the same in
+    /// every stage.
     pub fn split(&self, batch: u64, cap: u64, multiple: u64) -> Option<Split> {
         let (common, smallest) = self.of_stages(batch)?;
         let cap = cap.min(smallest / self.replicas);
@@ -143,20 +147,26 @@ impl Grid {
         Some(Split { accumulation: batch / self.replicas / split.micro_batch, ..split })
     }
 
-    /// The counts of replicas next to these over which the batch divides; this is the grid of one.
-    pub fn counts(&self, batch: u64, down: u64, up: u64) -> (Option<u64>, Option<u64>) {
+    /// The counts of replicas next to these, in whole groups, over which the batch divides; this is the grid
+    /// of one.
+    pub fn counts(&self, batch: u64, down: u64, up: u64, group: u64) -> (Option<u64>, Option<u64>) {
         let Some((common, smallest)) = self.of_stages(batch) else { return (None, None) };
-        let each = self.divisor * self.passes;
+        let each = (self.divisor * self.passes).saturating_mul(group);
         if !common.is_multiple_of(self.groups) || !common.is_multiple_of(each) {
             return (None, None);
         }
         let most = self.most_in(smallest);
-        let down = down.min(most);
+        let (down, up) = (down.min(most) / group, up.div_ceil(group));
         let below = (down > 0).then(|| batch::nearest_divisors(common / each, down).0);
-        (below, batch::nearest_divisors(common / each, up).1.filter(|&count| count <= most))
+        let above = batch::nearest_divisors(common / each, up).1;
+        (
+            below.map(|groups| groups * group),
+            above.map(|groups| groups * group).filter(|&count| count <= most),
+        )
     }
 
-    /// The most replicas that a full batch of no more samples can go on: more, and one of them has too few in the smallest stage.
+    /// The most replicas that a full batch of no more samples can go on: more, and one of them has too few in
+    /// the smallest stage.
     pub fn most_replicas(&self, batch: u64) -> u64 {
         self.most_in(bounded(u128::from(batch) * u128::from(self.smallest) / u128::from(self.tuned)))
     }

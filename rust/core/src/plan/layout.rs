@@ -4,7 +4,7 @@ use super::grid::{Grid, LOOKS};
 use super::replicas::Replicas;
 use super::row::{Nearest, Row};
 use super::steps::stages;
-use super::ways_out::Seek;
+use super::ways_out::FindCounts;
 use crate::batch::{self, Split};
 use crate::forecast::ClusterProfile;
 use crate::input::{Input, Policy, Settings, SplitRule};
@@ -19,7 +19,7 @@ pub(super) fn target(
     row: &mut Row,
     replicas: Replicas,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor, .. } = replicas;
+    let Replicas { count, group, divisor, .. } = replicas;
     let Input { recipe, settings, .. } = input;
     match settings.policy {
         Policy::Keep => Ok(recipe.effective_batch),
@@ -31,8 +31,8 @@ pub(super) fn target(
                 if !samples.is_multiple_of(tuned.into()) {
                     // Only with unequal devices: the batch per replica is then a fraction.
                     let unit = tuned / gcd(tuned, recipe.effective_batch);
-                    let (below, above) = batch::neighbours(count, unit);
-                    let gpus = |r: u64| r * model_parallel;
+                    let (below, above) = batch::neighbours(count, unit / gcd(unit, group) * group);
+                    let gpus = |count| replicas.gpus(count);
                     row.nearest_world_size =
                         Nearest::of_gpus(gpus(count), below.map(gpus), Some(gpus(above)));
                     return Err(Reason::NotDivisible);
@@ -56,7 +56,7 @@ pub(super) fn layout(
     row: &mut Row,
     target: u64,
     replicas: Replicas,
-    seek: Seek,
+    find_counts: FindCounts,
 ) -> Result<Layout, Reason> {
     let settings = &input.settings;
     if row.cap.samples() < replicas.divisor {
@@ -73,7 +73,7 @@ pub(super) fn layout(
     if let Some(layout) = unlike(settings, row, target, replicas, &grid) {
         return Ok(layout);
     }
-    let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), seek)?;
+    let effective_batch = even_batch(input, row, target, replicas, (&grid, &tuned_stages), find_counts)?;
     row.reasons.insert_if(effective_batch != target, Reason::BatchMoved);
     let cap = row.cap.samples();
     let split = grid.split(effective_batch, cap, replicas.divisor).ok_or(Reason::MultipleUnmet)?;
@@ -85,8 +85,8 @@ fn most_of(settings: &Settings) -> u64 {
     settings.max_batch.unwrap_or(u64::MAX)
 }
 
-/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed. In every stage of a ramp
-/// each replica has samples, and under `uneven` a micro-batch.
+/// The target itself in micro-batches or replicas that differ, where that was asked for and is needed. In
+/// every stage of a ramp each replica has samples, and under `uneven` a micro-batch.
 fn unlike(
     settings: &Settings,
     row: &mut Row,
@@ -122,16 +122,17 @@ fn unlike(
     None
 }
 
-/// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work instead.
+/// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work
+/// instead.
 fn even_batch(
     input: &Input,
     row: &mut Row,
     target: u64,
     replicas: Replicas,
     (grid, tuned_stages): (&Grid, &[Stage]),
-    seek: Seek,
+    find_counts: FindCounts,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor, cap } = replicas;
+    let Replicas { count, divisor, cap, .. } = replicas;
     let settings = &input.settings;
     let most = most_of(settings).min(batch::MAX_BATCH);
     if target <= most && grid.fits(target, cap) {
@@ -160,8 +161,9 @@ fn even_batch(
     row.nearest_batch = Nearest::of(target, below, above);
     // Under grow the batch moves with the GPUs: another count of them is no way out.
     if settings.policy != Policy::Grow {
-        let (below, above) = seek(input, tuned_stages, target, count * model_parallel, replicas);
-        row.nearest_world_size = Nearest::of_gpus(count * model_parallel, below, above);
+        let world_size = replicas.gpus(count);
+        let (below, above) = find_counts(input, tuned_stages, target, world_size, replicas);
+        row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
     }
     Err(grid.refuses(target))
 }

@@ -25,12 +25,15 @@ impl Unknown for f64 {
 
 macro_rules! row {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident $role:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident {
+         $(type: $field:ty,)? element: $element:ident, moved: $moved:ident, role: $role:ident,
+         row: $of_row:expr, lane: $of_lane:expr,
+     })*) => {
         /// The values of one row; [`UNKNOWN`] or NaN where one is not known or there is no plan.
         #[derive(Clone, Copy, Debug)]
         #[allow(missing_docs, reason = "named as what they hold")]
         pub struct Row {
-            $($(#[doc = $text] pub $name: $held,)?)*
+            $($(#[doc = $text] pub $name: $field,)?)*
             pub reasons: Reasons,
             pub rule: Rule,
             pub moments: Moments,
@@ -45,7 +48,7 @@ macro_rules! row {
             #[must_use]
             pub fn unknown() -> Row {
                 Row {
-                    $($($name: <$held as Unknown>::VALUE,)?)*
+                    $($($name: <$field as Unknown>::VALUE,)?)*
                     reasons: Reasons::default(),
                     rule: Rule::None,
                     moments: Moments { beta1: f64::NAN, beta2: f64::NAN, eps: f64::NAN },
@@ -96,7 +99,7 @@ pub enum Cap {
     /// `max_micro_batch`, which is `min_micro_batch` too.
     Fixed(u64),
     /// `max_micro_batch`.
-    Asked(u64),
+    Setting(u64),
     /// The GPU's memory, by the profile.
     Memory(u64),
     /// The tuned micro-batch.
@@ -110,7 +113,7 @@ impl Cap {
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
         match (settings.max_micro_batch, recipe.micro_batch) {
             (Some(cap), _) if settings.fixed_micro_batch().is_some() => Cap::Fixed(cap),
-            (Some(cap), _) => Cap::Asked(cap),
+            (Some(cap), _) => Cap::Setting(cap),
             (None, Some(cap)) => Cap::Tuned(cap),
             (None, None) => Cap::Open,
         }
@@ -135,7 +138,9 @@ impl Cap {
     #[must_use]
     pub fn samples(self) -> u64 {
         match self {
-            Cap::Fixed(samples) | Cap::Asked(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => samples,
+            Cap::Fixed(samples) | Cap::Setting(samples) | Cap::Memory(samples) | Cap::Tuned(samples) => {
+                samples
+            }
             Cap::Open => u64::MAX,
         }
     }

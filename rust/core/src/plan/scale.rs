@@ -6,7 +6,8 @@ use crate::input::{Input, Policy, Recipe};
 use crate::reason::Reason;
 use crate::rules::{self, Decay, Optimizer, Rule};
 
-/// Moves the learning rate and what goes with it; gives the optimizer steps of the tuned run that one new step is worth.
+/// Moves the learning rate and what goes with it; gives the optimizer steps of the tuned run that one new
+/// step is worth.
 pub(super) fn scale(
     input: &Input,
     profile: Option<&ClusterProfile<'_>>,
@@ -71,7 +72,8 @@ pub(super) fn scale(
     Ok(gain)
 }
 
-/// The decay beside a batch that moved by `k`, a learning rate by `lr_scale`, and samples to the same loss by `stretch`.
+/// The decay beside a batch that moved by `k`, a learning rate by `lr_scale`, and samples to the same loss by
+/// `stretch`.
 fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     let Input { recipe, settings, .. } = input;
     let ratio = settings.followed_ratio();
@@ -91,7 +93,8 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     }
 }
 
-/// What the learning rate of a step of `batch` samples in the ramp is of that at `full`, the batch at its end.
+/// What the learning rate of a step of `batch` samples in the ramp is of that at `full`, the batch at its
+/// end.
 ///
 /// # Errors
 /// When the rule needs something that was not measured.

@@ -2,75 +2,80 @@
 
 use super::replicas::Replicas;
 use super::row::{Cap, Nearest, Row, UNKNOWN, as_column};
-use super::ways_out::{Seek, neighbouring_replicas, not_sought};
+use super::ways_out::{FindCounts, neighbouring_replicas, no_counts};
 use super::{caution, layout, scale, steps};
 use crate::batch;
 use crate::forecast::{Fitted, Outlook, Workload, within_limits};
 use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
+use crate::numbers::gcd;
 use crate::reason::{Reason, Reasons};
 
-/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
+/// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its
+/// workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
 pub fn plan(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
     attempt(input, workloads, row, neighbouring_replicas)
 }
 
 /// As [`plan`], without what would work instead: to find that takes longer than most plans.
 pub fn plan_or_not(input: &Input, workloads: &[Workload], row: &mut Row) -> Option<Field> {
-    attempt(input, workloads, row, not_sought)
+    attempt(input, workloads, row, no_counts)
 }
 
-fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Option<Field> {
+fn attempt(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindCounts) -> Option<Field> {
     row.reasons = Reasons::default();
     row.rule = input.settings.rule;
     row.nearest_world_size = Nearest::NONE;
     row.nearest_batch = Nearest::NONE;
     row.cap = Cap::of(&input.recipe, &input.settings);
     let invalid = input.invalid();
-    let found = match invalid {
+    let outcome = match invalid {
         Some(field) => {
             (row.world_size, row.data_parallel) = (UNKNOWN, UNKNOWN);
             Err(field.reason())
         }
-        None => fill(input, workloads, row, seek),
+        None => fill(input, workloads, row, find_counts),
     };
-    if let Err(reason) = found {
+    if let Err(reason) = outcome {
         row.reasons.insert(reason);
         row.forget();
     }
     invalid
 }
 
-fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Result<(), Reason> {
+fn fill(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindCounts) -> Result<(), Reason> {
     let Input { recipe, cluster, settings, .. } = input;
     let world_size = cluster.nodes * cluster.gpus_per_node;
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
+    let expert_parallel = cluster.expert_parallel.unwrap_or(recipe.expert_parallel);
+    let group = expert_parallel / gcd(model_parallel, expert_parallel);
     row.world_size = as_column(world_size);
     row.data_parallel = UNKNOWN;
     let divisor = settings.divisor();
-    if !world_size.is_multiple_of(model_parallel) {
-        let one = Replicas { count: 1, model_parallel, divisor, cap: row.cap.samples() };
+    if !world_size.is_multiple_of(model_parallel * group) {
+        let single = Replicas { count: 1, model_parallel, group, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
-            Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
+            Policy::Batch(batch) => find_counts(input, &stages, batch, world_size, single),
             Policy::Grow => {
-                let (below, above) = batch::neighbours(world_size, model_parallel);
+                let (below, above) = batch::neighbours(world_size, model_parallel * group);
                 (below, Some(above))
             }
-            _ => seek(input, &stages, recipe.effective_batch, world_size, one),
+            _ => find_counts(input, &stages, recipe.effective_batch, world_size, single),
         };
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
-        return Err(Reason::ModelParallel);
+        let whole = world_size.is_multiple_of(model_parallel);
+        return Err(if whole { Reason::ExpertParallel } else { Reason::ModelParallel });
     }
     let count = world_size / model_parallel;
     row.data_parallel = as_column(count);
     let fitted = Fitted::of(cluster, workloads);
     let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
     row.cap = Cap::here(recipe, settings, profile.as_ref())?;
-    let replicas = Replicas { count, model_parallel, divisor, cap: row.cap.samples() };
+    let replicas = Replicas { count, model_parallel, group, divisor, cap: row.cap.samples() };
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
-    let chosen = layout::layout(input, row, target, replicas, seek)?;
+    let chosen = layout::layout(input, row, target, replicas, find_counts)?;
     let Layout { effective_batch, micro_batch, accumulation, .. } = chosen;
     if micro_batch.max(accumulation) > i32::MAX as u64 {
         return Err(Reason::TooLarge);

@@ -5,7 +5,8 @@ use crate::input::{Input, Policy, Recipe};
 use crate::lengths::{self, Convention, Epoch, Layout, Length, MAX_COUNT, Stage, Unit};
 use crate::reason::Reason;
 
-/// The stages of the recipe's ramp when it ends at `full`, those left out that end before `consumed` samples; empty without one.
+/// The stages of the recipe's ramp when it ends at `full`, those left out that end before `consumed` samples;
+/// empty without one.
 ///
 /// # Errors
 /// When the ramp has no whole batches on the way to `full`.
@@ -67,7 +68,8 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// Whether the recipe's schedule can be had in a run of these steps; in a ramp it counts full batches of samples.
+    /// Whether the recipe's schedule can be had in a run of these steps; in a ramp it counts full batches of
+    /// samples.
     fn has_room(&self, total: u64, warmup: u64, holds_loss: bool) -> bool {
         let recipe = self.recipe;
         let Some(curve) = recipe.schedule else { return true };
@@ -99,7 +101,8 @@ impl<'a> Clock<'a> {
         self.steps(warmup, total, self.recipe.convention.floors_warmup(warmup.unit))
     }
 
-    /// The steps between two times that something is done, at the full batch of a ramp: the nearest number, at least 1.
+    /// The steps between two times that something is done, at the full batch of a ramp: the nearest number,
+    /// at least 1.
     fn interval(&self, every: Length) -> Result<i64, Reason> {
         let (n, d) = match (every.unit, self.epoch) {
             (Unit::Epochs, Some(epoch)) => (epoch.steps, 1),
@@ -143,8 +146,8 @@ pub(crate) fn tuned_warmup(recipe: &Recipe) -> Result<Option<u64>, Reason> {
 pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> Result<(), Reason> {
     let recipe = &input.recipe;
     let full = layout.effective_batch;
-    // Of a run that is under way the whole is counted where it is moved. Here it is as if it had begun so; where that cannot be, as if
-    // with the stages that are left.
+    // Of a run that is under way the whole is counted where it is moved. Here it is as if it had begun so;
+    // where that cannot be, as if with the stages that are left.
     let stages = stages(recipe, full, 0).or_else(|_| stages(recipe, full, input.consumed))?;
     let clock = Clock::new(recipe, layout, stages);
     if let (Some(epoch), Some(dataset)) = (clock.epoch, recipe.dataset_size) {

@@ -37,8 +37,9 @@ impl Optimizer {
         ("adafactor", Optimizer::Adafactor),
     ];
 
-    /// The name without what other libraries put around it: `torch.optim.AdamW`, `adamw_torch_fused`, `paged_adamw_8bit` and
-    /// `AdamW8bit` are all adamw, wherever their numbers are kept or computed. What changes the algorithm (`galore_adamw`) stays.
+    /// The name without what other libraries put around it: `torch.optim.AdamW`, `adamw_torch_fused`,
+    /// `paged_adamw_8bit` and `AdamW8bit` are all adamw, wherever their numbers are kept or computed. What
+    /// changes the algorithm (`galore_adamw`) stays.
     pub(crate) fn plain_name(text: &str) -> String {
         const BEHIND: [&str; 10] =
             ["8bit", "32bit", "4bit", "torch", "fused", "bnb", "hf", "apex", "xla", "npu"];
@@ -66,9 +67,10 @@ impl Optimizer {
         !matches!(self, Optimizer::Lion | Optimizer::Muon | Optimizer::Adafactor)
     }
 
-    /// Bytes of float32 state that it keeps for each parameter, whatever the precision of the step. Adafactor keeps a row's
-    /// and a column's average of each matrix and no first moment: 4·(r + c) bytes for r·c parameters, here those of a
-    /// square matrix of 1,024, since the shapes are not known. Vectors, which it does not factor, are few.
+    /// Bytes of float32 state that it keeps for each parameter, whatever the precision of the step. Adafactor
+    /// keeps a row's and a column's average of each matrix and no first moment: 4·(r + c) bytes for r·c
+    /// parameters, here those of a square matrix of 1,024, since the shapes are not known. Vectors, which it
+    /// does not factor, are few.
     #[must_use]
     pub fn state_bytes(self) -> f64 {
         match self {
@@ -98,7 +100,8 @@ pub enum Decay {
     LrMultiplied,
     /// `θ ← θ − λθ`, as in the `AdamW` paper.
     Independent,
-    /// Muon's, which moves by the root of the batch as nanochat has it (karpathy/nanochat, `scripts/base_train.py`).
+    /// Muon's, which moves by the root of the batch as nanochat has it (karpathy/nanochat,
+    /// `scripts/base_train.py`).
     Sqrt,
 }
 
@@ -120,14 +123,15 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero; one that is zero averages
-    /// nothing, at any batch, and stays.
+    /// The `sde` rule: β' = 1 − k(1−β), ε' = ε/√k (Malladi 2022). A β may come out at or below zero; one that
+    /// is zero averages nothing, at any batch, and stays.
     pub(crate) fn sde(self, k: f64) -> Moments {
         let beta = |b: f64| if b == 0.0 { 0.0 } else { 1.0 - k * (1.0 - b) };
         Moments { beta1: beta(self.beta1), beta2: beta(self.beta2), eps: self.eps / k.sqrt() }
     }
 
-    /// The `sde_smooth` rule: β' = β^k, ε' = ε/√k. It is 1 − k(1−β) to first order in 1−β, and stays between 0 and 1.
+    /// The `sde_smooth` rule: β' = β^k, ε' = ε/√k. It is 1 − k(1−β) to first order in 1−β, and stays between
+    /// 0 and 1.
     pub(crate) fn sde_smooth(self, k: f64) -> Moments {
         Moments { beta1: self.beta1.powf(k), beta2: self.beta2.powf(k), eps: self.eps / k.sqrt() }
     }
@@ -145,8 +149,9 @@ impl Moments {
     }
 }
 
-/// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate by `lr_scale` and
-/// the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698); or Muon's, λ' = λ·√k / stretch.
+/// The decay that holds `AdamW`'s timescale 1/(ηλ) in epochs, when the batch moves by `k`, the learning rate
+/// by `lr_scale` and the samples of the run by `stretch` (Wang & Aitchison 2024, arXiv 2405.13698); or
+/// Muon's, λ' = λ·√k / stretch.
 pub(crate) fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     match semantics {
         Decay::LrMultiplied => weight_decay * (k / lr_scale / stretch),

@@ -36,23 +36,46 @@ pub struct Card {
 
 rules! {
     None "none" "η' = η" "the batch stays, or changes little" ""
-    Linear "linear" "η' = kη" "SGD, up to the noise scale; it broke above 8192 images" "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
-    Sqrt "sqrt" "η' = √k·η" "the Adam family; a safe start for all" "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
-    Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k" "Adam and RMSprop while noise dominates; k(1−β) < 1" "Malladi et al. 2022, arXiv 2205.10287"
-    SdeSmooth "sde_smooth" "η' = √k·η, β' = β^k, ε' = ε/√k" "as sde, which it agrees with to first order in k(1−β), and at every k; no paper derives it" "Malladi et al. 2022, arXiv 2205.10287, to first order"
-    Adascale "adascale" "η' = rη, r = (σ²+μ²)/(σ²/k+μ²); a step counts for r" "SGD; σ² and μ² measured at the tuned batch" "Johnson et al. 2020, arXiv 2007.05105"
-    Adamscale "adamscale" "η' = √r·η, r as in adascale; a step counts for r" "the Adam family; σ² and μ² measured at the tuned batch" "AdaptDL's AdamScale (petuum/adaptdl, torch/scaling_rules.py); no paper derives it"
-    Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')" "SGD, in trials Lion and Muon too; noise scale Bn measured" "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
-    Surge "surge" "η' = η·(√(Bn/B)+√(B/Bn))/(√(Bn/B')+√(B'/Bn))" "Adam-like; noise scale Bn measured" "Li et al. 2024, arXiv 2405.14578, eq. 13"
-    Muon "muon" "η' = η·√((1+Bn/B)/(1+Bn/B'))" "Muon, on request; noise scale Bn measured, and the usual one, of Euclidean norms, is not Muon's own" "kexue.fm/archives/11285"
-    Power "power" "η' = k^α·η" "α measured; LLM runs gave 0.29 to 1.0" "fits of MLPerf reference convergence points"
-    Auto "auto" "SGD: linear; all others: sqrt; with a noise scale in the recipe SGD, Lion and Muon: saturating" "an assumption for Lion, Muon and Adafactor" "bench/results/science.md"
+    Linear "linear" "η' = kη"
+        "SGD, up to the noise scale; it broke above 8192 images"
+        "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
+    Sqrt "sqrt" "η' = √k·η"
+        "the Adam family; a safe start for all"
+        "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
+    Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k"
+        "Adam and RMSprop while noise dominates; k(1−β) < 1"
+        "Malladi et al. 2022, arXiv 2205.10287"
+    SdeSmooth "sde_smooth" "η' = √k·η, β' = β^k, ε' = ε/√k"
+        "as sde, which it agrees with to first order in k(1−β), and at every k; no paper derives it"
+        "Malladi et al. 2022, arXiv 2205.10287, to first order"
+    Adascale "adascale" "η' = rη, r = (σ²+μ²)/(σ²/k+μ²); a step counts for r"
+        "SGD; σ² and μ² measured at the tuned batch"
+        "Johnson et al. 2020, arXiv 2007.05105"
+    Adamscale "adamscale" "η' = √r·η, r as in adascale; a step counts for r"
+        "the Adam family; σ² and μ² measured at the tuned batch"
+        "AdaptDL's AdamScale (petuum/adaptdl, torch/scaling_rules.py); no paper derives it"
+    Saturating "saturating" "η' = η(1+Bn/B)/(1+Bn/B')"
+        "SGD, in trials Lion and Muon too; noise scale Bn measured"
+        "McCandlish et al. 2018, arXiv 1812.06162, eq. 2.6"
+    Surge "surge" "η' = η·(√(Bn/B)+√(B/Bn))/(√(Bn/B')+√(B'/Bn))"
+        "Adam-like; noise scale Bn measured"
+        "Li et al. 2024, arXiv 2405.14578, eq. 13"
+    Muon "muon" "η' = η·√((1+Bn/B)/(1+Bn/B'))"
+        "Muon, on request; noise scale Bn measured, and the usual one, of Euclidean norms, is not Muon's own"
+        "kexue.fm/archives/11285"
+    Power "power" "η' = k^α·η"
+        "α measured; LLM runs gave 0.29 to 1.0"
+        "fits of MLPerf reference convergence points"
+    Auto "auto"
+        "SGD: linear; all others: sqrt; with a noise scale in the recipe SGD, Lion and Muon: saturating"
+        "an assumption for Lion, Muon and Adafactor"
+        "bench/results/science.md"
 }
 
 impl Rule {
-    /// The rule that `auto` stands for. Where the noise scale is known, and the steps do not already shrink with the noise as Adam's
-    /// do, it is the one that ends there: on each task it lost no more on average than SGD's other, and least of all for Muon and Lion
-    /// (bench/results/science.md).
+    /// The rule that `auto` stands for. Where the noise scale is known, and the steps do not already shrink
+    /// with the noise as Adam's do, it is the one that ends there: on each task it lost no more on average
+    /// than SGD's other, and least of all for Muon and Lion (bench/results/science.md).
     pub(crate) fn resolve(self, optimizer: Optimizer, noise_is_known: bool) -> Rule {
         match (self, optimizer) {
             (Rule::Auto, Optimizer::Sgd | Optimizer::Lion | Optimizer::Muon) if noise_is_known => {
@@ -113,7 +136,8 @@ impl RampRule {
     }
 }
 
-/// η'/η when the batch goes from `from` to `to`; NaN where a measured quantity is missing. `rule` must be resolved.
+/// η'/η when the batch goes from `from` to `to`; NaN where a measured quantity is missing. `rule` must be
+/// resolved.
 pub(crate) fn lr_scale(rule: Rule, from: f64, to: f64, noise: Noise) -> f64 {
     let k = to / from;
     match rule {

@@ -18,7 +18,7 @@ from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
 from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
-from isobatch.planning.course import Position
+from isobatch.planning.leg import Position
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster

@@ -58,8 +58,8 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// The best of the job's rows on these clusters, best first. Where none can be compared, the first that can be planned, and
-    /// whether it is one: else its first, which says why not.
+    /// The best of the job's rows on these clusters, best first. Where none can be compared, the first that
+    /// can be planned, and whether it is one: else its first, which says why not.
     pub fn choose(&mut self, job: u32, clusters: &[u32]) -> (Vec<u32>, bool) {
         if self.fleet.stopped() {
             return (Vec::new(), false);
@@ -114,7 +114,8 @@ impl<'a> Candidates<'a> {
         self.on(at).is_some_and(|(profile, _)| !self.keeps_limits(&profile, &split))
     }
 
-    /// Sets the rows of a job: bounds that are infinite where nothing is known, and NaN where there is nothing to compare.
+    /// Sets the rows of a job: bounds that are infinite where nothing is known, and NaN where there is
+    /// nothing to compare.
     fn bound(&mut self, job: u32, rows: usize) {
         self.rows.clear();
         self.rows.resize(rows, (f64::INFINITY, None));
@@ -141,7 +142,8 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Has the lanes plan the rows of the job, the first of which is `start` in the fleet. A row without a plan gets NaN.
+    /// Has the lanes plan the rows of the job, the first of which is `start` in the fleet. A row without a
+    /// plan gets NaN.
     fn take_splits(&mut self, start: usize, rows: usize) {
         let Some(lanes) = &mut self.lanes else { return };
         let (mut batch, mut steps) = (vec![UNKNOWN; rows], vec![UNKNOWN; rows]);
@@ -226,7 +228,8 @@ impl<'a> Candidates<'a> {
         Some((site.fitted.as_ref()?.on(recipe, settings, &site.cluster), &site.cluster))
     }
 
-    /// Whether rows are bounded by the goodput of the best batch: of nothing else, then, does the batch depend.
+    /// Whether rows are bounded by the goodput of the best batch: of nothing else, then, does the batch
+    /// depend.
     fn asks_goodput(&self) -> bool {
         let Input { recipe, settings, fault, .. } = &self.job[0];
         let Settings { rule, max_micro_batch, max_batch, .. } = *settings;

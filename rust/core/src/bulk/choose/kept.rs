@@ -1,6 +1,7 @@
 //! The best rows so far.
 
-/// The best `top` rows of those offered, in whatever order they come: the best first, ties in the order of the rows.
+/// The best `top` rows of those offered, in whatever order they come: the best first, ties in the order of
+/// the rows.
 #[derive(Debug)]
 pub(super) struct Kept {
     top: usize,

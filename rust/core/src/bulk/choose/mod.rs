@@ -1,9 +1,10 @@
 //! The best rows of each job.
 //!
-//! One row of many is asked for, so that most need no plan. Every row first gets a bound, which its worth cannot exceed
-//! (`candidates.rs`); the row with the highest bound is looked at, and of the others only those whose bound is no worse than
-//! what was found. Rows that the lanes can plan have their split and steps from them, and only a step time is left to
-//! work out; under policy goodput the bound is a formula. All others are planned one by one, as is what passes its bound.
+//! One row of many is asked for, so that most need no plan. Every row first gets a bound, which its worth
+//! cannot exceed (`candidates.rs`); the row with the highest bound is looked at, and of the others only those
+//! whose bound is no worse than what was found. Rows that the lanes can plan have their split and steps from
+//! them, and only a step time is left to work out; under policy goodput the bound is a formula. All others
+//! are planned one by one, as is what passes its bound.
 
 mod candidates;
 mod kept;
@@ -40,7 +41,8 @@ struct Figures {
 }
 
 impl Criterion {
-    /// More is better; NaN where the row cannot be compared. It falls with the seconds of a step, also in its last bit.
+    /// More is better; NaN where the row cannot be compared. It falls with the seconds of a step, also in its
+    /// last bit.
     fn worth(self, row: &Figures) -> f64 {
         // Without an end of the run, a sample stands for it.
         let share = row.total_steps.map_or(row.step_seconds / row.effective_batch as f64, |steps| {
@@ -66,8 +68,8 @@ pub struct Chosen {
 }
 
 impl Fleet<'_> {
-    /// The best rows of every job; ties in the order of the rows. A job none of whose rows can be compared keeps the first
-    /// that can be planned; where there is none its first row, which says why.
+    /// The best rows of every job; ties in the order of the rows. A job none of whose rows can be compared
+    /// keeps the first that can be planned; where there is none its first row, which says why.
     ///
     /// # Panics
     /// Where a pair names a row that is not there.

@@ -1,8 +1,9 @@
-//! Which rows the lanes plan, and what they need of them.
+//! The rows that the lanes plan, and the values that they need.
 //!
-//! Rows with a setting that is not named here, at another value than its default, are left to the planner of single rows. The
-//! recipe is taken apart without `..`: a new field does not compile until somebody has decided here whether the lanes know it,
-//! do not depend on it, or leave such rows. A property test draws every field, and fails where that decision is wrong.
+//! Rows with a setting that is not named here, at another value than its default, are left to the planner of
+//! single rows. The recipe is taken apart without `..`: a new field does not compile until somebody has
+//! decided here whether the lanes know it, do not depend on it, or leave such rows. A property test draws
+//! every field, and fails where that decision is wrong.
 
 use super::arithmetic::{BLOCK, flag, set, whole};
 use super::length::LaneLength;
@@ -41,7 +42,8 @@ impl ScalarRecipe {
             return None;
         }
         ScalarRecipe::with(input, |recipe| {
-            // The steps of the tuned run, which the planner counts too, are then those that the recipe says, or fewer.
+            // The steps of the tuned run, which the planner counts too, are then those that the recipe says,
+            // or fewer.
             let usual =
                 recipe.warmup.unit == Unit::Steps && recipe.duration.is_none_or(|d| d.unit != Unit::Epochs);
             usual.then(|| Some(recipe.warmup.fraction_of_ten().0))
@@ -52,7 +54,7 @@ impl ScalarRecipe {
     #[allow(clippy::option_option, reason = "what the planner's gives, or that it cannot be had")]
     fn with(input: &Input, tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>) -> Option<ScalarRecipe> {
         let Input { recipe, settings, cluster: _, consumed: _, fault: _ } = input;
-        one(recipe, &Asked::of(settings, recipe.optimizer)?, tuned_warmup)
+        scalar_recipe(recipe, &LaneSettings::of(settings, recipe.optimizer)?, tuned_warmup)
     }
 }
 
@@ -75,6 +77,7 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
         Field::MicroBatch => |recipes| &mut recipes.micro_batch,
         Field::Accumulation => |recipes| &mut recipes.accumulation,
         Field::ModelParallel => |recipes| &mut recipes.model_parallel,
+        Field::ExpertParallel => |recipes| &mut recipes.expert_parallel,
         Field::NoiseScale => |recipes| &mut recipes.noise,
         Field::MaxMicroBatch => |recipes| &mut recipes.max_micro_batch,
         // What the lanes plan does not depend on these, but they must be legal.
@@ -88,19 +91,19 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
     })
 }
 
-/// What the settings ask for.
-struct Asked {
+/// The settings that the lanes know.
+struct LaneSettings {
     policy: Policy,
     /// The rule that moves the learning rate,
     rule: Rule,
-    /// or `saturating`, of jobs whose noise scale is known: it is one of the numbers in which the jobs of a group differ.
+    /// or `saturating` where the noise scale is known, which may differ between jobs of a group.
     bends: bool,
     max_micro_batch: Option<u64>,
 }
 
-impl Asked {
-    /// `None` where the lanes do not know something that is asked for.
-    fn of(settings: &Settings, optimizer: Optimizer) -> Option<Asked> {
+impl LaneSettings {
+    /// `None` where the lanes do not know one of the settings.
+    fn of(settings: &Settings, optimizer: Optimizer) -> Option<LaneSettings> {
         // All others are at their defaults, and the lanes know no ramp.
         let Settings { policy, rule, max_micro_batch, ramp_rule, .. } = *settings;
         let known = Settings { policy, rule, max_micro_batch, ramp_rule, ..Settings::default() };
@@ -109,7 +112,7 @@ impl Asked {
             |noise| if policy == Policy::Keep { Rule::None } else { rule.resolve(optimizer, noise) };
         let (rule, bends) = (resolved(false), resolved(false) != resolved(true));
         let usual = usual && matches!(rule, Rule::None | Rule::Linear | Rule::Sqrt);
-        usual.then_some(Asked { policy, rule, bends, max_micro_batch })
+        usual.then_some(LaneSettings { policy, rule, bends, max_micro_batch })
     }
 }
 
@@ -149,9 +152,9 @@ impl Lengths {
 
 /// What the lanes need of a recipe; `None` where they do not know something of it.
 #[allow(clippy::too_many_lines, clippy::option_option, reason = "one line a field; and as in `with`")]
-fn one(
+fn scalar_recipe(
     recipe: &Recipe,
-    asked: &Asked,
+    settings: &LaneSettings,
     tuned_warmup: impl Fn(&Recipe) -> Option<Option<u64>>,
 ) -> Option<ScalarRecipe> {
     let &Recipe {
@@ -176,6 +179,7 @@ fn one(
         micro_batch,
         accumulation,
         model_parallel,
+        expert_parallel,
         power: _, // For rules that the lanes do not know,
         noise_scale,
         sigma_sq: _, // as this
@@ -189,7 +193,8 @@ fn one(
         precision: _,
         clip_norm: _,
         bucket_cap_mb: _,
-        batch_norm,
+        batch_norm: _, // In `couples`,
+        coupled: _,    // as this.
         adapter,
         device_batches,
     } = recipe;
@@ -200,8 +205,8 @@ fn one(
     }
     let Lengths { total, warmup: warmup_steps } = Lengths::of(recipe, tuned_warmup)?;
     let moments = recipe.moments();
-    let keep = asked.policy == Policy::Keep;
-    let (linear, root) = (asked.rule == Rule::Linear, asked.rule == Rule::Sqrt);
+    let keep = settings.policy == Policy::Keep;
+    let (linear, root) = (settings.rule == Rule::Linear, settings.rule == Rule::Sqrt);
     let epochs = convention != Convention::Megatron;
     let transformers = convention == Convention::Transformers;
     let curve = schedule.unwrap_or(Curve::ANY);
@@ -209,7 +214,7 @@ fn one(
     let counted = |unit| duration.is_some_and(|d| d.unit == unit) || warmup.unit == unit;
     let known = |n: Option<u64>| n.map_or(f64::NAN, |n| n as f64);
     let impossible = [
-        (!batch_norm, Reason::BatchNormMoved),
+        (!recipe.couples(), Reason::CoupledMoved),
         (adapter.is_none(), Reason::LoraGrowth),
         (!root, Reason::SqrtScaleRange),
         (!linear, Reason::RuleRange),
@@ -231,15 +236,16 @@ fn one(
         accumulation: known(accumulation),
         gpus: known(gpus),
         model_parallel: model_parallel as f64,
-        max_micro_batch: known(asked.max_micro_batch),
+        expert_parallel: expert_parallel as f64,
+        max_micro_batch: known(settings.max_micro_batch),
         dataset: whole(dataset_size.unwrap_or(0))?,
         seq_len: seq_len.unwrap_or(0) as f64,
-        batch: if let Policy::Batch(batch) = asked.policy { batch as f64 } else { 0.0 },
+        batch: if let Policy::Batch(batch) = settings.policy { batch as f64 } else { 0.0 },
         keeps: flag(keep),
-        grows: flag(asked.policy == Policy::Grow),
+        grows: flag(settings.policy == Policy::Grow),
         linear: flag(linear),
         root: flag(root),
-        bends: flag(asked.bends),
+        bends: flag(settings.bends),
         beta1: moments.beta1,
         beta2: moments.beta2,
         decay_moves: flag(optimizer == Optimizer::AdamW),
@@ -265,7 +271,7 @@ fn one(
         warmup: warmup_steps.unwrap_or(LaneLength::NONE),
         always: set([(device_batches.is_some(), Reason::UnequalDevices)]),
         if_moved: set([
-            (asked.rule.mismatches(optimizer), Reason::RuleMismatch),
+            (settings.rule.mismatches(optimizer), Reason::RuleMismatch),
             (root && !optimizer.charted(), Reason::RuleAssumed),
         ]),
         possible: !set(impossible),

@@ -79,9 +79,9 @@ impl LaneLength<f64> {
         let counted = if unit == DATASETS { of.dataset } else { counted };
         let counted = if unit == EPOCHS { of.epoch_steps } else { counted };
         let counted = if unit == TOTALS { of.total } else { counted };
-        let held = if unit == TOKENS { of.seq_len } else { 1.0 };
-        let held = if unit >= STEPS { 1.0 } else { held * of.batch };
-        let (n, d) = (self.count * counted, self.power * held);
+        let per_step = if unit == TOKENS { of.seq_len } else { 1.0 };
+        let per_step = if unit >= STEPS { 1.0 } else { per_step * of.batch };
+        let (n, d) = (self.count * counted, self.power * per_step);
         // A product that was rounded is past the limit, too.
         if (n < LIMIT) & (d < LIMIT) { divide(n, d, self.up) } else { f64::NAN }
     }

@@ -43,10 +43,11 @@ impl<'a> NumberColumn<'a> {
         Some(NumberColumn { field, values, least, most, whole })
     }
 
-    /// Takes the numbers of some rows, those that are known, and marks rows in which they are illegal or very large.
+    /// Takes the numbers of some rows, those that are known, and marks rows in which they are illegal or very
+    /// large.
     pub fn take(&self, rows: &[u32], lanes: &mut [f64; BLOCK], left: &mut [u64; BLOCK]) {
-        let mut found = [f64::NAN; BLOCK];
-        let pairs = found.iter_mut().zip(rows.iter().map(|row| *row as usize));
+        let mut cells = [f64::NAN; BLOCK];
+        let pairs = cells.iter_mut().zip(rows.iter().map(|row| *row as usize));
         match &self.values {
             Values::Ints(values) => pairs.for_each(|(x, row)| {
                 let n = values[row];
@@ -55,7 +56,7 @@ impl<'a> NumberColumn<'a> {
             Values::Reals(values) => pairs.for_each(|(x, row)| *x = values[row]),
             Values::Codes(codes, values) => pairs.for_each(|(x, row)| *x = values[codes[row] as usize]),
         }
-        settle(self, &found, lanes, left);
+        settle(self, &cells, lanes, left);
     }
 }
 
@@ -71,13 +72,13 @@ fn number(value: &Value) -> f64 {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw+avx2+fma", "x86_64+avx2+fma"))]
 fn settle(
     numbers: &NumberColumn<'_>,
-    found: &[f64; BLOCK],
+    cells: &[f64; BLOCK],
     lanes: &mut [f64; BLOCK],
     left: &mut [u64; BLOCK],
 ) {
     let (least, most) = (numbers.least, numbers.most);
     for i in 0..BLOCK {
-        let x = found[i];
+        let x = cells[i];
         let fits = !numbers.whole | ((x.fract() == 0.0) & (x < LIMIT));
         let legal = (x >= least) & (x <= most) & fits;
         lanes[i] = if x.is_nan() { lanes[i] } else { x };

@@ -11,7 +11,8 @@ use crate::bulk::fleet::{Fleet, INPUTS, Pairs};
 use crate::bulk::results::{ResultColumn, ResultSlice};
 use crate::input::Input;
 
-/// Rows of one job from which on planning them by themselves takes less time than among others, and than one by one.
+/// Rows of one job from which on planning them by themselves takes less time than among others, and than one
+/// by one.
 const WORTH: usize = 12;
 const WORTH_ALONE: usize = 4;
 
@@ -60,8 +61,8 @@ impl<'a> LanePlanner<'a> {
         }
     }
 
-    /// Plans usual rows from `start` on, at most `rows`, which are at `at` in the columns. Gives how many were looked at, and
-    /// of these those that are left; `None` for all.
+    /// Plans usual rows from `start` on, at most `rows`, which are at `at` in the columns. Gives how many
+    /// were looked at, and of these those that are left; `None` for all.
     pub fn plan(
         &mut self,
         fleet: &Fleet<'_>,

@@ -13,7 +13,8 @@ macro_rules! recipe {
             $($(#[$doc])* pub $name: T,)*
             pub total: LaneLength<T>,
             pub warmup: LaneLength<T>,
-            /// Cautions that hold in any case, those that hold if the learning rate moves, and those that may hold at all.
+            /// Cautions that hold in any case, those that hold if the learning rate moves, and those that may
+            /// hold at all.
             pub always: R,
             pub if_moved: R,
             pub possible: R,
@@ -70,7 +71,7 @@ macro_rules! recipe {
 recipe! {
     numbers:
     tuned_batch lr weight_decay momentum ema_decay noise min_lr
-    micro_batch accumulation gpus model_parallel max_micro_batch
+    micro_batch accumulation gpus model_parallel expert_parallel max_micro_batch
     /// 0 where they are not known.
     dataset seq_len
     /// Of a number that the lanes do not depend on.

@@ -45,8 +45,8 @@ impl Lanes {
         (0..rows).filter(|&i| self.left[i] != 0).collect()
     }
 
-    /// What would work instead, in rows whose batch does not divide over the replicas: as the planner of single rows has it
-    /// where all settings but the lanes' are at their defaults.
+    /// What would work instead, in rows whose batch does not divide over the replicas: as the planner of
+    /// single rows has it where all settings but the lanes' are at their defaults.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -61,13 +61,13 @@ impl Lanes {
             }
             // Under grow every count divides.
             let recipe = recipe.lane(i);
-            let asked = if recipe.keeps == 1.0 { recipe.tuned_batch } else { recipe.batch } as u64;
+            let target = if recipe.keeps == 1.0 { recipe.tuned_batch } else { recipe.batch } as u64;
             let count = self.replicas[i] as u64;
             let model_parallel = self.world_size[i] as u64 / count;
-            let (below, above) = batch::neighbours(asked, count);
+            let (below, above) = batch::neighbours(target, count);
             let above = Some(above).filter(|&batch| batch <= MAX_BATCH);
-            self.nearest_batch[i] = batch::nearer(asked, below, above).map_or(-1.0, |batch| batch as f64);
-            let (below, above) = self.divisors.next_to(asked, count);
+            self.nearest_batch[i] = batch::nearer(target, below, above).map_or(-1.0, |batch| batch as f64);
+            let (below, above) = self.divisors.next_to(target, count);
             let gpus = |count: u64| count * model_parallel;
             let above = above.map(gpus).filter(|&gpus| gpus <= MAX_GPUS);
             let nearest = batch::nearer(gpus(count), Some(gpus(below)), above);

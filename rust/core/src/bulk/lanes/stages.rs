@@ -1,15 +1,17 @@
 //! The arithmetic of usual plans: five loops over lanes, without a branch.
 //!
-//! Each stage computes for every lane what `plan` computes for one row, from the same numbers in the same order, so that the bits
-//! are the same: the batch and its split, the learning rate, the lengths, the cautions, and last whether the row has a plan at
-//! all. A stage never returns early. What it cannot decide it marks in `left`, and the row goes to `plan`: a number that is
-//! illegal or near 2^51, a batch that is not split yet, a row that is refused for another cause than the two that are known here.
-//! Conditions are `&` and `|` of flags and choices are `if` between two values that are both there, because a branch keeps
-//! LLVM from vector instructions.
+//! Each stage computes for every lane what `plan` computes for one row, from the same numbers in the same
+//! order, so that the bits are the same: the batch and its split, the learning rate, the lengths, the
+//! cautions, and last whether the row has a plan at all. A stage never returns early. What it cannot decide
+//! it marks in `left`, and the row goes to `plan`: a number that is illegal or near 2^51, a batch that is not
+//! split yet, a row that is refused for another cause than the two that are known here. Conditions are `&`
+//! and `|` of flags and choices are `if` between two values that are both there, because a branch keeps LLVM
+//! from vector instructions.
 //!
-//! What was tried (`bench/results/plan.md`): all stages as one loop stays scalar, 43 ns a row, where five short ones took 21. Of some
-//! 15 ns today, 6 to 9 are twelve divisions and a root, which is about what the processor needs for them. Finding a divisor is the one thing that
-//! stays a loop of its own, for lanes whose first accumulation does not divide (`run.rs`).
+//! What was tried (`bench/results/plan.md`): all stages as one loop stays scalar, 43 ns a row, where five
+//! short ones took 21. Of some 15 ns today, 6 to 9 are twelve divisions and a root, which is about what the
+//! processor needs for them. Finding a divisor is the one thing that stays a loop of its own, for lanes whose
+//! first accumulation does not divide (`run.rs`).
 
 #![allow(clippy::float_cmp, reason = "whole numbers; and exactly 1 is how a rule says that nothing moves")]
 
@@ -75,8 +77,8 @@ stages! {
     /// The replicas, the batch, and the split where the first accumulation that the cap allows divides it.
     fn split(lanes, recipe, i) {
         let world_size = lanes.world_size[i];
-        let asked = lanes.model_parallel[i];
-        let model_parallel = if asked == 0.0 { recipe.model_parallel } else { asked };
+        let of_cluster = lanes.model_parallel[i];
+        let model_parallel = if of_cluster == 0.0 { recipe.model_parallel } else { of_cluster };
         let replicas = divide(world_size, model_parallel, 0.0);
         let tuned_replicas = divide(recipe.gpus, recipe.model_parallel, 0.0);
         let tuned_samples = divide(recipe.tuned_batch, tuned_replicas, 0.0);
@@ -88,8 +90,10 @@ stages! {
         let samples = divide(batch, replicas, 0.0);
         let accumulation = divide(samples, cap, 1.0);
         let micro_batch = divide(samples, accumulation, 0.0);
-        let whole = (replicas * model_parallel == world_size) & (world_size > 0.0) & (batch <= MAX_BATCH as f64);
-        let left = lanes.left[i] | u64::from(!whole);
+        let divides = replicas * model_parallel == world_size;
+        let whole = divides & (world_size > 0.0) & (batch <= MAX_BATCH as f64);
+        // Where experts are spread over GPUs, the row goes to `plan`: one division less in all others.
+        let left = lanes.left[i] | u64::from(!(whole & (recipe.expert_parallel == 1.0)));
         let closed = (samples * replicas != batch) | (micro_batch * accumulation == samples);
         lanes.replicas[i] = replicas;
         lanes.batch[i] = batch;
@@ -147,7 +151,8 @@ stages! {
 
     /// The cautions.
     fn caution(lanes, recipe, i) {
-        let (batch, micro_batch, accumulation) = (lanes.batch[i], lanes.micro_batch[i], lanes.accumulation[i]);
+        let (micro_batch, accumulation) = (lanes.micro_batch[i], lanes.accumulation[i]);
+        let batch = lanes.batch[i];
         let (total, warmup) = (lanes.total_steps[i], lanes.warmup_steps[i]);
         let (steps, served) = (lanes.steps_per_epoch[i], lanes.samples_per_epoch[i]);
         let k = lanes.k[i];
@@ -157,35 +162,36 @@ stages! {
         let past_goyal = (recipe.seq_len == 0.0) & (batch > 8192.0);
         let unsaid = recipe.decay_unsaid == 1.0;
         let by_rule = moved & !recipe.is_bent();
-        let mut found = Reasons::default();
-        found.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
-        found.insert_if(known(tuned) & (micro_batch != tuned), Reason::BatchNormMoved);
+        let mut cautions = Reasons::default();
+        cautions.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
+        cautions.insert_if(known(tuned) & (micro_batch != tuned), Reason::CoupledMoved);
         let open = !known(tuned) & !known(recipe.max_micro_batch) & known(recipe.gpus);
         let passes = if known(recipe.accumulation) { recipe.accumulation } else { 1.0 };
         let (here, there) = (micro_batch * passes * recipe.gpus, recipe.tuned_batch * recipe.model_parallel);
-        found.insert_if(open & (here > there), Reason::MicroBatchOpen);
+        cautions.insert_if(open & (here > there), Reason::MicroBatchOpen);
         lanes.left[i] |= u64::from(open & ((here >= LIMIT) | (there >= LIMIT)));
-        found.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
-        found.insert_if(k > 1.0, Reason::LoraGrowth);
-        found.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
-        found.insert_if(by_rule & !(0.125..=4.0).contains(&k), Reason::SqrtScaleRange);
-        found.insert_if(lanes.lr_scale[i] > 2.0, Reason::SgdScaleUp);
-        found.insert_if(by_rule & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
-        found.insert_if((warmup == 0.0) & (k > 1.0), Reason::NoWarmup);
-        found.insert_if(warmup > total, Reason::WarmupPastEnd);
-        found.insert_if(warmup * 5.0 > total, Reason::WarmupLong);
-        found.insert_if((warmup > 0.0) & (warmup < recipe.second_moment_steps), Reason::WarmupShort);
-        found.insert_if(epochs & (lanes.padded_samples[i] * 100.0 > recipe.dataset), Reason::Padded);
-        found.insert_if(epochs & (lanes.dropped_samples[i] * 100.0 > recipe.dataset), Reason::Dropped);
-        found.insert_if(epochs & (accumulation > 1.0) & (served != steps * batch), Reason::UnevenTail);
-        found.insert_if((k != 1.0) & unsaid & (recipe.weight_decay > 0.0), Reason::DecayUnknown);
+        cautions.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
+        cautions.insert_if(k > 1.0, Reason::LoraGrowth);
+        cautions.insert_if((k > 8.0) & !known(recipe.noise), Reason::LargeGrowth);
+        cautions.insert_if(by_rule & !(0.125..=4.0).contains(&k), Reason::SqrtScaleRange);
+        cautions.insert_if(lanes.lr_scale[i] > 2.0, Reason::SgdScaleUp);
+        cautions.insert_if(by_rule & (past_goyal | (batch > recipe.noise)), Reason::RuleRange);
+        cautions.insert_if((warmup == 0.0) & (k > 1.0), Reason::NoWarmup);
+        cautions.insert_if(warmup > total, Reason::WarmupPastEnd);
+        cautions.insert_if(warmup * 5.0 > total, Reason::WarmupLong);
+        cautions.insert_if((warmup > 0.0) & (warmup < recipe.second_moment_steps), Reason::WarmupShort);
+        cautions.insert_if(epochs & (lanes.padded_samples[i] * 100.0 > recipe.dataset), Reason::Padded);
+        cautions.insert_if(epochs & (lanes.dropped_samples[i] * 100.0 > recipe.dataset), Reason::Dropped);
+        cautions.insert_if(epochs & (accumulation > 1.0) & (served != steps * batch), Reason::UnevenTail);
+        cautions.insert_if((k != 1.0) & unsaid & (recipe.weight_decay > 0.0), Reason::DecayUnknown);
         let by_move = if moved { recipe.if_moved } else { Reasons::default() };
-        lanes.reasons[i] = found.of(recipe.possible) | recipe.always | by_move;
+        lanes.reasons[i] = cautions.of(recipe.possible) | recipe.always | by_move;
     }
 
     /// Where there is no plan, nothing is known.
     fn judge(lanes, recipe, i) {
-        let (batch, micro_batch, accumulation) = (lanes.batch[i], lanes.micro_batch[i], lanes.accumulation[i]);
+        let (micro_batch, accumulation) = (lanes.micro_batch[i], lanes.accumulation[i]);
+        let batch = lanes.batch[i];
         let (lr, steps) = (lanes.lr[i], lanes.steps_per_epoch[i]);
         let (total, warmup) = (lanes.total_steps[i], lanes.warmup_steps[i]);
         let divides = lanes.samples[i] * lanes.replicas[i] == batch;

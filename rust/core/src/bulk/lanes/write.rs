@@ -12,7 +12,10 @@ use crate::reason::Reasons;
 
 macro_rules! write_lanes {
     (of $row:ident, of $lanes:ident $recipe:ident $i:ident;
-     $(#[doc = $text:literal] $variant:ident $name:ident $(($held:ty))? $element:ident $legs:ident $role:ident = $of_row:expr, $of_lane:expr;)*) => {
+     $(#[doc = $text:literal] $variant:ident $name:ident {
+         $(type: $field:ty,)? element: $element:ident, moved: $moved:ident, role: $role:ident,
+         row: $of_row:expr, lane: $of_lane:expr,
+     })*) => {
         /// Writes this column of the first `rows` lanes from `at` on.
         ///
         /// # Panics

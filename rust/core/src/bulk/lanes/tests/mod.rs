@@ -34,7 +34,8 @@ fn hold(fleet: &Fleet<'_>, nearest: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// How often a field is given: those that nearly every row has more often than those that leave it to the single rows' planner.
+/// How often a field is given: those that nearly every row has more often than those that leave it to the
+/// single rows' planner.
 fn likely(field: Field) -> f64 {
     match field {
         Field::EffectiveBatch | Field::Lr | Field::GpusPerNode => 0.99,
@@ -52,6 +53,7 @@ fn likely(field: Field) -> f64 {
         | Field::NoiseScale
         | Field::Decay
         | Field::BatchNorm
+        | Field::Coupled
         | Field::ClusterModelParallel => 0.5,
         _ => 0.06,
     }
@@ -151,7 +153,12 @@ proptest! {
         for given in &every {
             let mut shared = Input::default();
             for (field, text) in
-                [(Field::Policy, policy), (Field::Duration, "1000st"), (Field::Warmup, "100st"), (Field::WeightDecay, "0.1")]
+                [
+                    (Field::Policy, policy),
+                    (Field::Duration, "1000st"),
+                    (Field::Warmup, "100st"),
+                    (Field::WeightDecay, "0.1"),
+                ]
             {
                 shared.set(field, &field.read(text));
             }
