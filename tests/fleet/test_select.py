@@ -1,9 +1,10 @@
-"""`select` where a job's rows cannot be compared: a row that can be planned, and the caution that says so."""
+"""`select` where rows of a job cannot be compared: which row it takes, and the caution that says so."""
 
 import numpy as np
 import pytest
 
 import isobatch as ib
+from isobatch.fleet.query import query
 
 C = ib.Constant
 
@@ -55,8 +56,44 @@ def test_a_price_that_is_not_known():
         profile=profile(),
         select="cheapest",
     )
-    assert [row[:3] for row in found] == [("a", 8, "ok"), ("b", 5, "caution"), ("c", 8, "infeasible")]
-    assert found[1][3] == {"not_compared"}
+    assert found == [
+        ("a", 8, "caution", {"not_compared"}),
+        ("b", 5, "caution", {"not_compared"}),
+        ("c", 8, "infeasible", {"not_divisible"}),
+    ]
+
+
+@pytest.mark.parametrize("limit", [{}, {"budget": 1e6}, {"max_micro_batch": 8}])
+def test_clusters_whose_network_the_profile_lacks(tmp_path, ran, limit):
+    """Each row without a cost says why, and the cheapest that it was not compared with all others."""
+    measured = ib.Profile.estimate(
+        parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, gpu="H100", intra_gb_s=100
+    )
+    shape = {"gpus_per_node": 8, "gpu": "H100", "price_per_gpu_hour": 3.0}
+    clusters = [ib.Cluster(nodes=1, **shape), ib.Cluster(nodes=4, **shape | {"price_per_gpu_hour": 0.1})]
+    jobs = {"job": ["a"], "effective_batch": [256], "lr": [0.1], "duration": ["1000st"]}
+    rows = chosen(jobs, clusters, profile=measured, **limit)
+    why = "needs_profile" if "budget" in limit else "other_hardware"
+    assert why not in rows[0][3] and why in rows[1][3]
+    assert rows[1][2] == ("infeasible" if "budget" in limit else "caution")
+    (cheapest,) = chosen(jobs, clusters, profile=measured, select="cheapest", **limit)
+    assert cheapest[1:3] == (8, "caution") and "not_compared" in cheapest[3]
+    known = [
+        ib.Cluster(**{name: getattr(cluster, name) for name in ("nodes", *shape)}, inter_gb_s=25)
+        for cluster in clusters
+    ]
+    (cheapest,) = chosen(jobs, known, profile=measured, select="cheapest", **limit)
+    assert cheapest[1] == 32 and "not_compared" not in cheapest[3]
+
+    measured.save(tmp_path / "profile.json")
+    (tmp_path / "jobs.csv").write_text("job,effective_batch,lr,duration\na,256,0.1,1000st\n")
+    (tmp_path / "clusters.csv").write_text(
+        "nodes,gpus_per_node,gpu,price_per_gpu_hour\n1,8,H100,3\n4,8,H100,0.1\n"
+    )
+    files = [str(tmp_path / name) for name in ("jobs.csv", "clusters.csv", "profile.json")]
+    options = [text for name, value in limit.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    words = ["fleet", *files[:2], "--profile", files[2], "--select", "cheapest", *options]
+    assert "1 row left out of the choice: their time, cost or noise scale is not known" in ran(words).err
 
 
 def test_a_noise_scale_that_is_not_known():
@@ -88,7 +125,7 @@ def test_the_first_that_can_be_planned_by_the_plainest_means():
     ]
     every = ib.plan_fleet(jobs, clusters, profile=profile(), columns=COLUMNS)
     best = ib.plan_fleet(jobs, clusters, profile=profile(), columns=COLUMNS, select="fastest")
-    seen = set()
+    kinds, left_out = set(), 0
     for job in range(200):
         of_job = slice(job * 9, job * 9 + 9)
         feasible, hours = every["status"][of_job] != "infeasible", every["hours"][of_job]
@@ -96,10 +133,12 @@ def test_the_first_that_can_be_planned_by_the_plainest_means():
         at = int(np.nanargmin(np.where(known, hours, np.inf))) if known.any() else int(feasible.argmax())
         assert best["world_size"][job] == every["world_size"][of_job][at]
         marked = ib.Reason.NOT_COMPARED in ib.Reason.of(int(best["reasons"][job]))
-        assert marked == (feasible.any() and not known.any())
+        assert marked == (feasible & ~known).any()
+        left_out += int((feasible & ~known).sum())
         assert (best["status"][job] == "infeasible") == (not feasible.any())
-        seen.add((bool(known.any()), bool(feasible.any())))
-    assert len(seen) == 3, "jobs that can be compared, that cannot, and that cannot be planned"
+        kinds.add((bool(known.any()), bool(feasible.any())))
+    assert len(kinds) == 3, "jobs that can be compared, that cannot, and that cannot be planned"
+    assert query(clusters, profile=profile(), select="fastest").fleet(jobs).left_out == left_out
 
 
 def test_the_same_in_files(tmp_path):
@@ -115,7 +154,7 @@ def test_the_same_in_files(tmp_path):
     filed = parquet.read_table(tmp_path / "plans" / "jobs.parquet")
     assert filed.select(COLUMNS).to_pylist() == whole.to_pylist()
     assert whole["reasons"].to_pylist()[0] == ["other_hardware", "not_compared"]
-    assert manifest.summary.reasons["not_compared"] == 1
+    assert (manifest.summary.reasons["not_compared"], manifest.summary.left_out) == (2, 2)
 
 
 @pytest.mark.parametrize("name", ["max_gpus", "min_gpus", "Max_Nodes"])

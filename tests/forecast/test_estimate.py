@@ -6,8 +6,9 @@ import pytest
 
 import isobatch as ib
 from isobatch import Reason
+from isobatch.forecast.data_sheets import SHEETS
 from isobatch.forecast.decoder import decoder_of
-from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, SHEETS, estimated
+from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, estimated
 
 GPT2 = {
     "model_type": "gpt2",

@@ -1,5 +1,6 @@
 """Profiles in the planner: columns of time, memory and cost, policy goodput, a choice of rows, sweeps."""
 
+import io
 import json
 
 import msgspec
@@ -340,11 +341,30 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, ran):
     # What is not known is not late, and ends no range.
     assert [line.split()[-1] == "missed" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
+    assert "add --inter-gb-s GB, or calibrate on more nodes. The others alone are compared" in shown.err
+    assert "no hours" not in ran([*job, *late[:2], "--inter-gb-s", "20"]).err
     assert "met at none of the counts with known hours" in shown.err
     assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err
     assert "--deadline-hours must be above 0, got -1" in ran([*job, "--deadline-hours", "-1"], 2).err
     said = ran([*job, "--currency", "EUR"]).err
     assert "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in said
+
+
+def test_memory_is_that_of_the_profiles_gpu_where_no_other_is_given(tmp_path, ran):
+    """By the data sheet: 74.5 GiB less 2 GiB, at 0.5 GiB a sample."""
+    known = profile(gpu="NVIDIA H100 80GB HBM3", memory_fixed_gib=Constant(value=2))
+    for gpu, cap in ((known.gpu, 145), ("H200-141", 258), ("another", None)):
+        measured = msgspec.structs.replace(known, gpu=gpu, memory_per_sample_gib=Constant(value=0.5))
+        plan = ib.plan(recipe_of(effective_batch=2048), 8, profile=measured)
+        assert (plan.micro_batch_cap, plan.cap_source) == ((cap, "memory") if cap else (None, "open"))
+        table = ib.plan_fleet([recipe_of(effective_batch=2048)], [8], profile=measured, select="fastest")
+        assert table["micro_batch"].tolist() == [plan.micro_batch]
+        less = ib.plan(recipe_of(effective_batch=2048), ib.Cluster(memory_gib=40), profile=measured)
+        assert less.micro_batch_cap == 76
+    known.save(tmp_path / "profile.json")
+    job = ["counts", *LONG, "--profile", str(tmp_path / "profile.json"), "--gpus", "8"]
+    note = "memory of NVIDIA H100 80GB HBM3: 74.5 GiB by its data sheet; --memory-gib N replaces it"
+    assert note in ran(job).err and note not in ran([*job, "--memory-gib", "40"]).err
 
 
 def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
@@ -359,27 +379,36 @@ def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
     assert "more GPUs may be better" in ran(job).err
 
 
-def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys, ran):
+@pytest.mark.parametrize("per_node", [[], ["--gpus-per-node", "8"], ["--gpus-per-node", "4"]])
+def test_plan_counts_and_fleet_take_a_gpu_count_for_the_same_cluster(
+    tmp_path, capsys, ran, monkeypatch, per_node
+):
     known = str(tmp_path / "profile.json")
     profile().save(known)
     job = [*LONG, "--profile", known]
-    node = ["--gpus", "16", "--gpus-per-node", "8", "--price-per-gpu-hour", "2"]
+    node = ["--gpus", "16", *per_node, "--price-per-gpu-hour", "2"]
     plan = json.loads(ran(["plan", *job, *node, "--json"]).out)
-    assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
-    swept = json.loads(ran(["counts", *job, *node, "--json"]).out)
-    assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
-    assert "--gpus 16 is one node here" in ran(["plan", *job, "--gpus", "16"]).err
-    assert main(["plan", *job, "--gpus", "12", "--gpus-per-node", "8"]) == 2
-    assert "--gpus 12 fills no whole nodes of --gpus-per-node 8" in capsys.readouterr().err
+    assert plan["cluster"]["nodes"] == (4 if "4" in per_node else 2) and plan["cost"] > 0
+    row = json.loads(ran(["counts", *job, *node, "--json"]).out)
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
+    if not per_node:
+        request = {"recipe": {"effective_batch": 256, "lr": 0.1, "duration": "1000st"}, "gpus": 16}
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(request).encode())))
+        answer = json.loads(ran(["plan", "-", "--profile", known]).out)
+        assert answer["plan"]["hours"] == plan["hours"]
+    for gpus in ("12", "100"):
+        assert main(["plan", *job, "--gpus", gpus, "--gpus-per-node", "8"]) == 2
+        error = capsys.readouterr().err
+        assert f"--gpus {gpus} fills no whole nodes of 8 GPUs" in error and "another --gpus-per-node" in error
 
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "1000st"}) + "\n")
     words = ["fleet", str(jobs), "--profile", known, "--json"]
-    shown = ran([*words, *node])
+    shown = ran([*words, "--gpus", "16,30", *node[2:]])
     row = json.loads(shown.out)
-    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"]) and "one node" not in shown.err
-    assert "--gpus 16 is one node here" in ran([*words, "--gpus", "16"]).err
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
+    assert "left out 1 GPU count that fill" in shown.err
     assert main([*words, "--price-per-gpu-hour", "2"]) == 2
     assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 

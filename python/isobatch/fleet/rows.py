@@ -63,7 +63,9 @@ class Fleet:
     columns: tuple[str, ...]
     workloads: _core.Workloads | None = None
     not_compared: NDArray[np.bool_] | None = None
-    """Of each pair, whether it was chosen though nothing could be compared; None: none was."""
+    """Marks the pairs of jobs whose rows could not all be compared; None: there are none."""
+    left_out: int = 0
+    """Rows that the choice left out, as they could not be compared."""
 
     @property
     def rows(self) -> int:
@@ -81,14 +83,14 @@ class Fleet:
 
     def chosen(self, workloads: _core.Workloads, select: str, top: int) -> "Fleet":
         """Returns the best rows of each job, best first."""
-        jobs, clusters, places = _core.choose_rows(
+        jobs, clusters, places, left_out = _core.choose_rows(
             *self._tables, self.settings, self.pairs, workloads, select, top
         )
         marks = None
         if len(places):
             marks = np.zeros(len(jobs), dtype=bool)
             marks[places] = True
-        return replace(self, pairs=(jobs, clusters), not_compared=marks)
+        return replace(self, pairs=(jobs, clusters), not_compared=marks, left_out=left_out)
 
     def fault(self, row: int, reason: Reason) -> str | None:
         """Names the illegal value behind a reason of a row of the result, and its place."""
@@ -145,7 +147,8 @@ class Fleet:
             for start in range(0, len(jobs), rows):
                 cut = slice(start, start + rows)
                 marks = None if self.not_compared is None else self.not_compared[cut]
-                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks)
+                left_out = 0 if start else self.left_out
+                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks, left_out=left_out)
             return
         step = max(1, rows // max(1, self.clusters.rows))
         for start in range(0, self.jobs.rows, step):
@@ -285,10 +288,14 @@ def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
 
 
 class Summary(msgspec.Struct):
-    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words."""
+    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words.
+
+    `left_out` counts the rows that a choice could not compare with the others of their job.
+    """
 
     rows: int = 0
     feasible: int = 0
+    left_out: int = 0
     reasons: dict[str, int] = {}
     examples: dict[str, str] = {}
 
@@ -309,11 +316,13 @@ class Summary(msgspec.Struct):
             if reason.value not in self.examples and (example := _example(reason, block, hit)):
                 self.examples[reason.value] = example
         self.rows += len(status)
+        self.left_out += block.left_out
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
     def merge(self, other: "Summary") -> None:
         """Adds the counts of another."""
         self.rows += other.rows
+        self.left_out += other.left_out
         self.feasible += other.feasible
         for name, count in other.reasons.items():
             self.reasons[name] = self.reasons.get(name, 0) + count
@@ -326,6 +335,9 @@ class Summary(msgspec.Struct):
             reason = Reason(name)
             detail = f"; first in {self.examples[name]}" if name in self.examples else ""
             lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
+        if self.left_out:
+            rows = counted(self.left_out, "row")
+            lines.append(f"{rows} left out of the choice: their time, cost or noise scale is not known")
         return lines
 
 

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.limits import MAX_BATCH, common_rows, one_of, real, whole, wholes
 
 SCHEMA = 1
@@ -344,6 +345,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             noise = ((0.0, self.noise_scale.value),)
         return {
             "gpu": self.gpu,
+            "gpu_memory_gib": memory_gib_of(self.gpu),
             "constants": core_constants(known),
             "gradient": self._core_gradient(),
             "scatter": self.scatter,

@@ -37,6 +37,8 @@ pub(crate) struct Fitted<'a> {
     profile: Profile,
     /// Whether any were.
     borrowed: bool,
+    /// GiB of a GPU: the cluster's, else that of the workload's GPU type; NaN where neither is known.
+    pub memory_gib: f64,
 }
 
 impl<'a> Fitted<'a> {
@@ -60,7 +62,9 @@ impl<'a> Fitted<'a> {
                 borrowed = true;
             }
         }
-        Some(Fitted { workload, profile, borrowed })
+        let memory_gib =
+            if cluster.memory_gib.is_nan() { workload.gpu_memory_gib } else { cluster.memory_gib };
+        Some(Fitted { workload, profile, borrowed, memory_gib })
     }
 
     /// With a job on that cluster.
@@ -90,10 +94,10 @@ impl ClusterProfile<'_> {
         (shape.world_size / shape.model_parallel).max(1)
     }
 
-    /// The largest micro-batch that fits in the cluster's memory, where that is known; an error where not even one sample fits.
+    /// The largest micro-batch that fits in a GPU's memory, where that is known; an error where not even one sample fits.
     pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
         let profile = &self.fitted.profile;
-        let bytes = self.cluster.memory_gib * GIB;
+        let bytes = self.fitted.memory_gib * GIB;
         if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
             return Ok(None);
         }
@@ -211,7 +215,7 @@ impl ClusterProfile<'_> {
         accumulation: u64,
         total_steps: Option<u64>,
     ) -> (Outlook, Reasons) {
-        let Fitted { workload, profile, borrowed } = self.fitted;
+        let Fitted { workload, profile, borrowed, .. } = self.fitted;
         let shape = self.shape(micro_batch, accumulation);
         let forecast = profile.forecast(&shape, &workload.table);
         let costs = self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds);

@@ -9,6 +9,8 @@ use super::{AllReduceTable, Profile};
 pub struct Workload {
     /// The GPU type; none fits every type.
     pub gpu: Option<Arc<str>>,
+    /// GiB of memory of such a GPU, for clusters that do not name theirs; NaN where it is not known.
+    pub gpu_memory_gib: f64,
     /// The constants.
     pub profile: Profile,
     /// The all-reduces that were measured.

@@ -92,5 +92,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
         row.reasons.insert_if(!workloads.is_empty(), Reason::OtherHardware);
     }
     row.reasons = row.reasons | within_limits(settings, &row.outlook)?;
+    // A limit that nobody can check is an error of its own, so the missing link comes after it.
+    row.reasons.insert_if(profile.is_some() && row.outlook.step_seconds.is_nan(), Reason::OtherHardware);
     Ok(())
 }
