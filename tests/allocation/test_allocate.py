@@ -101,6 +101,20 @@ def test_a_count_that_stays_keeps_its_nodes():
     assert found.changes == ()
 
 
+def test_a_placement_is_what_the_next_division_holds():
+    table, pool = jobs(3, max_gpus=[4, 2, 2]), ib.Cluster(nodes=2, gpus_per_node=4)
+    first = ib.allocate(table, pool, profile=SPEED)
+    rows = [(job, node, gpus) for job, nodes in first.placement.items() for node, gpus in nodes.items()]
+    columns = dict(zip(("job", "node", "gpus"), map(list, zip(*rows, strict=True)), strict=True))
+    for held in (first.placement, columns):
+        again = ib.allocate(table, pool, held=held, profile=SPEED)
+        assert again.table["status"].tolist() == ["stays"] * 3
+        assert (again.placement, again.changes) == (first.placement, ())
+    with pytest.raises(InputError, match="gpus must be a whole number from 1, got 0"):
+        ib.allocate(table, pool, held={"a": {"0": 0}}, profile=SPEED)
+    assert ib.allocate(table, pool, held={"a": {}}, profile=SPEED).placement == first.placement
+
+
 def test_a_move_must_pay_for_its_restart():
     pool, held = ib.Cluster(gpus_per_node=8), {"job": ["a", "b"], "node": ["0", "0"], "gpus": [3, 4]}
     young = ib.allocate(jobs(2, age_seconds=[40, 40]), pool, held=held, profile=SPEED)

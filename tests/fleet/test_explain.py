@@ -151,15 +151,57 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
     assert "Nothing close" not in lonely and "isobatch counts" in lonely
 
 
+def test_illegal_values_of_one_kind_are_listed_together(tmp_path, ran):
+    """Two jobs with both slips, nine more with a decimal comma, one name with a slip of the finger."""
+    jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
+    rows = [f"{name},256,-{at}.5,sgd" for at, name in enumerate("ab")]
+    rows += [f'{name},256,"0,{at}7",sgd' for at, name in enumerate("cdefghijk")]
+    rows += ["l,256,0.1,adamv", 'm,256,"1,5",sgdd']
+    jobs.write_text("job,effective_batch,lr,optimizer\n" + "\n".join(rows) + "\n")
+    ran(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)])
+    listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
+    optimizers = "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
+    assert listed[::2] == [
+        "10 rows: lr must be a finite number above 0, got the text '0,07': write 0.07 "
+        "(decimal=',' reads decimal commas: --decimal ,)",
+        "2 rows: lr must be a finite number above 0, got the text '-0.5'",
+        f"1 row: optimizer must be {optimizers}, got 'adamv': did you mean 'adam'?",
+        f"1 row: optimizer must be {optimizers}, got 'sgdd': did you mean 'sgd'?",
+    ]
+    assert listed[1].startswith(f"  job c ({jobs}, row 3), job d (") and listed[1].endswith("and 5 more")
+
+
+def test_hours_and_cost_are_those_of_the_row():
+    """Each where the table has it, whatever else it has."""
+    profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    job = ib.Recipe(effective_batch=256, lr=0.1, duration="9000st")
+    shapes = [ib.Cluster(price_per_gpu_hour=price) for price in (2.5, None)]
+    columns = ["status", "reasons", "hours", "gpu_hours", "cost"]
+    table = ib.plan_fleet([job], shapes, profile=profile, columns=columns)
+    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost 12.9"
+    assert f"It takes {time}, {work}, {cost}.\n" in ib.explain(table, 0)
+    assert f"{time}, {work}; cost not known, as the cluster has no price_per_gpu_hour." in ib.explain(
+        table, 1
+    )
+    for names, parts in ((["cost"], cost), (["gpu_hours"], work), (["gpu_hours", "cost"], f"{work}, {cost}")):
+        part = {name: table[name] for name in ["status", "reasons", *names]}
+        assert f"It takes {parts}.\n" in ib.explain(part, 0)
+    whole = ib.plan_fleet([job], shapes, profile=profile)
+    assert f"It takes {time}, {work}, {cost}; no range known.\n" in ib.explain(whole, 0)
+
+
 def test_the_command_lists_what_is_illegal(tmp_path, capsys, ran):
     jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
     jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n,256,0.1\n")
     ran(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)])
     listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
-    assert all("its job has no id" in line for line in listed[2:]) and len(listed) == 4
-    assert [line.rpartition("jobs.csv, ")[2] for line in listed[:2]] == [
-        "row 2): effective_batch must be a whole number from 1 to 2^40, got the text '0'",
-        "row 3): lr must be a finite number above 0, got the text '-1'",
+    assert listed == [
+        "2 rows: the job has no id: each row of the jobs needs one",
+        "  row 7 of the plans, row 8 of the plans",
+        "1 row: effective_batch must be a whole number from 1 to 2^40, got the text '0'",
+        f"  job b ({jobs}, row 2)",
+        "1 row: lr must be a finite number above 0, got the text '-1'",
+        f"  job c ({jobs}, row 3)",
     ]
     assert main(["explain", str(plans), "--jobs", str(jobs), "--job", "c", "--gpus", "8"]) == 1
     assert "Illegal: job c" in capsys.readouterr().out

@@ -115,7 +115,7 @@ def allocate(
         pool: a table of nodes (`gpus`, and `node`, `gpu`, `price_per_gpu_hour` and a Cluster's other fields), a Cluster, or
             a number of GPUs in one node.
         objective: "fair", "throughput", "finish" or "cost".
-        held: a table of what each job has now: `job`, `node`, `gpus`. What is not in it is free.
+        held: what each job has now: a table of `job`, `node`, `gpus`, or an earlier answer's `placement`. All else is free.
         p: of `fair`, the exponent of the mean: -1 the harmonic, 0 the geometric, 1 the arithmetic one; from -10 to 1.
         profile: as in `plan_fleet`, or a mapping of jobs' ids to theirs: without one a job has no speed, and waits.
         settings: as in `plan_fleet`.

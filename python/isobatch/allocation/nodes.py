@@ -164,6 +164,9 @@ def read_held(
     """
     found: defaultdict[int, Held] = defaultdict(dict)
     gone: defaultdict[int, list[str]] = defaultdict(list)
+    if isinstance(held, Mapping) and all(isinstance(nodes, Mapping) for nodes in held.values()):
+        placed = [(job, node, gpus) for job, nodes in held.items() for node, gpus in nodes.items()]
+        held = [dict(zip(("job", "node", "gpus"), row, strict=True)) for row in placed]
     if held is None or (isinstance(held, (list, tuple)) and not held):
         return {}, {}, []
     table = input_table("held", held, unique=False)

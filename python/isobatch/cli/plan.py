@@ -261,7 +261,8 @@ def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
     for name in ("jobs", "nodes", "held"):
         rows = asked.get(name, [])
         is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-        if not is_table and not (name == "nodes" and type(rows) is int):
+        is_placement = isinstance(rows, dict) and name == "held"
+        if not (is_table or is_placement or (name == "nodes" and type(rows) is int)):
             raise must_be("a list of objects, one a row", rows, field=name)
     settings = _settings(found, how)
     options = {name: asked[name] for name in known[2:] if asked.get(name) is not None}

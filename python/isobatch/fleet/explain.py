@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.fleet.columns import naming_column
 from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.fleet.rows import Fleet
+from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
@@ -43,7 +44,7 @@ def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> 
     >>> from isobatch.recipes.recipe import Recipe
     >>> print(explain(plan_fleet([Recipe(effective_batch=256, lr=0.1)], [8, 3]), 1))
     job 0, cluster 1, 3 GPUs: infeasible
-      - the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split="ragged"
+      - the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as would batch_tolerance or split="ragged"
     Nearest that works: 2 GPUs; or a batch of 255
     """
     columns, length = _columns(table)
@@ -211,18 +212,27 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
     if row.get("total_steps"):
         warmup = f", {count(row['warmup_steps'])} of them warmup" if row.get("warmup_steps") else ""
         yield f"The run: {count(row['total_steps'])} steps{warmup}."
-    if row.get("hours") is not None:
-        error = row.get("hours_error")
-        share = error / row["hours"] if error and row["hours"] else None
-        work, cost = (
-            ranged(row[name], share and row[name] * share) if row.get(name) is not None else ""
-            for name in ("gpu_hours", "cost")
-        )
-        took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
-        sure = "no range known" if share is None else f"± {percent(share)}"
-        yield f"It takes {took}{work and f', {work} GPU-hours'}{cost and f', cost {cost}'}; {sure}."
+    yield from _spent(row)
     if row.get("memory_gib") is not None:
         yield f"Memory: {figure(row['memory_gib'])} GiB per GPU."
+
+
+def _spent(row: Mapping[str, Any]) -> Iterator[str]:
+    """Writes the hours, GPU-hours and cost that the row has, each with its range."""
+    hours, error = row.get("hours"), row.get("hours_error")
+    share = error / hours if error and hours else None
+    parts = [] if hours is None else [ranged(hours, error, lambda value: duration(value * 3600))]
+    for name, form in (("gpu_hours", "{} GPU-hours"), ("cost", "cost {}")):
+        if (value := row.get(name)) is not None:
+            parts.append(form.format(ranged(value, share and value * share)))
+    if not parts:
+        return
+    notes = [] if share is None else [f"± {percent(share)}"]
+    if share is None and "hours_error" in row:
+        notes.append("no range known")
+    if row.get("cost", 0.0) is None:
+        notes.append("cost not known, as the cluster has no price_per_gpu_hour")
+    yield "; ".join([f"It takes {', '.join(parts)}", *notes]) + "."
 
 
 # Which input is illegal
@@ -251,7 +261,16 @@ class Inputs:
             self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
-        """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.
+        """Names the illegal values of a row of the plans, and its place; None: all are legal.
+
+        Raises:
+            InputError: the tables have no such job, or no such cluster.
+        """
+        place, texts = self.faults(job, cluster)
+        return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
+
+    def faults(self, job: Any, cluster: Any = None) -> tuple[str, list[str]]:
+        """Returns the place of a row of the plans, by its ids, and each illegal value: field, what is legal, what it is.
 
         Raises:
             InputError: the tables have no such job, or no such cluster.
@@ -261,11 +280,26 @@ class Inputs:
         if self._known and not self._own and cluster is not None:
             other = _row(self._clusters, cluster)
         pair = self._jobs.row(at), self._clusters.row(other)
-        wrong = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_fault(0)
-        if wrong is None:
-            return None
+        texts = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_faults(0)
         where = [pair[0].where(0), *([pair[1].where(0)] if self._known and not self._own else [])]
-        return f"{', '.join(where)}: {wrong}"
+        return ", ".join(where), texts
+
+
+def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Groups faults, each a place and a text, by field and kind of slip, the most frequent first.
+
+    Returns:
+        The first text of each kind, with the places of all faults of the kind.
+
+    >>> kinds_of_faults([("row 1", "lr must be above 0, got -1"), ("row 2", "lr must be above 0, got -2.5")])
+    [('lr must be above 0, got -1', ['row 1', 'row 2'])]
+    """
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    for place, text in faults:
+        legal, _, value = text.partition(", got ")
+        kind = f"{legal} {re.sub(r'[0-9.]+', '0', value)}"
+        kinds.setdefault(kind, (text, []))[1].append(place)
+    return sorted(kinds.values(), key=lambda kind: -len(kind[1]))
 
 
 def _row(table: InputTable, name: Any) -> int:

@@ -97,8 +97,8 @@ class Fleet:
         job, _ = self._pair(row)
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
-        wrong = self.row_fault(row)
-        return wrong and f"{self.where(row)}: {wrong}"
+        texts = self.row_faults(row)
+        return f"{self.where(row)}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
     def where(self, row: int) -> str:
         """Names the job and the cluster of a row of the result."""
@@ -111,8 +111,8 @@ class Fleet:
             return divmod(row, self.clusters.rows)
         return int(self.pairs[0][row]), int(self.pairs[1][row])
 
-    def row_fault(self, row: int) -> str | None:
-        """Names the illegal values of a row of the result: field, value and what is legal; None where there is none."""
+    def row_faults(self, row: int) -> list[str]:
+        """Names the illegal values of a row of the result: each has its field, what is legal, and the value."""
         job, cluster = self._pair(row)
         jobs = self.jobs.slice(job, job + 1).fields
         clusters = self.clusters.slice(cluster, cluster + 1).fields
@@ -123,9 +123,7 @@ class Fleet:
                 break
             faults[found[0]] = self._fault_text(*found, job, cluster)
             jobs, clusters = ([it for it in side if it[0] != found[0]] for side in (jobs, clusters))
-        commas = any(_COMMA.search(fault) for fault in faults.values())
-        hint = commas * " (decimal=',' reads decimal commas: --decimal ,)"
-        return "; ".join(faults.values()) + hint or None
+        return list(faults.values())
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
@@ -227,6 +225,13 @@ class Fleet:
         import pyarrow as pa
 
         return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))
+
+
+def decimal_hint(faults: Iterable[str]) -> str:
+    """Returns how to read decimal commas, if one of these faults is such a number; else nothing."""
+    if any(_COMMA.search(fault) for fault in faults):
+        return " (decimal=',' reads decimal commas: --decimal ,)"
+    return ""
 
 
 # Jobs and clusters that meet, where not all do

@@ -70,11 +70,11 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas; see nearest_world_size and nearest_batch, or allow batch_tolerance or split=\"ragged\"" ""
+        "the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as would batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
-        "the GPU count is not a multiple of model_parallel; see nearest_world_size" ""
+        "the GPU count is not a multiple of model_parallel" ""
     AboveMaxBatch "above_max_batch" Infeasible
         "the effective batch is above max_batch" ""
     AboveMemory "above_memory" Infeasible
