@@ -12,7 +12,7 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
 from isobatch.fleet import ids as id_module  # noqa: E402
-from isobatch.fleet import job_files  # noqa: E402
+from isobatch.fleet import job_files, stream  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_ids_that_are_missing_are_no_doubles(tmp_path, capsys):
 
 def test_two_ids_with_one_hash_are_two(tmp_path, capsys, monkeypatch):
     collide = lambda ids: np.array([int(name) % 4 for name in ids.to_pylist()], np.int64)  # noqa: E731
-    monkeypatch.setattr(job_files, "hashes_of", collide)
+    monkeypatch.setattr(stream, "hashes_of", collide)
     jobs = written(tmp_path / "jobs.csv", range(40))
     assert planned(jobs) == 0
     written(tmp_path / "jobs.csv", [*range(40), 17])
@@ -81,7 +81,7 @@ def test_rows_with_their_own_clusters_may_name_a_job_twice(tmp_path):
 
 
 def test_beyond_a_limit_it_says_that_it_does_not_look(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(job_files, "MAX_HASHED_IDS", 20)
+    monkeypatch.setattr(stream, "MAX_HASHED_IDS", 20)
     assert planned(written(tmp_path / "jobs.csv", [*range(50), 0])) == 0
     assert capsys.readouterr().err.count("duplicate ids are looked for among the first 20 jobs only") == 1
 
