@@ -1,4 +1,4 @@
-"""Two jobs with one id, in one table or far apart in files that come in blocks."""
+"""Two jobs with one id, in one table or far apart in files of several blocks."""
 
 import random
 from collections import Counter
@@ -94,7 +94,9 @@ def test_hashes_in_blocks_agree_with_a_set(seed):
         block = chance.sample(range(2000), chance.randint(0, 12))
         counts.update(block)
         hashed.append(np.array(block, dtype=np.int64))
-    assert set(id_module.duplicates(hashed).tolist()) == {it for it, count in counts.items() if count > 1}
+    assert set(id_module.duplicates(hashed).tolist()) == {
+        value for value, count in counts.items() if count > 1
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,6 @@ def test_ids_of_any_kind(ids):
     assert len(set(id_module.hashes_of(ids).tolist())) == len(ids)
     is_arrow = hasattr(ids, "to_pylist")
     table = {"job": ids, "effective_batch": [256] * len(ids), "lr": [0.1] * len(ids)}
-    found = ib.plan_fleet(pa.table(table) if is_arrow else table, [8])["job"]
-    lists = [each.to_pylist() if is_arrow else each.tolist() for each in (ids, found)]
+    names = ib.plan_fleet(pa.table(table) if is_arrow else table, [8])["job"]
+    lists = [each.to_pylist() if is_arrow else each.tolist() for each in (ids, names)]
     assert list(map(str, lists[0])) == list(map(str, lists[1]))

@@ -29,9 +29,9 @@ def plans(tmp_path, name="plans.parquet", **settings):
     for file, rows in (("jobs.csv", JOBS), ("clusters.csv", CLUSTERS)):
         csv.write_csv(pa.table(rows), tmp_path / file)
     path = tmp_path / name
-    asked = [word for option, value in settings.items() for word in (f"--{option}", str(value))]
+    options = [word for option, value in settings.items() for word in (f"--{option}", str(value))]
     assert (
-        main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(path), *asked])
+        main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(path), *options])
         == 0
     )
     return path
@@ -85,49 +85,53 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys, ran):
 
 def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
     jobs = {"effective_batch": [100], "lr": [0.1]}
-    for gpus, said in ((24, "25 GPUs (no whole nodes of 8); or"), (7, "5 GPUs; or"), (30, "25 GPUs; or")):
-        assert f"Nearest that works: {said}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
+    for gpus, explanation in (
+        (24, "25 GPUs (no whole nodes of 8); or"),
+        (7, "5 GPUs; or"),
+        (30, "25 GPUs; or"),
+    ):
+        assert f"Nearest that works: {explanation}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
 
 
 BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
 
 
 def test_which_value_is_illegal():
-    made = ib.plan_fleet(BAD, [8, 4])
-    assert "pass the jobs that were planned" in ib.explain(made, 2)
-    said = ib.explain(made, 3, jobs=BAD)
-    assert said.endswith(
+    plans_made = ib.plan_fleet(BAD, [8, 4])
+    assert "pass the jobs that were planned" in ib.explain(plans_made, 2)
+    explanation = ib.explain(plans_made, 3, jobs=BAD)
+    assert explanation.endswith(
         "Illegal: job b (row 2): effective_batch must be a whole number from 1 to 2^40, got 0"
     )
-    assert ib.explain(made, 5, jobs=BAD).endswith(
+    assert ib.explain(plans_made, 5, jobs=BAD).endswith(
         "Illegal: job c (row 3): lr must be a finite number above 0, got -1.0"
     )
     several = {"effective_batch": ["0"], "lr": ["x"], "duration": ["3"], "warmup": ["5%"], "min_lr": ["-1"]}
-    said = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
-    assert [said.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
+    explanation = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
+    assert [explanation.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
     german = {"effective_batch": ["1.024"], "lr": ["0,001"]}
-    said = ib.explain(ib.plan_fleet(german, [8]), 0, jobs=german)
-    assert "got the text '1.024': write 1024; lr must be" in said and said.endswith(
+    explanation = ib.explain(ib.plan_fleet(german, [8]), 0, jobs=german)
+    assert "got the text '1.024': write 1024; lr must be" in explanation and explanation.endswith(
         "write 0.001 (decimal=',' reads decimal commas: --decimal ,)"
     )
-    assert "Illegal" not in ib.explain(made, 0, jobs=BAD)
+    assert "Illegal" not in ib.explain(plans_made, 0, jobs=BAD)
     with pytest.raises(ib.InputError, match="unknown job 'c'"):
-        ib.explain(made, 5, jobs={**BAD, "job": ["x", "y", "z"]})
+        ib.explain(plans_made, 5, jobs={**BAD, "job": ["x", "y", "z"]})
     with pytest.raises(ib.InputError, match="jobs is missing"):
-        ib.explain(made, 5, clusters=[8])
+        ib.explain(plans_made, 5, clusters=[8])
 
 
 def test_a_cluster_may_be_what_is_illegal():
     jobs = {name: values[:1] for name, values in BAD.items()}
     clusters = {"cluster": ["x", "y"], "nodes": [1, 1], "gpus_per_node": [8, 0]}
-    made = ib.plan_fleet(jobs, clusters)
+    plans_made = ib.plan_fleet(jobs, clusters)
     assert (
-        ib.explain(made, 1, jobs=jobs)
+        ib.explain(plans_made, 1, jobs=jobs)
         .splitlines()[-1]
         .startswith("No value of this job is illegal by itself")
     )
-    said = ib.explain(made, 1, jobs=jobs, clusters=clusters)
-    assert "Illegal: job a (row 1), cluster y (row 2): gpus_per_node must be" in said
+    explanation = ib.explain(plans_made, 1, jobs=jobs, clusters=clusters)
+    assert "Illegal: job a (row 1), cluster y (row 2): gpus_per_node must be" in explanation
     own = {**BAD, "nodes": [1, 1, 1], "gpus_per_node": [8, 8, 8]}
     assert "Illegal: job b (row 2): effective_batch" in ib.explain(ib.plan_fleet(own), 1, jobs=own)
 
@@ -140,14 +144,14 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
         "lr": [0.1] * 2,
         "duration": ["9000st", "99000000st"],
     }
-    made = ib.plan_fleet(jobs, [1, 8, 16, 7], profile=profile, deadline_hours=1.5)
-    assert made["status"].tolist()[:4] == ["infeasible", "caution", "caution", "infeasible"]
-    said = ib.explain(made, 0)
-    assert "Nothing close" not in said
+    plans_made = ib.plan_fleet(jobs, [1, 8, 16, 7], profile=profile, deadline_hours=1.5)
+    assert plans_made["status"].tolist()[:4] == ["infeasible", "caution", "caution", "infeasible"]
+    explanation = ib.explain(plans_made, 0)
+    assert "Nothing close" not in explanation
     assert re.search(
-        r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", said
+        r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", explanation
     )
-    lonely = ib.explain(made, 4)
+    lonely = ib.explain(plans_made, 4)
     assert "Nothing close" not in lonely and "isobatch counts" in lonely
 
 

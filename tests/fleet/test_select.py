@@ -11,9 +11,12 @@ C = ib.Constant
 
 def profile(gpu="H100", noise=None):
     return ib.Profile(
-        gpu=gpu, gradient_bytes=4e8, overlap=C(value=2), compute_constant=C(value=0.01), compute_per_sample=C(value=0.00125),
-        intra_latency_us=C(value=8), intra_gb_s=C(value=150), inter_latency_us=C(value=25), inter_gb_s=C(value=20),
-        noise_scale=None if noise is None else C(value=noise), micro_batch=(1, 512), replicas_per_node=(1, 64), nodes=(1, 64),
+        gpu=gpu, gradient_bytes=4e8, overlap=C(value=2), compute_constant=C(value=0.01),
+        compute_per_sample=C(value=0.00125),
+        intra_latency_us=C(value=8), intra_gb_s=C(value=150), inter_latency_us=C(value=25),
+        inter_gb_s=C(value=20),
+        noise_scale=None if noise is None else C(value=noise), micro_batch=(1, 512), replicas_per_node=(1,
+        64), nodes=(1, 64),
     )  # fmt: skip
 
 
@@ -25,8 +28,8 @@ JOBS = {"job": ["a", "b", "c"], "effective_batch": [255, 480, 7], "lr": [0.1] * 
 COLUMNS = ["job", "cluster", "world_size", "status", "reasons", "hours"]
 
 
-def chosen(jobs, clusters, **asked):
-    table = ib.plan_fleet(jobs, clusters, columns=COLUMNS, **asked)
+def chosen(jobs, clusters, **settings):
+    table = ib.plan_fleet(jobs, clusters, columns=COLUMNS, **settings)
     reasons = [{str(reason) for reason in row} for row in ib.Reason.of(table["reasons"])]
     return list(
         zip(
@@ -41,22 +44,24 @@ def chosen(jobs, clusters, **asked):
 
 @pytest.mark.parametrize("top", [1, 2])
 def test_a_gpu_that_no_profile_knows(top):
-    """255 samples go on 15 GPUs alone, of a kind that was not measured; 7 on none of these."""
-    found = chosen(JOBS, [node(8), node(15, "B200"), node(16)], profile=profile(), select="fastest", top=top)
-    of_job = {name: [row[1:] for row in found if row[0] == name] for name in "abc"}
+    """255 samples fit 15 GPUs alone, of an unmeasured kind; 7 samples fit none of these."""
+    rows_chosen = chosen(
+        JOBS, [node(8), node(15, "B200"), node(16)], profile=profile(), select="fastest", top=top
+    )
+    of_job = {name: [row[1:] for row in rows_chosen if row[0] == name] for name in "abc"}
     assert of_job["a"] == [(15, "caution", {"other_hardware", "not_compared"})]
     assert [gpus for gpus, *_ in of_job["b"]] == [16, 8][:top]
     assert of_job["c"] == [(8, "infeasible", {"not_divisible"})]
 
 
 def test_a_price_that_is_not_known():
-    found = chosen(
+    rows_chosen = chosen(
         {**JOBS, "effective_batch": [40, 5, 7]},
         [node(8), node(5, price=None)],
         profile=profile(),
         select="cheapest",
     )
-    assert found == [
+    assert rows_chosen == [
         ("a", 8, "caution", {"not_compared"}),
         ("b", 5, "caution", {"not_compared"}),
         ("c", 8, "infeasible", {"not_divisible"}),
@@ -65,7 +70,7 @@ def test_a_price_that_is_not_known():
 
 @pytest.mark.parametrize("limit", [{}, {"budget": 1e6}, {"max_micro_batch": 8}])
 def test_clusters_whose_network_the_profile_lacks(tmp_path, ran, limit):
-    """Each row without a cost says why, and the cheapest that it was not compared with all others."""
+    """Each row without a cost has a reason, and the cheapest has the caution `not_compared`."""
     measured = ib.Profile.estimate(
         parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, gpu="H100", intra_gb_s=100
     )
@@ -98,14 +103,14 @@ def test_clusters_whose_network_the_profile_lacks(tmp_path, ran, limit):
 
 def test_a_noise_scale_that_is_not_known():
     jobs = {**JOBS, "effective_batch": [256, 60, 7], "noise_scale": [1000.0, None, None]}
-    found = chosen(jobs, [node(8), node(4), node(15)], profile=profile(), select="goodput")
-    assert found[1][1:] == (4, "caution", {"not_compared"})
-    assert "not_compared" not in found[0][3] | found[2][3] and found[2][2] == "infeasible"
+    rows_chosen = chosen(jobs, [node(8), node(4), node(15)], profile=profile(), select="goodput")
+    assert rows_chosen[1][1:] == (4, "caution", {"not_compared"})
+    assert "not_compared" not in rows_chosen[0][3] | rows_chosen[2][3] and rows_chosen[2][2] == "infeasible"
 
 
 def test_no_row_within_the_deadline_is_taken_for_one_that_cannot_be_compared():
-    found = chosen(JOBS, [node(5), node(3)], profile=profile(), select="fastest", deadline_hours=1e-6)
-    assert [row[2:] for row in found] == [("infeasible", {"misses_deadline"})] * 2 + [
+    rows_chosen = chosen(JOBS, [node(5), node(3)], profile=profile(), select="fastest", deadline_hours=1e-6)
+    assert [row[2:] for row in rows_chosen] == [("infeasible", {"misses_deadline"})] * 2 + [
         ("infeasible", {"not_divisible"})
     ]
 
@@ -148,9 +153,9 @@ def test_the_same_in_files(tmp_path):
     (tmp_path / "jobs").mkdir()
     parquet.write_table(arrow.table(JOBS), tmp_path / "jobs" / "jobs.parquet")
     clusters = [node(8), node(15, "B200"), node(16)]
-    asked = {"profile": profile(), "select": "fastest", "columns": COLUMNS}
-    manifest = ib.plan_files(tmp_path / "jobs", clusters, tmp_path / "plans", **asked)
-    whole = ib.plan_fleet(arrow.table(JOBS), clusters, **asked)
+    settings = {"profile": profile(), "select": "fastest", "columns": COLUMNS}
+    manifest = ib.plan_files(tmp_path / "jobs", clusters, tmp_path / "plans", **settings)
+    whole = ib.plan_fleet(arrow.table(JOBS), clusters, **settings)
     filed = parquet.read_table(tmp_path / "plans" / "jobs.parquet")
     assert filed.select(COLUMNS).to_pylist() == whole.to_pylist()
     assert whole["reasons"].to_pylist()[0] == ["other_hardware", "not_compared"]
@@ -161,7 +166,8 @@ def test_the_same_in_files(tmp_path):
 def test_a_limit_that_limits_nothing_is_said(name):
     with pytest.warns(
         UserWarning,
-        match=rf"not fields, carried along: {name} \(limits nothing: name the clusters of each job by pairs\)",
+        match=rf"not fields, carried along: {name} \(limits nothing: name the clusters of each job by "
+        rf"pairs\)",
     ):
         table = ib.plan_fleet({**JOBS, name: [8, 8, 8]}, [4, 16])
     assert table[name].tolist() == [8] * 6

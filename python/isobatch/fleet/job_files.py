@@ -32,8 +32,9 @@ PlannedBlock: TypeAlias = tuple[Fleet, Any, Any, Any]
 class JobFile(msgspec.Struct, frozen=True):
     """A file of jobs.
 
-    `name` is its path below the folder, without the suffix; `modified` is in ns; `rows` is None if only a whole read
-    tells. Jobs without ids are numbered from `first_id`, None if the jobs of the files before are not counted.
+    `name` is its path below the folder, without the suffix; `modified` is in ns; `rows` is None if only a
+    whole read tells. Jobs without ids are numbered from `first_id`, None if the jobs of the files before are
+    not counted.
     """
 
     path: str
@@ -45,7 +46,7 @@ class JobFile(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple):
-    """The files of jobs, and the schema that fits the most of them (None: no file has one)."""
+    """The files of jobs and their most frequent schema; None: no file has a schema."""
 
     files: list[JobFile]
     schema: pa.Schema | None
@@ -108,7 +109,7 @@ def _has_jobs(schema: pa.Schema) -> bool:
 
 
 def _first_schema(fs: FileSystem, files: Iterable[JobFile]) -> pa.Schema | None:
-    """Returns the schema of the first file of jobs where no head has one (JSON lines), else of the first table."""
+    """Returns the schema of the first file of jobs, else of the first table (JSON lines have no heads)."""
     first = None
     for schema in (_read_schema(fs, file.path) for file in files):
         if schema is not None and _has_jobs(schema):
@@ -135,24 +136,24 @@ def read_jobs(
     Raises:
         InputError: the file cannot be read, has other columns than the schema, or needs ids.
     """
-    done, step = 0, max(1, BLOCK_ROWS // max(1, query.rows_per_job))
+    rows_read, step = 0, max(1, BLOCK_ROWS // max(1, query.rows_per_job))
     for table in blocks(fs, file.path, step, query.fields):
         table = _fitted(table, schema, file.path)
         if first_id is None and query.clusters is not None and "job" not in schema.names:
             why = "only a single file, or Parquet files, can do without ids"
             raise InputError(f"the column job is missing: {why}", file=file.path, field="job")
-        yield query.fleet(table, file=file.path, row_offset=done, first_id=(first_id or 0) + done)
-        done += table.num_rows
+        yield query.fleet(table, file=file.path, row_offset=rows_read, first_id=(first_id or 0) + rows_read)
+        rows_read += table.num_rows
 
 
 def _fitted(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
     if table.column_names != schema.names:
         missing = [name for name in schema.names if name not in table.column_names]
         new = [name for name in table.column_names if name not in schema.names]
-        what = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
+        difference = f"missing: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}"
         if not missing and not new:
-            what = "another order, or a column twice"
-        raise InputError(f"its columns are not those of the other files: {what}", file=file)
+            difference = "another order, or a column twice"
+        raise InputError(f"its columns are not those of the other files: {difference}", file=file)
     # A column that came as a dictionary may stay one.
     encoded = {f.name: f.type for f in table.schema if pa.types.is_dictionary(f.type)}
     fields = [f.with_type(encoded.get(f.name, f.type)) if pa.types.is_string(f.type) else f for f in schema]
@@ -185,7 +186,7 @@ def _plans(fleets: Iterable[Fleet]) -> Iterator[PlannedBlock]:
 def plan_file_blocks(
     query: Query, fs: FileSystem, file: JobFile, schema: pa.Schema
 ) -> Iterator[PlannedBlock]:
-    """Plans the blocks of a file; a single block in this thread, as two more would cost more than a thousand rows."""
+    """Plans the blocks of a file; a single block in this thread, as two more cost more than its rows."""
     fleets = read_jobs(query, fs, file, schema, file.first_id)
     if file.rows is None:
         is_single = file.size <= _SMALL_FILE_BYTES

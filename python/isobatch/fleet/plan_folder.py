@@ -1,7 +1,7 @@
-"""Files of jobs into a folder of plans: each file is a task, and its file of plans appears whole or not at all.
+"""A folder of plans from files of jobs: each file is a task, and its plans are written whole or not at all.
 
-The footer of a file of plans has a digest of what made it. The next run skips the file if that is the same: a run that
-was stopped at any time goes on with the rest, and gives the same files.
+The footer of a file of plans has a digest of its arguments and its file of jobs. The next run skips the file
+if the digest is the same: a run that was stopped at any time goes on with the rest, and gives the same files.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _MADE_OF, _SUMMARY = b"isobatch.made_of", b"isobatch.summary"
 
 
 class FolderPlans(msgspec.Struct, frozen=True, kw_only=True):
-    """The plans in a folder: their counts, the files that were there before (`skipped`), and unusable files with the reason."""
+    """The plans in a folder, the number of former files, and the unusable files with the reason."""
 
     summary: Summary
     skipped: int
@@ -49,7 +49,7 @@ class FolderPlans(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Work:
-    """What all tasks of a run share; `arguments` is a digest of all that decides the plans beside the jobs."""
+    """The common input of all tasks of a run; `arguments` is a digest of all input beside the jobs."""
 
     query: Query
     jobs: FileSystem
@@ -85,7 +85,8 @@ def run(
 ) -> FolderPlans:
     """Plans files of jobs into a folder; see `isobatch.plan_files`.
 
-    `progress` gets the files that are done and all files, `note` the columns that are no fields (default: a warning).
+    `progress` gets the files that are done and all files, `note` the columns that are no fields (default: a
+    warning).
 
     Raises:
         InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
@@ -154,7 +155,7 @@ def _refuse_strangers(work: Work, names: dict[str, str]) -> None:
 
 
 def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: False) -> Outcome:
-    """Plans one file of jobs into its file of plans, unless that is there; asks `stopped` between blocks.
+    """Plans a file of jobs into its file of plans, unless it is there; asks `stopped` between blocks.
 
     Raises:
         OSError: it cannot be written.
@@ -200,7 +201,7 @@ def _summary_at(fs: FileSystem, path: str, made_of: bytes) -> Summary | None:
 
 
 def _arguments(query: Query) -> Iterator[Any]:
-    """Yields all that decides the plans of a job."""
+    """Yields all input of the plans beside the jobs."""
     yield _core.__version__, query.settings, query.columns, query.select, query.top, query.decimal
     yield from map(msgspec.json.encode, query.profiles)
     table: InputTable | None = query.clusters
@@ -227,7 +228,7 @@ def _digest(*values: Any) -> str:
 def _as_done(
     submit: Callable[[JobFile], "Future[Outcome]"], files: Sequence[JobFile], most: int
 ) -> Iterator[tuple[JobFile, "Future[Outcome]"]]:
-    """Submits the files, at most so many at a time, and yields each with its future when that is done."""
+    """Submits the files, at most `most` at a time, and yields each file with its future when it is done."""
     waiting, running = iter(files), dict[Future[Outcome], JobFile]()
     while True:
         running |= {submit(file): file for file in itertools.islice(waiting, most - len(running))}
@@ -254,9 +255,10 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
 
 
 def on_ray(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in Ray tasks on the connected cluster, else on one in this machine, and yields their outcomes.
+    """Plans the files in Ray tasks on the connected cluster, else on a new one here; yields their outcomes.
 
-    Paths travel and rows do not, so every node must see the same files. A file whose worker was lost again and again fails.
+    Paths travel and rows do not, so every node must see the same files. A file fails if its worker was lost
+    too often.
 
     Raises:
         OSError: the output cannot be written.
@@ -283,7 +285,7 @@ def _task(work: Work, file: JobFile) -> Outcome:
 
 
 def connect(address: str | None = None) -> Any:
-    """Returns Ray, connected to the cluster at the address, else to the connected one, else to a new one on this machine.
+    """Returns Ray, connected to the cluster at the address, else to the current one, else to a new one.
 
     Raises:
         InputError: Ray is not there, or no cluster at the address.

@@ -1,4 +1,4 @@
-"""The jobs of many files as one stream, for one output; a job that is there twice is refused at the end."""
+"""The jobs of many files as one stream, for one output; a duplicate job is refused at the end."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from isobatch.fleet.rows import Fleet
 
 
 def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = None) -> Iterator[Fleet]:
-    """Reads the jobs of all files, one after the other; `note` hears of columns that are no fields.
+    """Reads the jobs of all files, one after the other; `note` gets the columns other than fields.
 
     Raises:
         InputError: one of them cannot be used, or, at the end, two jobs have one id.
@@ -44,8 +44,9 @@ def _read_all(query: Query, fs: FileSystem, listing: Listing) -> Iterator[tuple[
 
 
 def _refuse_duplicates(query: Query, fs: FileSystem, listing: Listing, hashes: Hashes) -> None:
-    """Refuses a fleet with one id, and so one of these hashes, in two jobs. The files are read again, as far as to the first such
-    id: two ids may have one hash.
+    """Refuses a fleet with one id in two jobs, and so one of these hashes.
+
+    Two ids may have one hash, so the files are read again, up to the first duplicate id.
 
     Raises:
         InputError: naming both rows.
@@ -57,8 +58,8 @@ def _refuse_duplicates(query: Query, fs: FileSystem, listing: Listing, hashes: H
         jobs = fleet.jobs
         rows = np.arange(jobs.rows) if jobs.missing_ids is None else np.flatnonzero(~jobs.missing_ids)
         for row in rows[np.isin(hashes_of(jobs.present_ids), hashes)].tolist():
-            name, here = jobs.ids[row].as_py(), (path, jobs.row_offset + row + 1)
-            file, other = first.setdefault(name, here)
-            if (file, other) != here:
-                place = f"{'' if file == path else f'{file}, '}row {other:,}"
-                raise duplicate_id("job", name, path, here[1], place)
+            name, place_here = jobs.ids[row].as_py(), (path, jobs.row_offset + row + 1)
+            file, first_row = first.setdefault(name, place_here)
+            if (file, first_row) != place_here:
+                place = f"{'' if file == path else f'{file}, '}row {first_row:,}"
+                raise duplicate_id("job", name, path, place_here[1], place)
