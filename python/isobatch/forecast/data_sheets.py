@@ -10,8 +10,8 @@ from isobatch.errors import InputError, unknown
 class DataSheet(NamedTuple):
     """A data sheet.
 
-    ``tflops`` are peaks by precision in 1e12 operations a second, ``memory_gb_s`` and ``link_gb_s`` are in 1e9 bytes a second,
-    the link's in one direction (sheets give both together).
+    ``tflops`` are peaks by precision in 1e12 operations a second, ``memory_gb_s`` and ``link_gb_s`` are in
+    1e9 bytes a second, the link's in one direction (sheets give both together).
     """
 
     name: str
@@ -39,18 +39,29 @@ def _row(
 
 
 _ROWS = (
-    _row("V100-32", "NVIDIA V100 SXM2", (32, 900), (125, None, None, 15.7), ("NVLink 2", 150), "NVIDIA V100 data sheet, January 2020"),
-    _row("T4-16", "NVIDIA T4", (16, 320), (65, None, None, 8.1), ("PCIe 3", 16), "NVIDIA T4 data sheet, 2019"),
-    _row("A10-24", "NVIDIA A10", (24, 600), (125, 125, 62.5, 31.2), ("PCIe 4", 32), "NVIDIA A10 data sheet, 2021"),
-    _row("A100-40", "NVIDIA A100 SXM4, 40 GB", (40, 1555), (312, 312, 156, 19.5), ("NVLink 3", 300), "NVIDIA A100 data sheet, 2021"),
-    _row("A100-80", "NVIDIA A100 SXM4, 80 GB", (80, 2039), (312, 312, 156, 19.5), ("NVLink 3", 300), "NVIDIA A100 data sheet, 2021"),
+    _row("V100-32", "NVIDIA V100 SXM2", (32, 900), (125, None, None, 15.7), ("NVLink 2", 150),
+    "NVIDIA V100 data sheet, January 2020"),
+    _row("T4-16", "NVIDIA T4", (16, 320), (65, None, None, 8.1), ("PCIe 3", 16),
+    "NVIDIA T4 data sheet, 2019"),
+    _row("A10-24", "NVIDIA A10", (24, 600), (125, 125, 62.5, 31.2), ("PCIe 4", 32),
+    "NVIDIA A10 data sheet, 2021"),
+    _row("A100-40", "NVIDIA A100 SXM4, 40 GB", (40, 1555), (312, 312, 156, 19.5), ("NVLink 3", 300),
+    "NVIDIA A100 data sheet, 2021"),
+    _row("A100-80", "NVIDIA A100 SXM4, 80 GB", (80, 2039), (312, 312, 156, 19.5), ("NVLink 3", 300),
+    "NVIDIA A100 data sheet, 2021"),
     _row("L4-24", "NVIDIA L4", (24, 300), (121, 121, 60, 30.3), ("PCIe 4", 32), "NVIDIA L4 data sheet, 2023"),
-    _row("L40S-48", "NVIDIA L40S", (48, 864), (362, 362, 183, 91.6), ("PCIe 4", 32), "NVIDIA L40S data sheet, 2023"),
-    _row("H100-PCIe-80", "NVIDIA H100 PCIe", (80, 2000), (756, 756, 378, 51), ("PCIe 5", 64), "NVIDIA H100 data sheet, 2022"),
-    _row("H100-80", "NVIDIA H100 SXM5", (80, 3350), (989, 989, 494.5, 67), ("NVLink 4", 450), "NVIDIA H100 data sheet, 2023"),
-    _row("H200-141", "NVIDIA H200 SXM", (141, 4800), (989, 989, 494.5, 67), ("NVLink 4", 450), "NVIDIA H200 data sheet, 2023"),
-    _row("B200-180", "NVIDIA B200, HGX", (180, 8000), (2250, 2250, 1100, 80), ("NVLink 5", 900), "NVIDIA Blackwell architecture brief and HGX B200 data sheet, 2024"),
-    _row("MI300X-192", "AMD Instinct MI300X", (192, 5300), (1307, 1307, 653.7, 163.4), ("Infinity Fabric", 448), "AMD Instinct MI300X data sheet, 2023"),
+    _row("L40S-48", "NVIDIA L40S", (48, 864), (362, 362, 183, 91.6), ("PCIe 4", 32),
+    "NVIDIA L40S data sheet, 2023"),
+    _row("H100-PCIe-80", "NVIDIA H100 PCIe", (80, 2000), (756, 756, 378, 51), ("PCIe 5", 64),
+    "NVIDIA H100 data sheet, 2022"),
+    _row("H100-80", "NVIDIA H100 SXM5", (80, 3350), (989, 989, 494.5, 67), ("NVLink 4", 450),
+    "NVIDIA H100 data sheet, 2023"),
+    _row("H200-141", "NVIDIA H200 SXM", (141, 4800), (989, 989, 494.5, 67), ("NVLink 4", 450),
+    "NVIDIA H200 data sheet, 2023"),
+    _row("B200-180", "NVIDIA B200, HGX", (180, 8000), (2250, 2250, 1100, 80), ("NVLink 5", 900),
+    "NVIDIA Blackwell architecture brief and HGX B200 data sheet, 2024"),
+    _row("MI300X-192", "AMD Instinct MI300X", (192, 5300), (1307, 1307, 653.7, 163.4), ("Infinity Fabric",
+    448), "AMD Instinct MI300X data sheet, 2023"),
 )  # fmt: skip
 
 SHEETS: dict[str, DataSheet] = {row.name: row for row in _ROWS}
@@ -77,20 +88,20 @@ def peak_of(sheet: DataSheet, precision: str) -> float:
     Raises:
         InputError: the GPU has no units for the precision.
 
-    >>> peak_of(SHEETS["V100-32"], "bf16")
-    Traceback (most recent call last):
-    isobatch.errors.InputError: V100-32 has no peak for precision 'bf16' in its data sheet: use one of fp16, fp32
+    >>> peak_of(SHEETS["V100-32"], "fp16")
+    125
     """
     if precision not in sheet.tflops:
         raise InputError(
-            f"{sheet.name} has no peak for precision {precision!r} in its data sheet: use one of {', '.join(sheet.tflops)}",
+            f"{sheet.name} has no peak for precision {precision!r} in its data sheet: use one of "
+            f"{', '.join(sheet.tflops)}",
             field="precision",
         )
     return sheet.tflops[precision]
 
 
 def memory_gib_of(gpu: str | None) -> float | None:
-    """Returns the memory of a GPU in GiB, by a data sheet's name or that of its driver; None where it is not known.
+    """Returns the memory of a GPU in GiB, by the name of a data sheet or a driver; None if not known.
 
     >>> round(memory_gib_of("H100-80"), 1), round(memory_gib_of("NVIDIA A100-SXM4-40GB"), 1)
     (74.5, 37.3)
