@@ -191,10 +191,7 @@ class ConstantsFit:
         )
 
     def _known_sync(self) -> NDArray[np.float64]:
-        """Seconds of each step's all-reduces by the table, NaN where it does not reach.
-
-        As the forecast takes them.
-        """
+        """Returns the seconds of each step's all-reduces by the table, as in the forecast; NaN outside of it."""
         sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
         known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
         whole = self.shape["model_parallel"] == 1
@@ -248,10 +245,7 @@ class ConstantsFit:
         return nothing | values
 
     def _start(self, gamma: float) -> dict[str, float]:
-        """Guesses where to start.
-
-        Half of the fastest sample is constant, links as fast as what is left over would need.
-        """
+        """Guesses a start: half of the fastest sample is constant, and links are as fast as the rest needs."""
         s = self.shape
         per_pass = self.seconds / s["accumulation"]
         fastest = int(np.argmin(per_pass / s["micro_batch"]))

@@ -95,9 +95,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return float(seq_len) * (6 * matrices + 12 * self.layers * self.query * span)
 
     def layer_bytes(self, seq_len: int, width: int, *, keep_scores: bool) -> float:
-        """Counts the bytes kept of a sample for a layer's backward pass, each value `width` bytes.
-
-        A dropout's mask one.
+        """Counts the bytes per sample for a layer's backward pass, each value `width` bytes, a dropout mask one.
 
         >>> gpt = Decoder(family="gpt", layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16,
         ...     intermediate=256, vocabulary=1,
@@ -118,10 +116,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return stored
 
     def head_bytes(self, seq_len: int, width: int) -> float:
-        """Counts the bytes kept of a sample after the layers.
-
-        The last norm's input, the head's, and the logits in float32.
-        """
+        """Counts the bytes per sample after the layers: last norm's input, head's input, logits in float32."""
         return float(seq_len) * (2 * width * self.hidden + 4 * self.vocabulary)
 
 

@@ -84,10 +84,7 @@ class _Request(NamedTuple):
 
     @property
     def replays(self) -> float:
-        """Returns the operations done over those needed by a step.
-
-        With full recomputation the forward pass twice.
-        """
+        """Returns the operations over those that a step needs: full recomputation runs the forward pass twice."""
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
@@ -218,9 +215,9 @@ def _profile_of(request: _Request) -> Estimate:
 
 
 def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
-    """Estimates the seconds a sample of a stage's forward and backward pass (fastest, slowest).
+    """Estimates the (fastest, slowest) seconds per sample of a stage's passes.
 
-    Seconds a micro-batch beside them, and the lines.
+    Returns them with the seconds per micro-batch beside them, and their lines.
     """
     peak, gpus = (
         peak_of(request.sheet, request.precision),
@@ -259,10 +256,7 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
 
 
 def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
-    """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations.
-
-    And their lines.
-    """
+    """Estimates the GiB per GPU of weights, gradients and optimizer, and per sample of activations; with lines."""
     gpus = request.tensor_parallel * request.pipeline_parallel * request.shards
     state, width = state_bytes(request.optimizer, request.precision)
     least = request.parameters * (state + 2 * width) / GIB / gpus

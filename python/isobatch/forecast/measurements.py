@@ -1,7 +1,4 @@
-"""Measurements: step times of some shapes and splits, and times of bare all-reduces by size.
-
-As validators' reports hold them.
-"""
+"""Measurements: step times of some shapes and splits, and times of bare all-reduces by size."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +22,7 @@ _CONTRADICTION = 2.0
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Step times of one shape and split.
 
-    ``gpus`` over nodes of ``gpus_per_node``, seconds of whole optimizer steps.
+    They are seconds of whole optimizer steps on ``gpus`` over nodes of ``gpus_per_node``.
 
     ``memory_gib`` is the peak on one GPU, where it was measured.
     """

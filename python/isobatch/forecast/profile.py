@@ -386,9 +386,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
-    """Returns the bytes a parameter of the optimizer's state, with a float32 copy of narrower weights.
+    """Returns the bytes per parameter of the optimizer's state, and of a weight or gradient.
 
-    And of a weight or gradient.
+    The state has a float32 copy of narrower weights.
     """
     states, widths = _core.optimizers(), _core.precisions()
     width = widths[one_of(precision, "precision", widths)]
