@@ -191,7 +191,7 @@ class ConstantsFit:
         )
 
     def _known_sync(self) -> NDArray[np.float64]:
-        """Returns the seconds of each step's all-reduces by the table, as in the forecast; NaN outside of it."""
+        """Returns the seconds of each step's all-reduces by the table, as forecast; NaN outside of it."""
         sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
         known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
         whole = self.shape["model_parallel"] == 1
@@ -245,7 +245,7 @@ class ConstantsFit:
         return nothing | values
 
     def _start(self, gamma: float) -> dict[str, float]:
-        """Guesses a start: half of the fastest sample is constant, and links are as fast as the rest needs."""
+        """Guesses a start: half of the fastest sample is constant, and links are as fast as needed."""
         s = self.shape
         per_pass = self.seconds / s["accumulation"]
         fastest = int(np.argmin(per_pass / s["micro_batch"]))
@@ -361,10 +361,10 @@ class ConstantsFit:
         return fields
 
     def _memory(self) -> dict[str, Any]:
-        """Fixed and per sample, from the peaks of at least two micro-batches.
+        """Fits the fixed memory and that per sample to the peaks of at least two micro-batches.
 
-        The line that no point lies above. Of states that are
-        sharded, by 1/replicas too, from at least two counts of them."""
+        No peak lies above the line. Sharded states also need at least two counts of replicas.
+        """
         if self.measured.sharded:
             return self._sharded_memory()
         points = {(s.micro_batch, s.memory_gib) for s in self.measured.steps if s.memory_gib is not None}

@@ -1,6 +1,4 @@
-"""The arithmetic of a dense decoder.
-
-Parameters, operations and kept activations, from its transformers `config.json`.
+"""The arithmetic of a dense decoder: parameters, operations and stored activations, from its `config.json`.
 
 The file is read as data: nothing in it is imported or run. Operations are those of Chowdhery et al. 2022
 (PaLM, arXiv 2204.02311, appendix B): 6 for each parameter of a matrix product and token, and 12 · layers ·
@@ -95,7 +93,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return float(seq_len) * (6 * matrices + 12 * self.layers * self.query * span)
 
     def layer_bytes(self, seq_len: int, width: int, *, keep_scores: bool) -> float:
-        """Counts the bytes per sample for a layer's backward pass, each value `width` bytes, a dropout mask one.
+        """Counts the bytes per sample for a layer's backward pass: `width` a value, 1 a dropout mask.
 
         >>> gpt = Decoder(family="gpt", layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16,
         ...     intermediate=256, vocabulary=1,
@@ -116,7 +114,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return stored
 
     def head_bytes(self, seq_len: int, width: int) -> float:
-        """Counts the bytes per sample after the layers: last norm's input, head's input, logits in float32."""
+        """Counts the bytes per sample after the layers: the norm's and head's input, float32 logits."""
         return float(seq_len) * (2 * width * self.hidden + 4 * self.vocabulary)
 
 

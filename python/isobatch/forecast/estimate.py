@@ -84,7 +84,7 @@ class _Request(NamedTuple):
 
     @property
     def replays(self) -> float:
-        """Returns the operations over those that a step needs: full recomputation runs the forward pass twice."""
+        """Returns done over needed operations: full recomputation runs the forward pass twice."""
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
@@ -256,7 +256,10 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
 
 
 def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
-    """Estimates the GiB per GPU of weights, gradients and optimizer, and per sample of activations; with lines."""
+    """Estimates the GiB per GPU of weights, gradients and optimizer, and per sample of activations.
+
+    Returns both with their lines.
+    """
     gpus = request.tensor_parallel * request.pipeline_parallel * request.shards
     state, width = state_bytes(request.optimizer, request.precision)
     least = request.parameters * (state + 2 * width) / GIB / gpus
