@@ -1,4 +1,5 @@
-//! The bound: for each job the upper concave hull of its options, and the prices at which the sum of the jobs' bests is least.
+//! The bound: for each job the upper concave hull of its options, and the prices at which the sum of the
+//! jobs' bests is least.
 
 use super::Options;
 
@@ -74,8 +75,9 @@ impl<'a> Bids<'a> {
         self.cut(&most)
     }
 
-    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a job take fewer. It is found
-    /// by the GPUs behind each slope, as the jobs' bests at a slope itself are decided by rounding.
+    /// For one kind: the least price at which the GPUs suffice. It is the slope of a hull: only there does a
+    /// job take fewer. It is found by the GPUs behind each slope, as the jobs' bests at a slope itself are
+    /// decided by rounding.
     fn search(&self) -> (Vec<f64>, f64) {
         let mut steps = Vec::new();
         for (job, hull) in self.hulls.iter().enumerate() {
@@ -95,7 +97,8 @@ impl<'a> Bids<'a> {
         (vec![price], self.bound(&[price]).0)
     }
 
-    /// For several: the ellipsoid method (Shor 1977; Yudin and Nemirovski 1976). The GPUs that are left are a slope of the bound.
+    /// For several: the ellipsoid method (Shor 1977; Yudin and Nemirovski 1976). The GPUs that are left are a
+    /// slope of the bound.
     fn cut(&self, most: &[f64]) -> (Vec<f64>, f64) {
         let kinds = most.len();
         let n = kinds as f64;

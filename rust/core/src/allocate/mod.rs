@@ -1,8 +1,10 @@
-//! The division of a pool over jobs: each takes one of its options or waits, and the sum of the values is as large as can be.
+//! The division of a pool over jobs: each takes one of its options or waits, and the sum of the values is as
+//! large as can be.
 //!
-//! A price for a GPU of each kind makes every job's best option its own affair; the prices at which the sum of these bests is least
-//! bound every division (the dual of the linear relaxation). The whole numbers come from the same prices: an option that loses more
-//! against its job's best than the bound leaves is in no best division, and a dynamic program decides over those that are left.
+//! A price for a GPU of each kind makes every job's best option its own affair; the prices at which the sum
+//! of these bests is least bound every division (the dual of the linear relaxation). The whole numbers come
+//! from the same prices: an option that loses more against its job's best than the bound leaves is in no best
+//! division, and a dynamic program decides over those that are left.
 
 mod dual;
 mod greedy;

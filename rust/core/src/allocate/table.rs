@@ -2,7 +2,8 @@
 
 use super::{Options, rounding};
 
-/// Cells of the table, and sums that it takes, at most: beyond, the division near the bound stands, with its gap.
+/// Cells of the table, and sums that it takes, at most: beyond, the division near the bound stands, with its
+/// gap.
 const MOST_CELLS: usize = 1 << 26;
 const MOST_SUMS: usize = 1 << 28;
 
@@ -13,14 +14,16 @@ struct Open {
     base: u64,
 }
 
-/// The axes of the table: for each kind the GPUs that are open, from 0 up, and the cells from one to the next.
+/// The axes of the table: for each kind the GPUs that are open, from 0 up, and the cells from one to the
+/// next.
 struct Axes {
     length: Vec<usize>,
     stride: Vec<usize>,
     cells: usize,
 }
 
-/// The best division, given how far below the bound a known one is; `None` where the table would be too large.
+/// The best division, given how far below the bound a known one is; `None` where the table would be too
+/// large.
 pub(super) fn divide(options: &Options<'_>, prices: &[f64], slack: f64) -> Option<Vec<Option<usize>>> {
     let slack = slack + rounding(options.wait.iter().map(|value| value.abs()).sum::<f64>() + slack);
     let left: Vec<Vec<Option<usize>>> = (0..options.jobs())

@@ -289,7 +289,8 @@ impl<'a> Candidates<'a> {
                 plan_or_not(input, self.fleet.workloads, &mut self.row);
                 let worth = worth_of_row(self.by, input, self.fleet.workloads, &self.row);
                 let is_planned = self.row.effective_batch != UNKNOWN;
-                let is_unknown = is_planned || UNKNOWNS.iter().any(|&reason| self.row.reasons.contains(reason));
+                let is_unknown =
+                    is_planned || UNKNOWNS.iter().any(|&reason| self.row.reasons.contains(reason));
                 self.left_out += u64::from(worth.is_nan() && is_unknown);
                 kept.offer(worth, at);
             }

@@ -95,7 +95,8 @@ impl Fleet<'_> {
                 |candidates, job| candidates.choose(job, of_job(job)),
             )
             .collect();
-        let mut all = Chosen { jobs: Vec::new(), clusters: Vec::new(), not_compared: Vec::new(), left_out: 0 };
+        let mut all =
+            Chosen { jobs: Vec::new(), clusters: Vec::new(), not_compared: Vec::new(), left_out: 0 };
         for (job, (clusters, left_out)) in (0_u32..).zip(chosen) {
             if left_out > 0 {
                 let places = all.jobs.len()..all.jobs.len() + clusters.len();
