@@ -107,7 +107,7 @@ def choose_rows(
     workloads: Workloads,
     by: str,
     top: int,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]: ...
+) -> tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32], int]: ...
 
 @final
 class Workloads:

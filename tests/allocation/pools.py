@@ -8,7 +8,7 @@ from reference.profile import profile_of
 
 
 def profile(*, per_sample=0.001, sync_gb_s=10.0, noise=None, gpu=None):
-    """A workload whose all-reduce takes longer over the network than in a node."""
+    """A workload with a slower all-reduce over the network than in a node."""
     links = {"intra_gb_s": float(sync_gb_s), "inter_gb_s": sync_gb_s / 4}
     memory = {"memory_fixed_gib": None, "memory_per_sample_gib": None}
     return profile_of(
@@ -17,7 +17,7 @@ def profile(*, per_sample=0.001, sync_gb_s=10.0, noise=None, gpu=None):
 
 
 def random_jobs(draw, count):
-    """A table of jobs, their profiles by id, and what each is willing to run on."""
+    """A table of random jobs, their profiles by id, and their GPU types."""
     names = [f"job-{number}" for number in range(count)]
     jobs = {
         "job": names,
@@ -64,17 +64,17 @@ def best_sum(offsets, kind, gpus, value, wait, capacity):
     gain = value - wait[job]
     if not options:
         return float(wait.sum())
-    one = csr_array((np.ones(options), (job, np.arange(options))), shape=(jobs, options))
+    each_once = csr_array((np.ones(options), (job, np.arange(options))), shape=(jobs, options))
     used = csr_array((gpus.astype(float), (kind, np.arange(options))), shape=(len(capacity), options))
-    found = milp(
+    solution = milp(
         -gain,
         constraints=[
-            LinearConstraint(one, ub=np.ones(jobs)),
+            LinearConstraint(each_once, ub=np.ones(jobs)),
             LinearConstraint(used, ub=np.asarray(capacity, float)),
         ],
         integrality=np.ones(options),
         bounds=Bounds(0, 1),
         options={"mip_rel_gap": 1e-9},
     )
-    assert found.status == 0, found.message
-    return float(wait.sum() - found.fun)
+    assert solution.status == 0, solution.message
+    return float(wait.sum() - solution.fun)

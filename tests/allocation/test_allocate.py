@@ -1,4 +1,4 @@
-"""What a division says: objectives, limits, nodes that are kept, the order of changes, and rows that cannot run."""
+"""Answers: objectives, limits, nodes, the order of changes, and rows that cannot run."""
 
 import numpy as np
 import pytest
@@ -11,31 +11,31 @@ SPEED = profile()
 
 
 def jobs(count=2, **columns):
-    made = {
+    table = {
         "job": [chr(ord("a") + at) for at in range(count)],
         "effective_batch": [840] * count,
         "lr": [0.1] * count,
     }
-    return made | {"duration": ["1000st"] * count} | columns
+    return table | {"duration": ["1000st"] * count} | columns
 
 
-def gpus(found):
-    return dict(zip(found.table["job"].tolist(), found.table["gpus"].tolist(), strict=True))
+def gpus(answer):
+    return dict(zip(answer.table["job"].tolist(), answer.table["gpus"].tolist(), strict=True))
 
 
-def why(found, job):
-    return found.table["why"][found.table["job"].tolist().index(job)]
+def why(answer, job):
+    return answer.table["why"][answer.table["job"].tolist().index(job)]
 
 
 def test_equal_jobs_have_equal_shares():
-    found = ib.allocate(jobs(4), 16, profile=SPEED)
-    assert gpus(found) == dict.fromkeys("abcd", 4)
-    assert (found.value, found.gap, found.idle) == (1.0, 0.0, 0)
+    answer = ib.allocate(jobs(4), 16, profile=SPEED)
+    assert gpus(answer) == dict.fromkeys("abcd", 4)
+    assert (answer.value, answer.gap, answer.idle) == (1.0, 0.0, 0)
 
 
 def test_a_weight_pulls_gpus():
-    found = ib.allocate(jobs(2, weight=[1, 9]), 16, profile=SPEED)
-    assert gpus(found)["b"] > gpus(found)["a"] >= 1
+    answer = ib.allocate(jobs(2, weight=[1, 9]), 16, profile=SPEED)
+    assert gpus(answer)["b"] > gpus(answer)["a"] >= 1
 
 
 def test_the_mean_of_exponent_1_lets_jobs_wait_and_the_harmonic_one_does_not():
@@ -47,9 +47,9 @@ def test_the_mean_of_exponent_1_lets_jobs_wait_and_the_harmonic_one_does_not():
 
 def test_of_jobs_that_cannot_all_run_the_shortest_finish_first():
     table = jobs(3, duration=["9000st", "100st", "5000st"], min_gpus=[2, 2, 2])
-    found = ib.allocate(table, 4, objective="finish", profile=SPEED)
-    assert gpus(found) == {"a": 0, "b": 2, "c": 2}
-    assert why(found, "a") == "other jobs gain more by the GPUs"
+    answer = ib.allocate(table, 4, objective="finish", profile=SPEED)
+    assert gpus(answer) == {"a": 0, "b": 2, "c": 2}
+    assert why(answer, "a") == "other jobs gain more by the GPUs"
 
 
 def test_cost_takes_the_cheapest_count_that_keeps_the_deadline():
@@ -80,33 +80,47 @@ def test_min_max_and_types():
     nodes = {"node": ["x", "y"], "gpus": [8, 8], "gpu": ["A100", "H100"]}
     fast = [profile(gpu="A100"), profile(gpu="H100", per_sample=0.0002)]
     table = jobs(3, min_gpus=[2, 1, 1], max_gpus=[4, 16, 16], gpu=["A100", "H100", None])
-    found = ib.allocate(table, nodes, profile=fast)
-    assert 2 <= gpus(found)["a"] <= 4
-    assert set(found.placement["a"]) == {"x"}
-    assert set(found.placement["b"]) == {"y"}
-    assert found.table["gpu"].tolist()[:2] == ["A100", "H100"]
+    answer = ib.allocate(table, nodes, profile=fast)
+    assert 2 <= gpus(answer)["a"] <= 4
+    assert set(answer.placement["a"]) == {"x"}
+    assert set(answer.placement["b"]) == {"y"}
+    assert answer.table["gpu"].tolist()[:2] == ["A100", "H100"]
 
 
 def test_whole_nodes_first_then_best_fit():
     table = jobs(3, min_gpus=[8, 3, 1], max_gpus=[8, 3, 1])
-    found = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), profile=SPEED)
-    assert found.placement == {"a": {"0": 4, "1": 4}, "b": {"2": 3}, "c": {"2": 1}}
+    answer = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), profile=SPEED)
+    assert answer.placement == {"a": {"0": 4, "1": 4}, "b": {"2": 3}, "c": {"2": 1}}
 
 
 def test_a_count_that_stays_keeps_its_nodes():
     table = jobs(3, max_gpus=[4, 2, 2])
-    held = {"job": ["a", "b", "c"], "node": ["1", "0", "0"], "gpus": [4, 2, 2]}
-    found = ib.allocate(table, ib.Cluster(nodes=2, gpus_per_node=4), held=held, profile=SPEED)
-    assert found.table["status"].tolist() == ["stays"] * 3
-    assert found.changes == ()
+    holdings = {"job": ["a", "b", "c"], "node": ["1", "0", "0"], "gpus": [4, 2, 2]}
+    answer = ib.allocate(table, ib.Cluster(nodes=2, gpus_per_node=4), held=holdings, profile=SPEED)
+    assert answer.table["status"].tolist() == ["stays"] * 3
+    assert answer.changes == ()
+
+
+def test_a_placement_is_what_the_next_division_holds():
+    table, pool = jobs(3, max_gpus=[4, 2, 2]), ib.Cluster(nodes=2, gpus_per_node=4)
+    first = ib.allocate(table, pool, profile=SPEED)
+    rows = [(job, node, gpus) for job, nodes in first.placement.items() for node, gpus in nodes.items()]
+    columns = dict(zip(("job", "node", "gpus"), map(list, zip(*rows, strict=True)), strict=True))
+    for holdings in (first.placement, columns):
+        again = ib.allocate(table, pool, held=holdings, profile=SPEED)
+        assert again.table["status"].tolist() == ["stays"] * 3
+        assert (again.placement, again.changes) == (first.placement, ())
+    with pytest.raises(InputError, match="gpus must be a whole number from 1, got 0"):
+        ib.allocate(table, pool, held={"a": {"0": 0}}, profile=SPEED)
+    assert ib.allocate(table, pool, held={"a": {}}, profile=SPEED).placement == first.placement
 
 
 def test_a_move_must_pay_for_its_restart():
-    pool, held = ib.Cluster(gpus_per_node=8), {"job": ["a", "b"], "node": ["0", "0"], "gpus": [3, 4]}
-    young = ib.allocate(jobs(2, age_seconds=[40, 40]), pool, held=held, profile=SPEED)
+    pool, holdings = ib.Cluster(gpus_per_node=8), {"job": ["a", "b"], "node": ["0", "0"], "gpus": [3, 4]}
+    young = ib.allocate(jobs(2, age_seconds=[40, 40]), pool, held=holdings, profile=SPEED)
     table = jobs(2, age_seconds=[1e6, 1e6], duration=["90000st", "90000st"])
-    old = ib.allocate(table, pool, held=held, profile=SPEED)
-    ending = ib.allocate(table | {"done_samples": [840 * 89_990] * 2}, pool, held=held, profile=SPEED)
+    old = ib.allocate(table, pool, held=holdings, profile=SPEED)
+    ending = ib.allocate(table | {"done_samples": [840 * 89_990] * 2}, pool, held=holdings, profile=SPEED)
     for stays in (young, ending):
         assert stays.table["status"].tolist() == ["stays", "stays"]
     assert gpus(old) == {"a": 4, "b": 4}
@@ -115,18 +129,18 @@ def test_a_move_must_pay_for_its_restart():
 
 def test_pieces_are_joined_by_as_few_moves_as_can_be():
     table = jobs(4, min_gpus=[1, 1, 1, 4], max_gpus=[1, 1, 3, 4])
-    held = {"job": ["a", "b", "c"], "node": ["0", "1", "2"], "gpus": [1, 1, 3]}
-    found = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), held=held, profile=SPEED)
-    assert gpus(found) == {"a": 1, "b": 1, "c": 3, "d": 4}
-    assert sorted(found.table["status"].tolist()) == ["moves", "runs", "stays", "stays"]
-    assert [change.action for change in found.changes] == ["stop", "start", "start"]
+    holdings = {"job": ["a", "b", "c"], "node": ["0", "1", "2"], "gpus": [1, 1, 3]}
+    answer = ib.allocate(table, ib.Cluster(nodes=3, gpus_per_node=4), held=holdings, profile=SPEED)
+    assert gpus(answer) == {"a": 1, "b": 1, "c": 3, "d": 4}
+    assert sorted(answer.table["status"].tolist()) == ["moves", "runs", "stays", "stays"]
+    assert [change.action for change in answer.changes] == ["stop", "start", "start"]
 
 
 def test_pinned_jobs_are_left_alone():
-    held = {"job": ["a"], "node": ["0"], "gpus": [1]}
-    found = ib.allocate(jobs(2, pinned=[True, False], weight=[9, 1]), 8, held=held, profile=SPEED)
-    assert gpus(found) == {"a": 1, "b": 7}
-    assert found.table["status"].tolist() == ["stays", "runs"]
+    holdings = {"job": ["a"], "node": ["0"], "gpus": [1]}
+    answer = ib.allocate(jobs(2, pinned=[True, False], weight=[9, 1]), 8, held=holdings, profile=SPEED)
+    assert gpus(answer) == {"a": 1, "b": 7}
+    assert answer.table["status"].tolist() == ["stays", "runs"]
 
 
 def test_changes_never_ask_a_node_for_more_than_it_has():
@@ -134,12 +148,12 @@ def test_changes_never_ask_a_node_for_more_than_it_has():
     table, speeds = random_jobs(draw, 30)
     pool = ib.Cluster(nodes=8, gpus_per_node=8)
     first = ib.allocate(table, pool, profile=speeds)
-    held = [
+    holdings = [
         {"job": job, "node": n, "gpus": g} for job, nodes in first.placement.items() for n, g in nodes.items()
     ]
     table["weight"] = draw.permutation(table["weight"])
     table["restart_seconds"] = np.full(30, 0.01)
-    second = ib.allocate(table, pool, held=held, profile=speeds)
+    second = ib.allocate(table, pool, held=holdings, profile=speeds)
     has = {job: dict(nodes) for job, nodes in first.placement.items()}
     assert second.changes
     for change in second.changes:
@@ -150,11 +164,11 @@ def test_changes_never_ask_a_node_for_more_than_it_has():
 
 
 def test_a_node_that_is_gone_is_said():
-    held = {"job": ["a", "z"], "node": ["dead", "0"], "gpus": [8, 1]}
-    found = ib.allocate(jobs(1), 8, held=held, profile=SPEED)
-    assert why(found, "a") == "nodes that it held are not in the pool: dead"
-    assert found.notes == ("held by jobs that are not among the jobs, and free: z",)
-    assert found.table["status"].tolist() == ["runs"]
+    holdings = {"job": ["a", "z"], "node": ["dead", "0"], "gpus": [8, 1]}
+    answer = ib.allocate(jobs(1), 8, held=holdings, profile=SPEED)
+    assert why(answer, "a") == "nodes that it held are not in the pool: dead"
+    assert answer.notes == ("held by jobs that are not among the jobs, and free: z",)
+    assert answer.table["status"].tolist() == ["runs"]
 
 
 BAD = {
@@ -171,33 +185,33 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_ten_thousand_hostile_rows_leave_the_good_one_its_gpus(name):
-    cell, said = BAD[name]
+    cell, message = BAD[name]
     table = jobs(1)
     good = {key: cells * 10_001 for key, cells in table.items()} | {"job": np.arange(10_001).astype(str)}
     good[name] = [cell] * 10_000 + [None if name != "effective_batch" else 840]
-    found = ib.allocate(good, 8, profile=SPEED, max_micro_batch=64)
-    assert found.table["gpus"].tolist() == [0] * 10_000 + [8]
-    assert said in found.table["why"][0]
+    answer = ib.allocate(good, 8, profile=SPEED, max_micro_batch=64)
+    assert answer.table["gpus"].tolist() == [0] * 10_000 + [8]
+    assert message in answer.table["why"][0]
 
 
 def test_a_job_without_a_profile_waits():
-    found = ib.allocate(jobs(2), 8, profile={"a": SPEED})
-    assert gpus(found) == {"a": 8, "b": 0}
-    assert why(found, "b") == "no profile: nothing says how fast it is"
-    assert found.table["reasons"][1] == 0 or found.table["micro_batch"][1] == -1
+    answer = ib.allocate(jobs(2), 8, profile={"a": SPEED})
+    assert gpus(answer) == {"a": 8, "b": 0}
+    assert why(answer, "b") == "no profile: nothing says how fast it is"
+    assert answer.table["reasons"][1] == 0 or answer.table["micro_batch"][1] == -1
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("holdings", "message"),
     [
         ({"job": ["a"], "node": ["0"], "gpus": [9]}, "more is held of node '0' than its 8 GPUs"),
         ({"job": ["a"], "node": ["0"], "gpus": [-1]}, "gpus must be a whole number from 1, got -1"),
         ({"job": ["a"], "gpus": [1]}, "node is missing"),
     ],
 )
-def test_a_held_table_that_cannot_be_is_refused(held, said):
-    with pytest.raises(InputError, match=said.replace("(", r"\(")):
-        ib.allocate(jobs(1), 8, held=held, profile=SPEED)
+def test_a_held_table_that_cannot_be_is_refused(holdings, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        ib.allocate(jobs(1), 8, held=holdings, profile=SPEED)
 
 
 def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
@@ -208,19 +222,19 @@ def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
 
 
 def test_a_job_is_explained():
-    found = ib.allocate(jobs(2), 8, profile=SPEED)
-    said = found.explain("a")
-    assert said.startswith("a has 4 on 0; with 1 GPU more")
-    assert "those who have them would lose" in said
+    answer = ib.allocate(jobs(2), 8, profile=SPEED)
+    text = answer.explain("a")
+    assert text.startswith("a has 4 on 0; with 1 GPU more")
+    assert "those who have them would lose" in text
     with pytest.raises(InputError, match="unknown job 'nobody'"):
-        found.explain("nobody")
+        answer.explain("nobody")
 
 
 def test_who_waits_or_gains_nothing_is_explained():
     nodes = {"node": ["x"], "gpus": [8], "gpu": ["A100"]}
-    found = ib.allocate(jobs(2, gpu=["A100", "T4"]), nodes, profile=SPEED)
-    assert found.explain("a") == "a has 8 on x; it gains nothing by more of this kind"
-    assert found.explain("b") == "b waits: no count of the pool is within its min_gpus, max_gpus and gpu"
+    answer = ib.allocate(jobs(2, gpu=["A100", "T4"]), nodes, profile=SPEED)
+    assert answer.explain("a") == "a has 8 on x; it gains nothing by more of this kind"
+    assert answer.explain("b") == "b waits: no count of the pool is within its min_gpus, max_gpus and gpu"
 
 
 def test_a_column_that_is_nearly_one_of_a_job_is_refused():
@@ -231,20 +245,20 @@ def test_a_column_that_is_nearly_one_of_a_job_is_refused():
 
 def test_goodput_weighs_samples_by_what_they_are_worth():
     noisy = profile(noise=5000.0)
-    found = ib.allocate(jobs(2), 16, profile=noisy, policy="goodput", max_batch=4096, rule="sqrt")
-    rows = found.rows()
+    answer = ib.allocate(jobs(2), 16, profile=noisy, policy="goodput", max_batch=4096, rule="sqrt")
+    rows = answer.rows()
     assert all(row["goodput"] < row["samples_per_second"] for row in rows)
     assert rows[0]["effective_batch"] > 840
 
 
 def test_the_rows_are_those_of_the_call():
     table = {name: np.array(cells) for name, cells in jobs(2, team=["x", "y"]).items()}
-    found = ib.allocate(table, 8, profile=SPEED)
+    answer = ib.allocate(table, 8, profile=SPEED)
     for cells in table.values():
         cells[:] = cells[::-1].copy() if cells.dtype.kind == "U" else 1
-    assert found.table["effective_batch"].tolist() == [840, 840]
-    assert (found.table["team"].tolist(), found.table["lr"].tolist()) == (["x", "y"], [0.1, 0.1])
-    assert found.table["job"].tolist() == ["a", "b"]
+    assert answer.table["effective_batch"].tolist() == [840, 840]
+    assert (answer.table["team"].tolist(), answer.table["lr"].tolist()) == (["x", "y"], [0.1, 0.1])
+    assert answer.table["job"].tolist() == ["a", "b"]
     with pytest.raises(InputError, match="speedup is a column of the jobs and of the result"):
         ib.allocate(jobs(1, speedup=[1]), 8, profile=SPEED)
 
@@ -252,21 +266,21 @@ def test_the_rows_are_those_of_the_call():
 def test_the_rows_of_a_data_frame_are_those_of_the_call():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(jobs(2, team=[1, 2]) | {"job": [1, 2]})
-    found = ib.allocate(frame, 8, profile=SPEED)
+    answer = ib.allocate(frame, 8, profile=SPEED)
     frame.loc[0, "job"], frame.loc[0, "team"], frame.loc[0, "lr"] = 77, 99, 5.0
-    rows = found.rows()
+    rows = answer.rows()
     assert [(row["job"], row["team"], row["lr"]) for row in rows] == [(1, 1, 0.1), (2, 2, 0.1)]
 
 
 def test_the_answer_does_not_change_with_what_it_has_given():
-    found = ib.allocate(jobs(2), 8, profile=SPEED)
-    for nodes in (*found.placement.values(), *(change.nodes for change in found.changes)):
+    answer = ib.allocate(jobs(2), 8, profile=SPEED)
+    for nodes in (*answer.placement.values(), *(change.nodes for change in answer.changes)):
         nodes.clear()
-    assert found.table["gpus"].tolist() == [4, 4]
+    assert answer.table["gpus"].tolist() == [4, 4]
 
 
 def test_tables_of_arrow_give_one():
     pa = pytest.importorskip("pyarrow")
-    found = ib.allocate(pa.table(jobs(2, team=["x", "y"])), 8, profile=SPEED)
-    assert found.table["team"].to_pylist() == ["x", "y"]
-    assert found.table["gpus"].to_pylist() == [4, 4]
+    answer = ib.allocate(pa.table(jobs(2, team=["x", "y"])), 8, profile=SPEED)
+    assert answer.table["team"].to_pylist() == ["x", "y"]
+    assert answer.table["gpus"].to_pylist() == [4, 4]

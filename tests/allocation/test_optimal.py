@@ -17,15 +17,15 @@ pytest.importorskip("scipy")
 @pytest.mark.parametrize("kinds", [1, 3])
 def test_the_core_divides_as_highs_does(seed, kinds):
     draw = np.random.default_rng((seed, kinds))
-    given = random_options(draw, int(draw.integers(1, 60)), 12, kinds)
+    options = random_options(draw, int(draw.integers(1, 60)), 12, kinds)
     room = draw.integers(0, 65 // kinds, kinds).astype(np.uint64)
-    choice, value, bound, _, exact = _core.divide_pool(*given, room)
-    best = best_sum(*given, room)
+    choice, value, bound, _, exact = _core.divide_pool(*options, room)
+    best = best_sum(*options, room)
     assert exact
     assert value == pytest.approx(best, rel=1e-8, abs=1e-8)
     assert bound >= best - 1e-8
-    taken = choice[choice >= 0]
-    used = np.bincount(given[1][taken], given[2][taken].astype(float), minlength=kinds)
+    running = choice[choice >= 0]
+    used = np.bincount(options[1][running], options[2][running].astype(float), minlength=kinds)
     assert (used <= room).all()
 
 
@@ -35,28 +35,30 @@ def test_a_pool_of_one_node_has_no_gap(objective, seed):
     draw = np.random.default_rng(seed)
     jobs, profiles = random_jobs(draw, 40)
     pool = {"gpus": [48], "price_per_gpu_hour": [2.0]}
-    found = ib.allocate(jobs, pool, objective=objective, profile=profiles)
-    assert found.gap == 0
-    assert found.used == sum(sum(nodes.values()) for nodes in found.placement.values()) <= 48
+    answer = ib.allocate(jobs, pool, objective=objective, profile=profiles)
+    assert answer.gap == 0
+    assert answer.used == sum(sum(nodes.values()) for nodes in answer.placement.values()) <= 48
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_gap_says_is_true(seed):
     draw = np.random.default_rng(seed)
     jobs, profiles = random_jobs(draw, 60)
-    found = ib.allocate(jobs, ib.Cluster(nodes=16, gpus_per_node=4), objective="throughput", profile=profiles)
-    assert 0 <= found.gap < 0.02
+    answer = ib.allocate(
+        jobs, ib.Cluster(nodes=16, gpus_per_node=4), objective="throughput", profile=profiles
+    )
+    assert 0 <= answer.gap < 0.02
     free = dict.fromkeys(map(str, range(16)), 4)
-    for nodes in found.placement.values():
+    for nodes in answer.placement.values():
         for node, gpus in nodes.items():
             free[node] -= gpus
     assert min(free.values()) >= 0
 
 
 def test_a_fault_of_the_core_is_an_error_and_not_the_end_of_the_process():
-    beyond, one = np.array([0, 9], np.uint64), np.ones(1, np.uint64)
+    beyond, single = np.array([0, 9], np.uint64), np.ones(1, np.uint64)
     with pytest.raises(RuntimeError, match="fault"):
-        _core.divide_pool(beyond, np.zeros(1, np.uint32), one, np.ones(1), np.zeros(1), one)
+        _core.divide_pool(beyond, np.zeros(1, np.uint32), single, np.ones(1), np.zeros(1), single)
 
 
 def test_a_forked_child_divides():

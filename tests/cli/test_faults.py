@@ -46,7 +46,7 @@ def recipe(tmp_path):
         (["counts", "job.json", "--gpus", "1,024"], "without separators of thousands, got '1,024'"),
         (
             ["plan", "--gpus", "12", "--gpus-per-node", "8", "--set", "lr=1", "--set", "effective_batch=8"],
-            "fills no whole nodes of --gpus-per-node 8: use 8 or 16 GPUs, or another",
+            "fills no whole nodes of 8 GPUs: use 8 or 16 GPUs, or another --gpus-per-node",
         ),
         (["plan", "--memory-gib", "much"], "isobatch plan: --memory-gib must be a number, got 'much'"),
         (["replan", "plan.json"], "isobatch replan: --at-step is missing"),

@@ -105,7 +105,7 @@ def test_the_command_line_gives_what_requests_leave_out(monkeypatch, capsysbinar
 
 
 def test_a_fault_of_our_own_ends_no_other(monkeypatch, capsysbinary):
-    monkeypatch.setattr("isobatch.cli.plan._cluster", lambda *_: 1 / 0)
+    monkeypatch.setattr("isobatch.cli.plan._recipe", lambda *_: 1 / 0)
     code, answers, _ = served(monkeypatch, capsysbinary, [{"id": 1, "recipe": RECIPE, "gpus": 8}] * 2)
     assert code == 3
     assert len(answers) == 2

@@ -14,7 +14,7 @@ SHARED = ib.Cluster(gpus_per_node=1)
 
 
 def tried(replicas, max_batch, micro_batches, multiple):
-    """The batch, and (micro-batch, accumulation) of each count, by trying every batch, count and micro-batch."""
+    """Returns the batch and the split at each count, by trying every batch, count and micro-batch."""
     best, most = None, 0
     for batch in range(multiple, max_batch + 1, multiple):
         splits = []

@@ -1,4 +1,4 @@
-"""What a column holds is what is planned: nothing is rounded, unified, dropped, or a traceback."""
+"""Columns of all kinds plan the same rows: NumPy, masked arrays, texts, objects."""
 
 from decimal import Decimal
 
@@ -40,16 +40,16 @@ def test_a_flag_of_arrow_may_be_unknown(name):
     for flags in ([True, None], [None, None]):
         jobs = {"effective_batch": [256, 256], "lr": [0.1, 0.1], name: pa.array(flags, pa.bool_())}
         flagged = ib.plan_fleet(pa.table(jobs), [7], columns=["status", "reasons"])
-        said = {**jobs, name: [None if flag is None else str(flag).lower() for flag in flags]}
-        texts = ib.plan_fleet(pa.table(said), [7], columns=["status", "reasons"])
+        columns = {**jobs, name: [None if flag is None else str(flag).lower() for flag in flags]}
+        texts = ib.plan_fleet(pa.table(columns), [7], columns=["status", "reasons"])
         assert flagged.equals(texts)
 
 
 def test_what_is_equal_is_not_the_same():
     # One cell's type says nothing of another's.
     for values in ([1, True, 1.0], [True, 1, 1.0], [1.0, True, 1]):
-        found = statuses("gpus", np.array(values, object))
-        assert found == ["infeasible" if value is True else "ok" for value in values]
+        rows = statuses("gpus", np.array(values, object))
+        assert rows == ["infeasible" if value is True else "ok" for value in values]
 
 
 def test_a_flag_is_no_count():
@@ -73,7 +73,8 @@ def test_minus_one_is_a_value_and_no_unknown():
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("optimizer", np.array([{"a": 1}, "sgd"], object), "row 1: optimizer must be a number or a text, got {'a': 1}"),
+        ("optimizer", np.array([{"a": 1}, "sgd"], object),
+        "row 1: optimizer must be a number or a text, got {'a': 1}"),
         ("optimizer", np.array(["sgd", [[1], [2]]], object), "row 2: optimizer must be a number or a text"),
         ("optimizer", ["sgd", "\ud800"], "optimizer holds text that is not Unicode"),
         ("job", np.array([[1, 2], "b"], object), "row 1: job must be a text or a number"),
@@ -100,7 +101,8 @@ def test_cells_that_are_no_values_are_named(column, values, message):
         ({"learning_rate": 3}, "unknown setting 'learning_rate'"),
         ({"price_per_gpu_hour": 2}, "it is a field of the Cluster, or a column of the clusters of a fleet"),
         ({"precision": "bf16"}, "it is a field of the Recipe, or a column of the jobs of a fleet"),
-        ({"pairs": {"job": [0], "cluster": [8]}}, "there is no cluster 8: without a column cluster they are numbered from 0"),
+        ({"pairs": {"job": [0], "cluster": [8]}},
+        "there is no cluster 8: without a column cluster they are numbered from 0"),
         ({"polcy": "keep"}, "unknown setting 'polcy': did you mean 'policy'?"),
         ({"policy": "shrink"}, "policy must be keep, grow"),
         ({"columns": ["micro"]}, "unknown column 'micro': did you mean 'micro_batch'?"),
@@ -136,25 +138,25 @@ def test_gpus_in_the_wrong_table_are_explained():
 
 def test_a_count_with_a_fraction_is_no_count():
     values = ["9007199254740992.4", "4503599627370497.5", "1281167.0", "1e6", "9007199254740992"]
-    found = statuses("dataset_size", values)
-    assert found == ["infeasible", "infeasible", "ok", "ok", "ok"]
+    table = statuses("dataset_size", values)
+    assert table == ["infeasible", "infeasible", "ok", "ok", "ok"]
 
 
 def test_a_row_that_cannot_be_planned_has_the_gpus_of_its_cluster():
     jobs = {"effective_batch": [256, 0, 256], "lr": [np.nan, 0.1, 0.1]}
     clusters = {"nodes": np.array([2, 0, 2**31]), "gpus_per_node": np.array([8, 8, 8])}
-    found = ib.plan_fleet(jobs, clusters, columns=["world_size", "status"])
-    assert found["world_size"].tolist() == [16, -1, -1] * 3
-    assert found["status"].tolist() == ["infeasible"] * 6 + ["ok", "infeasible", "infeasible"]
+    table = ib.plan_fleet(jobs, clusters, columns=["world_size", "status"])
+    assert table["world_size"].tolist() == [16, -1, -1] * 3
+    assert table["status"].tolist() == ["infeasible"] * 6 + ["ok", "infeasible", "infeasible"]
 
 
 def test_the_reasons_of_a_column():
-    found = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
+    table = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
         "reasons"
     ]
-    assert ib.Reason.of(found) == [(), (ib.Reason.NOT_DIVISIBLE,)]
-    assert ib.Reason.of(found.tolist()) == ib.Reason.of(found)
-    assert ib.Reason.of(found[1]) == (ib.Reason.NOT_DIVISIBLE,)
+    assert ib.Reason.of(table) == [(), (ib.Reason.NOT_DIVISIBLE,)]
+    assert ib.Reason.of(table.tolist()) == ib.Reason.of(table)
+    assert ib.Reason.of(table[1]) == (ib.Reason.NOT_DIVISIBLE,)
     for wrong in (None, 0.5, "ok", ["ok"]):
         with pytest.raises(ib.InputError, match="bits must be a bit set"):
             ib.Reason.of(wrong)

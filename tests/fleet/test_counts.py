@@ -13,17 +13,17 @@ RECIPE = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=8, accumulation=2, lr=1e-4, d
 
 @pytest.mark.parametrize("split", ["even", "ragged", "uneven"])
 def test_groups_are_what_the_replicas_of_the_plan_take(split):
-    found = ib.counts(RECIPE, range(1, 129), cluster=NODE, split=split, batch_tolerance=0.02)
-    for gpus, groups in zip(found.columns["gpus"].tolist(), found.groups, strict=True):
-        made = found.plan_at(gpus)
-        if made.status == "infeasible":
-            assert groups == () and gpus not in found.working
+    answer = ib.counts(RECIPE, range(1, 129), cluster=NODE, split=split, batch_tolerance=0.02)
+    for gpus, groups in zip(answer.columns["gpus"].tolist(), answer.groups, strict=True):
+        plan = answer.plan_at(gpus)
+        if plan.status == "infeasible":
+            assert groups == () and gpus not in answer.working
             continue
-        took = [int(made.micro_batches(rank).sum()) for rank in range(gpus)]
+        took = [int(plan.micro_batches(rank).sum()) for rank in range(gpus)]
         assert sorted(took) == sorted(size for replicas, size in groups for _ in range(replicas))
-        row = np.flatnonzero(found.columns["gpus"] == gpus)[0]
-        assert sum(took) == found.columns["effective_batch"][row] and gpus in found.working
-    assert any(len(groups) == 2 for groups in found.groups) == (split != "even")
+        row = np.flatnonzero(answer.columns["gpus"] == gpus)[0]
+        assert sum(took) == answer.columns["effective_batch"][row] and gpus in answer.working
+    assert any(len(groups) == 2 for groups in answer.groups) == (split != "even")
 
 
 def test_hyperpods_rows_add_up():

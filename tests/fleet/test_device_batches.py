@@ -1,4 +1,4 @@
-"""The batches of unequal devices in a table: a cell that a recipe would refuse is a reason for its row, and the others go on."""
+"""The batches of unequal devices in a table: an illegal cell is a reason for its row alone."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,10 @@ import pytest
 import isobatch as ib
 
 DEVICE_BATCHES = [
-    (128, 128), [100, 156], (256,), (64, 64), (100, 100), (0, 256), (256, 0), (-128, 384), (128, 128.0), (True, 255), (128, None), (), (2**63, 1),
-    ((128,), 128), ("128", "128"), 256, 0, 2.5, True, "128,128", "x", {"a": 1}, {128}, object(), np.array([128, 128]), np.array([128.0, 128.0]), np.array(256),
+    (128, 128), [100, 156], (256,), (64, 64), (100, 100), (0, 256), (256, 0), (-128, 384), (128, 128.0),
+    (True, 255), (128, None), (), (2**63, 1),
+    ((128,), 128), ("128", "128"), 256, 0, 2.5, True, "128,128", "x", {"a": 1}, {128}, object(),
+    np.array([128, 128]), np.array([128.0, 128.0]), np.array(256),
     (np.int64(128), np.int64(128)), None, float("nan"),
 ]  # fmt: skip
 LISTS_AS_TEXT = ("128,128",)
@@ -15,7 +17,7 @@ LISTS_AS_TEXT = ("128,128",)
 
 
 def alone(batches, **fields):
-    """The effective batch of a plan, or the field that a recipe's error names."""
+    """Returns the effective batch of a plan, or the field in the recipe's error."""
     if isinstance(batches, np.ndarray):
         batches = batches.tolist()
     if batches != batches:  # NaN: a table's word for what is not known
@@ -43,17 +45,17 @@ def test_batches_of_devices_are_checked_in_a_fleet_as_in_a_recipe(batches, field
             ib.plan_fleet(jobs, [2])
         return
     table = ib.plan_fleet(jobs, [2], max_micro_batch=128)
-    one = alone(batches, **fields)
-    if isinstance(one, str):
-        assert one == "device_batches"
+    planned = alone(batches, **fields)
+    if isinstance(planned, str):
+        assert planned == "device_batches"
         assert table["status"][1] == "infeasible"
         assert ib.Reason.of(table["reasons"])[1] == (ib.Reason.INVALID_BATCH,)
     else:
-        assert table["status"][1] == one.status
-        assert ib.Reason.of(table["reasons"])[1] == one.reasons
-        assert table["effective_batch"][1] == one.effective_batch
-    other = alone(None, **fields)
-    assert [table["status"][row] for row in (0, 2)] == [other.status] * 2
+        assert table["status"][1] == planned.status
+        assert ib.Reason.of(table["reasons"])[1] == planned.reasons
+        assert table["effective_batch"][1] == planned.effective_batch
+    default = alone(None, **fields)
+    assert [table["status"][row] for row in (0, 2)] == [default.status] * 2
 
 
 def test_a_list_of_batches_may_come_in_any_table():
@@ -63,17 +65,17 @@ def test_a_list_of_batches_may_come_in_any_table():
         "lists": pa.table({"device_batches": [[128, 128], [100, 156], [100, 100]]}),
         "texts": pa.table({"device_batches": ["[128, 128]", "100;156", "(100, 100)"]}),
     }
-    for name, given in kinds.items():
+    for name, jobs_given in kinds.items():
         columns = {
             "effective_batch": np.full(3, 256),
             "lr": np.full(3, 0.1),
             "duration": np.array(["100st"] * 3),
         }
-        if isinstance(given, dict):
-            table = ib.plan_fleet(columns | given, [2], columns=["status"])
+        if isinstance(jobs_given, dict):
+            table = ib.plan_fleet(columns | jobs_given, [2], columns=["status"])
             status = table["status"].tolist()
         else:
             for field, column in columns.items():
-                given = given.append_column(field, pa.array(column.tolist()))
-            status = ib.plan_fleet(given, [2], columns=["status"])["status"].to_pylist()
+                jobs_given = jobs_given.append_column(field, pa.array(column.tolist()))
+            status = ib.plan_fleet(jobs_given, [2], columns=["status"])["status"].to_pylist()
         assert status[:2] == ["caution", "caution"] and status[2] == "infeasible", name

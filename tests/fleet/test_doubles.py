@@ -1,4 +1,4 @@
-"""Two jobs with one id, in one table or far apart in files that come in blocks."""
+"""Two jobs with one id, in one table or far apart in files of several blocks."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
 from isobatch.fleet import ids as id_module  # noqa: E402
-from isobatch.fleet import job_files  # noqa: E402
+from isobatch.fleet import job_files, stream  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_ids_that_are_missing_are_no_doubles(tmp_path, capsys):
 
 def test_two_ids_with_one_hash_are_two(tmp_path, capsys, monkeypatch):
     collide = lambda ids: np.array([int(name) % 4 for name in ids.to_pylist()], np.int64)  # noqa: E731
-    monkeypatch.setattr(job_files, "hashes_of", collide)
+    monkeypatch.setattr(stream, "hashes_of", collide)
     jobs = written(tmp_path / "jobs.csv", range(40))
     assert planned(jobs) == 0
     written(tmp_path / "jobs.csv", [*range(40), 17])
@@ -81,7 +81,7 @@ def test_rows_with_their_own_clusters_may_name_a_job_twice(tmp_path):
 
 
 def test_beyond_a_limit_it_says_that_it_does_not_look(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(job_files, "MAX_HASHED_IDS", 20)
+    monkeypatch.setattr(stream, "MAX_HASHED_IDS", 20)
     assert planned(written(tmp_path / "jobs.csv", [*range(50), 0])) == 0
     assert capsys.readouterr().err.count("duplicate ids are looked for among the first 20 jobs only") == 1
 
@@ -94,7 +94,9 @@ def test_hashes_in_blocks_agree_with_a_set(seed):
         block = chance.sample(range(2000), chance.randint(0, 12))
         counts.update(block)
         hashed.append(np.array(block, dtype=np.int64))
-    assert set(id_module.duplicates(hashed).tolist()) == {it for it, count in counts.items() if count > 1}
+    assert set(id_module.duplicates(hashed).tolist()) == {
+        value for value, count in counts.items() if count > 1
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,6 +118,6 @@ def test_ids_of_any_kind(ids):
     assert len(set(id_module.hashes_of(ids).tolist())) == len(ids)
     is_arrow = hasattr(ids, "to_pylist")
     table = {"job": ids, "effective_batch": [256] * len(ids), "lr": [0.1] * len(ids)}
-    found = ib.plan_fleet(pa.table(table) if is_arrow else table, [8])["job"]
-    lists = [each.to_pylist() if is_arrow else each.tolist() for each in (ids, found)]
+    names = ib.plan_fleet(pa.table(table) if is_arrow else table, [8])["job"]
+    lists = [each.to_pylist() if is_arrow else each.tolist() for each in (ids, names)]
     assert list(map(str, lists[0])) == list(map(str, lists[1]))

@@ -29,9 +29,9 @@ def plans(tmp_path, name="plans.parquet", **settings):
     for file, rows in (("jobs.csv", JOBS), ("clusters.csv", CLUSTERS)):
         csv.write_csv(pa.table(rows), tmp_path / file)
     path = tmp_path / name
-    asked = [word for option, value in settings.items() for word in (f"--{option}", str(value))]
+    options = [word for option, value in settings.items() for word in (f"--{option}", str(value))]
     assert (
-        main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(path), *asked])
+        main(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(path), *options])
         == 0
     )
     return path
@@ -85,49 +85,53 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys, ran):
 
 def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
     jobs = {"effective_batch": [100], "lr": [0.1]}
-    for gpus, said in ((24, "25 GPUs (no whole nodes of 8); or"), (7, "5 GPUs; or"), (30, "25 GPUs; or")):
-        assert f"Nearest that works: {said}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
+    for gpus, explanation in (
+        (24, "25 GPUs (no whole nodes of 8); or"),
+        (7, "5 GPUs; or"),
+        (30, "25 GPUs; or"),
+    ):
+        assert f"Nearest that works: {explanation}" in ib.explain(ib.plan_fleet(jobs, [gpus]), 0)
 
 
 BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
 
 
 def test_which_value_is_illegal():
-    made = ib.plan_fleet(BAD, [8, 4])
-    assert "pass the jobs that were planned" in ib.explain(made, 2)
-    said = ib.explain(made, 3, jobs=BAD)
-    assert said.endswith(
+    plans_made = ib.plan_fleet(BAD, [8, 4])
+    assert "pass the jobs that were planned" in ib.explain(plans_made, 2)
+    explanation = ib.explain(plans_made, 3, jobs=BAD)
+    assert explanation.endswith(
         "Illegal: job b (row 2): effective_batch must be a whole number from 1 to 2^40, got 0"
     )
-    assert ib.explain(made, 5, jobs=BAD).endswith(
+    assert ib.explain(plans_made, 5, jobs=BAD).endswith(
         "Illegal: job c (row 3): lr must be a finite number above 0, got -1.0"
     )
     several = {"effective_batch": ["0"], "lr": ["x"], "duration": ["3"], "warmup": ["5%"], "min_lr": ["-1"]}
-    said = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
-    assert [said.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
+    explanation = ib.explain(ib.plan_fleet(several, [8]), 0, jobs=several)
+    assert [explanation.count(f" {name} must be") for name in several] == [1, 1, 1, 0, 1]
     german = {"effective_batch": ["1.024"], "lr": ["0,001"]}
-    said = ib.explain(ib.plan_fleet(german, [8]), 0, jobs=german)
-    assert "got the text '1.024': write 1024; lr must be" in said and said.endswith(
+    explanation = ib.explain(ib.plan_fleet(german, [8]), 0, jobs=german)
+    assert "got the text '1.024': write 1024; lr must be" in explanation and explanation.endswith(
         "write 0.001 (decimal=',' reads decimal commas: --decimal ,)"
     )
-    assert "Illegal" not in ib.explain(made, 0, jobs=BAD)
+    assert "Illegal" not in ib.explain(plans_made, 0, jobs=BAD)
     with pytest.raises(ib.InputError, match="unknown job 'c'"):
-        ib.explain(made, 5, jobs={**BAD, "job": ["x", "y", "z"]})
+        ib.explain(plans_made, 5, jobs={**BAD, "job": ["x", "y", "z"]})
     with pytest.raises(ib.InputError, match="jobs is missing"):
-        ib.explain(made, 5, clusters=[8])
+        ib.explain(plans_made, 5, clusters=[8])
 
 
 def test_a_cluster_may_be_what_is_illegal():
     jobs = {name: values[:1] for name, values in BAD.items()}
     clusters = {"cluster": ["x", "y"], "nodes": [1, 1], "gpus_per_node": [8, 0]}
-    made = ib.plan_fleet(jobs, clusters)
+    plans_made = ib.plan_fleet(jobs, clusters)
     assert (
-        ib.explain(made, 1, jobs=jobs)
+        ib.explain(plans_made, 1, jobs=jobs)
         .splitlines()[-1]
         .startswith("No value of this job is illegal by itself")
     )
-    said = ib.explain(made, 1, jobs=jobs, clusters=clusters)
-    assert "Illegal: job a (row 1), cluster y (row 2): gpus_per_node must be" in said
+    explanation = ib.explain(plans_made, 1, jobs=jobs, clusters=clusters)
+    assert "Illegal: job a (row 1), cluster y (row 2): gpus_per_node must be" in explanation
     own = {**BAD, "nodes": [1, 1, 1], "gpus_per_node": [8, 8, 8]}
     assert "Illegal: job b (row 2): effective_batch" in ib.explain(ib.plan_fleet(own), 1, jobs=own)
 
@@ -140,15 +144,54 @@ def test_a_job_that_misses_its_deadline_has_other_rows():
         "lr": [0.1] * 2,
         "duration": ["9000st", "99000000st"],
     }
-    made = ib.plan_fleet(jobs, [1, 8, 16, 7], profile=profile, deadline_hours=1.5)
-    assert made["status"].tolist()[:4] == ["infeasible", "caution", "caution", "infeasible"]
-    said = ib.explain(made, 0)
-    assert "Nothing close" not in said
+    plans_made = ib.plan_fleet(jobs, [1, 8, 16, 7], profile=profile, deadline_hours=1.5)
+    assert plans_made["status"].tolist()[:4] == ["infeasible", "caution", "caution", "infeasible"]
+    explanation = ib.explain(plans_made, 0)
+    assert "Nothing close" not in explanation
     assert re.search(
-        r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", said
+        r"Other rows of this job that work: 16 GPUs on cluster 2 \(.*\); 8 GPUs on cluster 1 \(", explanation
     )
-    lonely = ib.explain(made, 4)
+    lonely = ib.explain(plans_made, 4)
     assert "Nothing close" not in lonely and "isobatch counts" in lonely
+
+
+def test_illegal_values_of_one_kind_are_listed_together(tmp_path, ran):
+    """Two jobs with both slips, nine more with a decimal comma, one name with a slip of the finger."""
+    jobs, plans = tmp_path / "jobs.csv", tmp_path / "plans.csv"
+    rows = [f"{name},256,-{at}.5,sgd" for at, name in enumerate("ab")]
+    rows += [f'{name},256,"0,{at}7",sgd' for at, name in enumerate("cdefghijk")]
+    rows += ["l,256,0.1,adamv", 'm,256,"1,5",sgdd']
+    jobs.write_text("job,effective_batch,lr,optimizer\n" + "\n".join(rows) + "\n")
+    ran(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)])
+    listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
+    optimizers = "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
+    assert listed[::2] == [
+        "10 rows: lr must be a finite number above 0, got the text '0,07': write 0.07 "
+        "(decimal=',' reads decimal commas: --decimal ,)",
+        "2 rows: lr must be a finite number above 0, got the text '-0.5'",
+        f"1 row: optimizer must be {optimizers}, got 'adamv': did you mean 'adam'?",
+        f"1 row: optimizer must be {optimizers}, got 'sgdd': did you mean 'sgd'?",
+    ]
+    assert listed[1].startswith(f"  job c ({jobs}, row 3), job d (") and listed[1].endswith("and 5 more")
+
+
+def test_hours_and_cost_are_those_of_the_row():
+    """Each where the table has it, whatever else it has."""
+    profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    job = ib.Recipe(effective_batch=256, lr=0.1, duration="9000st")
+    shapes = [ib.Cluster(price_per_gpu_hour=price) for price in (2.5, None)]
+    columns = ["status", "reasons", "hours", "gpu_hours", "cost"]
+    table = ib.plan_fleet([job], shapes, profile=profile, columns=columns)
+    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost 12.9"
+    assert f"It takes {time}, {work}, {cost}.\n" in ib.explain(table, 0)
+    assert f"{time}, {work}; cost not known, as the cluster has no price_per_gpu_hour." in ib.explain(
+        table, 1
+    )
+    for names, parts in ((["cost"], cost), (["gpu_hours"], work), (["gpu_hours", "cost"], f"{work}, {cost}")):
+        part = {name: table[name] for name in ["status", "reasons", *names]}
+        assert f"It takes {parts}.\n" in ib.explain(part, 0)
+    whole = ib.plan_fleet([job], shapes, profile=profile)
+    assert f"It takes {time}, {work}, {cost}; no range known.\n" in ib.explain(whole, 0)
 
 
 def test_the_command_lists_what_is_illegal(tmp_path, capsys, ran):
@@ -156,10 +199,13 @@ def test_the_command_lists_what_is_illegal(tmp_path, capsys, ran):
     jobs.write_text("job,effective_batch,lr\na,256,0.1\nb,0,0.1\nc,256,-1\n,256,0.1\n")
     ran(["fleet", str(jobs), "--gpus", "8,16", "-o", str(plans)])
     listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
-    assert all("its job has no id" in line for line in listed[2:]) and len(listed) == 4
-    assert [line.rpartition("jobs.csv, ")[2] for line in listed[:2]] == [
-        "row 2): effective_batch must be a whole number from 1 to 2^40, got the text '0'",
-        "row 3): lr must be a finite number above 0, got the text '-1'",
+    assert listed == [
+        "2 rows: the job has no id: each row of the jobs needs one",
+        "  row 7 of the plans, row 8 of the plans",
+        "1 row: effective_batch must be a whole number from 1 to 2^40, got the text '0'",
+        f"  job b ({jobs}, row 2)",
+        "1 row: lr must be a finite number above 0, got the text '-1'",
+        f"  job c ({jobs}, row 3)",
     ]
     assert main(["explain", str(plans), "--jobs", str(jobs), "--job", "c", "--gpus", "8"]) == 1
     assert "Illegal: job c" in capsys.readouterr().out

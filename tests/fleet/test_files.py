@@ -1,4 +1,4 @@
-"""Files that harm: what they hold ends neither the process nor the others, and what is written replaces nothing by accident."""
+"""Hostile and broken files of jobs."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_a_job_may_be_called_null(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "names"),
     [
         ("*.csv", ["a.csv", "b-1.csv"]),
         ("?.csv", ["a.csv"]),
@@ -78,12 +78,12 @@ def test_a_job_may_be_called_null(tmp_path):
         ("**/er/**/c.csv", ["deep/er/c.csv"]),
     ],
 )
-def test_globs(tmp_path, pattern, found):
+def test_globs(tmp_path, pattern, names):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     for name in ("a.csv", "b-1.csv", "deep/er/c.csv"):
         (tmp_path / name).write_text("x\n")
     paths = [info.path.removeprefix(f"{tmp_path}/") for info in find(tmp_path / pattern).infos]
-    assert paths == found
+    assert paths == names
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,8 @@ def test_a_deep_line_does_not_end_the_process(tmp_path):
     (tmp_path / "jobs.jsonl").write_text('{"a": ' * 50_000 + "1" + "}" * 50_000)
     program = "import sys; from isobatch.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["fleet", str(tmp_path / "jobs.jsonl"), str(tmp_path / "jobs.jsonl")]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "row 1: is no JSON object: nested too deep" in done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 2
+    assert "row 1: is no JSON object: nested too deep" in process.stderr

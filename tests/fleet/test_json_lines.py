@@ -1,4 +1,7 @@
-"""JSON lines block by block: the table that all lines at once would be, in memory that does not grow with them."""
+"""JSON lines block by block.
+
+The table that all lines at once would be, in memory that does not grow with them.
+"""
 
 import io
 import random
@@ -32,7 +35,7 @@ POOLS = [
 
 
 def at_once(cells):
-    """What Arrow makes of a whole column; texts where it has no type. Among reals, truth values are no numbers."""
+    """Returns Arrow's own reading of a whole column; texts if it has no type."""
     kinds = set(map(type, cells))
     try:
         if {bool, float} <= kinds:
@@ -65,9 +68,9 @@ def test_blocks_make_the_table_that_all_lines_make(monkeypatch):
         )
         assert table["n"].to_pylist() == list(range(len(cells)))
         if any("c" in record for record in records):
-            wanted = at_once(cells)
-            assert table["c"].type == wanted.type, cells
-            assert table["c"].combine_chunks().equals(wanted), cells
+            reference = at_once(cells)
+            assert table["c"].type == reference.type, cells
+            assert table["c"].combine_chunks().equals(reference), cells
 
 
 def test_a_column_that_comes_late_is_there_from_the_first_row(tmp_path, monkeypatch):
@@ -115,9 +118,9 @@ def test_reading_takes_no_more_memory_for_more_lines(tmp_path, monkeypatch):
 
     def read(rows):
         path = tmp_path / f"{rows}.jsonl"
-        with path.open("rb") as one, path.open("rb") as two:
+        with path.open("rb") as first, path.open("rb") as two:
             count = 0
-            for batch in lines.lines_batches(two, "", lines.lines_schema(one, "")):
+            for batch in lines.lines_batches(two, "", lines.lines_schema(first, "")):
                 count += batch.num_rows
                 yield
         assert count == rows
@@ -161,13 +164,13 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, ran):
     plans = ib.plan_fleet(jobs, [8])
     assert plans["reasons"].to_pylist() == [[], ["invalid_lr"], ["invalid_lr"], ["invalid_batch"], []]
     assert plans["note"].to_pylist() == [None, "x", None, "-inf", None]
-    said = ran(["fleet", str(jobs), "--gpus", "8"]).err
-    assert f"first in job b ({jobs}, row 2), cluster 8 (row 1): lr is missing" in said
-    assert f"first in job d ({jobs}, row 4), cluster 8 (row 1): effective_batch must be" in said
+    message = ran(["fleet", str(jobs), "--gpus", "8"]).err
+    assert f"first in job b ({jobs}, row 2), cluster 8 (row 1): lr is missing" in message
+    assert f"first in job d ({jobs}, row 4), cluster 8 (row 1): effective_batch must be" in message
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"job": "b", "lr": 0.1', "Input data was truncated. Each line is one whole object: {"),
         ('{"job": "b", "lr": NaN', "Each line is one whole object: {"),
@@ -181,11 +184,11 @@ def test_numbers_that_json_lacks_are_values_of_their_row(tmp_path, ran):
         ('[{"job": "b"}, {"job": "c"}]', r"it is a list; give each job a line of its own, such as by jq"),
     ],
 )
-def test_a_line_that_is_no_object_is_named(tmp_path, line, said):
+def test_a_line_that_is_no_object_is_named(tmp_path, line, message):
     jobs = tmp_path / "jobs.jsonl"
     text = '{"job": "a", "effective_batch": 256, "lr": 0.1}\n' + line + "\n"
     jobs.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ib.InputError, match=rf"jobs.jsonl, row 2: is no JSON object: .*{said}"):
+    with pytest.raises(ib.InputError, match=rf"jobs.jsonl, row 2: is no JSON object: .*{message}"):
         ib.plan_fleet(jobs, [8])
     assert f"{jobs}, row 2: " in ib.plan_files(jobs, [8], tmp_path / "plans").failed[str(jobs)]
     jobs.write_text("\n\n")
@@ -198,9 +201,9 @@ def test_a_list_of_jobs_is_told_from_one_recipe(tmp_path, capsys, ran, monkeypat
     jobs.write_text(
         '[{"job": "a", "effective_batch": 256, "lr": 0.1},\n {"job": "b", "effective_batch": 8, "lr": 1}]'
     )
-    said = "this is a list of 2 values: give each job a line of its own, in a .jsonl file"
-    assert f"jobs.json: {said}" in ran(["fleet", str(jobs), "--gpus", "8"], 2).err
+    message = "this is a list of 2 values: give each job a line of its own, in a .jsonl file"
+    assert f"jobs.json: {message}" in ran(["fleet", str(jobs), "--gpus", "8"], 2).err
     with jobs.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert main(["fleet", "-", "--gpus", "8"]) == 2
-    assert f"stdin: {said}" in capsys.readouterr().err
+    assert f"stdin: {message}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A fleet that has no memory for its columns says so, and nothing else."""
+"""A fleet without memory for its columns raises a MemoryError, and nothing else."""
 
 import subprocess
 import sys
@@ -46,15 +46,18 @@ for left in range(10, 50, 2):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_the_core_does_not_abort_at_the_edge_of_a_cap():
-    """With the columns allocated and next to nothing left, the first small allocation that fails would end the process."""
-    done = subprocess.run([sys.executable, "-c", EDGE], capture_output=True, text=True, timeout=120)
-    said = done.stdout.splitlines()
-    assert len(said) == 20 and {*said} == {"MemoryError 0", "planned 0"}, (said, done.stderr)
-    assert said == sorted(said), "more memory, and no plan any more"
+    """With the columns allocated and next to nothing left.
+
+    The first small allocation that fails would end the process.
+    """
+    process = subprocess.run([sys.executable, "-c", EDGE], capture_output=True, text=True, timeout=120)
+    lines = process.stdout.splitlines()
+    assert len(lines) == 20 and {*lines} == {"MemoryError 0", "planned 0"}, (lines, process.stderr)
+    assert lines == sorted(lines), "more memory, and no plan any more"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_columns_without_memory_are_a_memory_error_that_says_how_much():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "Unable to allocate 122. MiB" in done.stdout and "panic" not in done.stderr
+    process = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert "Unable to allocate 122. MiB" in process.stdout and "panic" not in process.stderr

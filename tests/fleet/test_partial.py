@@ -1,4 +1,4 @@
-"""What a killed writer leaves beside its output goes with the next run; what another one is writing stays."""
+"""Unfinished files: the next run removes those of a killed writer, and keeps those of a live one."""
 
 import signal
 import subprocess
@@ -51,12 +51,12 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path, suffix):
 def test_other_files_stay(tmp_path):
     with whole.partial_of(str(tmp_path / "one.csv")) as path:
         own = Path(path).name
-    others = [own[:-1], own.replace("one", "two"), own.replace(own.split(".")[3], "0" * 8), ".one.csv.swp"]
-    for name in others:
+    strangers = [own[:-1], own.replace("one", "two"), own.replace(own.split(".")[3], "0" * 8), ".one.csv.swp"]
+    for name in strangers:
         (tmp_path / name).touch()
     with table_writer(str(tmp_path / "one.csv"), {}) as write:
         write(TABLE)
-    assert names(tmp_path) == sorted([*others, "one.csv"])
+    assert names(tmp_path) == sorted([*strangers, "one.csv"])
 
 
 def test_a_link_is_not_followed(tmp_path):
@@ -88,7 +88,7 @@ def test_without_locks_runs_share_no_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(whole.fcntl, "flock", none)
     with (
-        whole.partial_of(str(tmp_path / "one.csv")) as one,
+        whole.partial_of(str(tmp_path / "one.csv")) as first,
         whole.partial_of(str(tmp_path / "one.csv")) as two,
     ):
-        assert one != two and names(tmp_path) == []
+        assert first != two and names(tmp_path) == []

@@ -18,8 +18,8 @@ CLUSTERS = pa.table(
 )
 
 
-def expected(table, **asked):
-    return ib.plan_fleet(table, CLUSTERS, **asked)
+def expected(table, **settings):
+    return ib.plan_fleet(table, CLUSTERS, **settings)
 
 
 def test_each_file_becomes_one(make_jobs, tmp_path):
@@ -30,9 +30,9 @@ def test_each_file_becomes_one(make_jobs, tmp_path):
     assert plans_in(tmp_path / "plans").equals(whole)
     assert (plans.rows, plans.skipped, plans.failed) == (3000, 0, {})
     assert plans.summary.feasible == sum(s != "infeasible" for s in whole["status"].to_pylist())
-    one = pq.read_schema(tmp_path / "plans" / "01.parquet").metadata
-    assert json.loads(one[b"isobatch.settings"])["max_micro_batch"] == 64
-    assert one[b"isobatch.version"].decode() == ib.__version__
+    metadata = pq.read_schema(tmp_path / "plans" / "01.parquet").metadata
+    assert json.loads(metadata[b"isobatch.settings"])["max_micro_batch"] == 64
+    assert metadata[b"isobatch.version"].decode() == ib.__version__
 
 
 def test_the_summary_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
@@ -128,7 +128,7 @@ def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_
 
 
 @pytest.mark.parametrize(
-    ("asked", "field", "message"),
+    ("settings", "field", "message"),
     [
         ({"columns": ["job", "micro"]}, "columns", "unknown column 'micro': did you mean"),
         ({"engine": "spark"}, "engine", "unknown engine 'spark': there are local, ray"),
@@ -136,10 +136,10 @@ def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_
         ({"select": "fastest"}, "profile", "select='fastest' needs a profile"),
     ],
 )
-def test_what_cannot_be_asked_writes_nothing(make_jobs, tmp_path, asked, field, message):
+def test_what_cannot_be_asked_writes_nothing(make_jobs, tmp_path, settings, field, message):
     jobs = make_jobs(files=1, rows=10)
     with pytest.raises(ib.InputError, match=message) as caught:
-        ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
+        ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **settings)
     assert caught.value.field == field
     assert not (tmp_path / "plans").exists() or names_in(tmp_path / "plans") == []
 
@@ -159,20 +159,22 @@ def test_types_that_differ_between_files_are_joined(make_jobs, tmp_path):
 
 def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=30)
-    kept = {
+    extra = {
         "kind": pa.array(["a", "b", None] * 10).dictionary_encode(),
         "long": pa.array(["x"] * 30, pa.large_string()),
         "limit": pa.array([5] * 30, pa.duration("s")),
         "sizes": pa.array([[1, 2]] * 30),
     }
     for number, table in enumerate(jobs.tables):
-        for name, column in kept.items():
+        for name, column in extra.items():
             table = table.append_column(name, column)
         pq.write_table(table, jobs.folder / f"{number:02}.parquet")
-    ib.plan_files(jobs.folder, [8], tmp_path / "plans", columns=["job", *kept])
-    made = pq.read_table(tmp_path / "plans" / "01.parquet")
-    assert {name: made[name].type for name in kept} == {name: column.type for name, column in kept.items()}
-    assert all(made[name].to_pylist() == column.to_pylist() for name, column in kept.items())
+    ib.plan_files(jobs.folder, [8], tmp_path / "plans", columns=["job", *extra])
+    table_of_plans = pq.read_table(tmp_path / "plans" / "01.parquet")
+    assert {name: table_of_plans[name].type for name in extra} == {
+        name: column.type for name, column in extra.items()
+    }
+    assert all(table_of_plans[name].to_pylist() == column.to_pylist() for name, column in extra.items())
 
 
 def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, tmp_path):
@@ -190,10 +192,10 @@ def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
         parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
     )
     jobs = make_jobs(files=2, rows=60)
-    asked = {"profile": constants, "select": "fastest", "top": 1}
-    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **asked)
+    settings = {"profile": constants, "select": "fastest", "top": 1}
+    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **settings)
     assert plans.rows == 120
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **asked))
+    assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **settings))
 
 
 def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs, tmp_path):
@@ -222,7 +224,7 @@ def test_two_files_do_not_become_one(make_jobs, tmp_path):
 
 
 def test_files_with_one_name_go_into_one_file(make_jobs, tmp_path, ran):
-    """In which nothing has their name."""
+    """Nothing in such a file has their name."""
     jobs = make_jobs(files=1, rows=10)
     rows = jobs.table.set_column(0, "job", pa.array([f"other-{n}" for n in range(10)]))
     (jobs.folder / "00.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
@@ -259,8 +261,8 @@ def test_an_object_store(make_jobs):
         listed = store.get_file_info(fs.FileSelector("bucket/plans", recursive=True))
         files = sorted(info.base_name for info in listed if info.type == fs.FileType.File)
         assert files == ["00.parquet", "01.parquet"]
-        made = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files]
-        assert pa.concat_tables(made).replace_schema_metadata().equals(expected(jobs.table))
+        tables = [pq.read_table(f"bucket/plans/{name}", filesystem=store) for name in files]
+        assert pa.concat_tables(tables).replace_schema_metadata().equals(expected(jobs.table))
         again = ib.plan_files(url["jobs"], CLUSTERS, url["output"])
         assert again.skipped == 2 and again.summary == plans.summary
         with pytest.raises(ib.InputError, match="there is no such file") as caught:
@@ -310,7 +312,7 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
 
 
 def test_columns_are_written_as_they_repeat(tmp_path):
-    """Texts that are few as numbers, values that differ as they are; a reader sees neither."""
+    """Few texts are written as numbers, different values as they are; a reader sees neither."""
     rows = 40_000
     jobs = pa.table(
         {
@@ -336,21 +338,21 @@ def test_reading_planning_and_writing_overlap():
     from isobatch.fleet.job_files import ahead
 
     names = []
-    made = threading.Event()
+    is_made = threading.Event()
 
     def items():
         for number in range(3):
             names.append(threading.current_thread().name)
             if number == 1:
-                made.set()
+                is_made.set()
             yield number
 
-    seen = []
+    items_used = []
     for item in ahead(items()):
         # The second is made while the first is used.
-        assert made.wait(10)
-        seen.append(item)
-    assert seen == [0, 1, 2]
+        assert is_made.wait(10)
+        items_used.append(item)
+    assert items_used == [0, 1, 2]
     assert threading.current_thread().name not in names
 
 
@@ -361,10 +363,10 @@ def test_an_error_ahead_arrives_where_it_would_have():
         yield 1
         raise ValueError("bad")
 
-    made = ahead(items())
-    assert next(made) == 1
+    numbers = ahead(items())
+    assert next(numbers) == 1
     with pytest.raises(ValueError, match="bad"):
-        next(made)
+        next(numbers)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A run that was stopped, run again: what is done is not done again, and each plan is there once."""
+"""A stopped run, started again: finished files are not planned again, and each plan is there once."""
 
 import os
 import random
@@ -23,8 +23,8 @@ REPETITIONS = range(int(os.environ.get("ISOBATCH_REPETITIONS", "1")))
 GPUS = [8, 96]
 
 
-def plan(jobs, tmp_path, **asked):
-    return ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", **asked)
+def plan(jobs, tmp_path, **settings):
+    return ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", **settings)
 
 
 def whole(jobs, tmp_path):
@@ -39,7 +39,7 @@ def contents(folder):
 
 
 def planned_anew(monkeypatch):
-    """The names of the files that are planned from now on."""
+    """Collects the names of the files planned from now on."""
     names = []
     plan_blocks = plan_folder.plan_file_blocks
 
@@ -64,14 +64,14 @@ def test_what_is_done_is_not_done_again(make_jobs, tmp_path, monkeypatch):
         patched.setattr(whole_files, "settle", failing)
         with pytest.raises(ib.InputError, match="cannot be written: the disk is gone"):
             plan(jobs, tmp_path)
-    done = names_in(tmp_path / "plans")
-    assert done and set(done) <= {f"{n:02}.parquet" for n in range(3)}, "only what is whole is left"
+    finished = names_in(tmp_path / "plans")
+    assert finished and set(finished) <= {f"{n:02}.parquet" for n in range(3)}, "only what is whole is left"
     again = planned_anew(monkeypatch)
     plans = plan(jobs, tmp_path)
-    assert sorted([*(name.removesuffix(".parquet") for name in done), *again]) == [
+    assert sorted([*(name.removesuffix(".parquet") for name in finished), *again]) == [
         f"{n:02}" for n in range(6)
     ]
-    assert plans.skipped == len(done) and whole(jobs, tmp_path)
+    assert plans.skipped == len(finished) and whole(jobs, tmp_path)
     again.clear()
     assert plan(jobs, tmp_path).summary == plans.summary
     assert again == []
@@ -94,21 +94,21 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, how, _):
     ]
     subprocess.run([*words, str(tmp_path / "once")], check=True, capture_output=True)
     process = subprocess.Popen([*words, str(output)], stderr=subprocess.PIPE, text=True)
-    wanted = random.randrange(1, 10)
-    while process.poll() is None and len(list(output.glob("*.parquet"))) < wanted:
+    target = random.randrange(1, 10)
+    while process.poll() is None and len(list(output.glob("*.parquet"))) < target:
         time.sleep(0.001)
     process.send_signal(how)
-    said = process.communicate()[1]
+    error = process.communicate()[1]
     assert process.returncode == (130 if how == signal.SIGINT else -how)
     if how == signal.SIGINT:
-        kept = f"What is done is kept in {output}: rerun the same command to go on"
-        assert said.splitlines()[-1] == f"isobatch fleet: stopped. {kept}"
+        message = f"What is done is kept in {output}: rerun the same command to go on"
+        assert error.splitlines()[-1] == f"isobatch fleet: stopped. {message}"
     stopped = {path.name for path in output.glob("*.parquet")}
     assert len(stopped) < 30
-    done = {name: (output / name).read_bytes() for name in stopped}
+    finished = {name: (output / name).read_bytes() for name in stopped}
     subprocess.run([*words, str(output)], check=True, capture_output=True)
     once = contents(tmp_path / "once")
-    assert contents(output) == once and done.items() <= once.items()
+    assert contents(output) == once and finished.items() <= once.items()
 
 
 @pytest.mark.parametrize("_", REPETITIONS)
@@ -180,11 +180,13 @@ def test_other_arguments_plan_all_anew(make_jobs, tmp_path, monkeypatch, change)
     jobs = make_jobs(files=2, rows=20)
     plan(jobs, tmp_path)
     names = planned_anew(monkeypatch)
-    asked = {"clusters": GPUS} | change
-    plans = ib.plan_files(jobs.folder, output=tmp_path / "plans", **asked)
+    settings = {"clusters": GPUS} | change
+    plans = ib.plan_files(jobs.folder, output=tmp_path / "plans", **settings)
     assert sorted(names) == ["00", "01"] and plans.skipped == 0
-    asked.pop("resume", None)
-    assert plans_in(tmp_path / "plans").equals(ib.plan_fleet(jobs.table, asked.pop("clusters"), **asked))
+    settings.pop("resume", None)
+    assert plans_in(tmp_path / "plans").equals(
+        ib.plan_fleet(jobs.table, settings.pop("clusters"), **settings)
+    )
 
 
 def test_a_file_of_other_jobs_is_planned_anew(make_jobs, tmp_path, monkeypatch):
@@ -212,13 +214,13 @@ def test_new_files_join(make_jobs, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["thesis.txt", "twice.parquet", "old/00.parquet"])
 def test_a_folder_with_something_else_in_it_is_left_alone(make_jobs, tmp_path, name):
     jobs = make_jobs(files=1, rows=20)
-    other = tmp_path / "plans" / name
-    other.parent.mkdir(parents=True)
-    other.write_text("ten years")
+    stranger = tmp_path / "plans" / name
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("ten years")
     for resume in (True, False):
         with pytest.raises(ib.InputError, match=f"{name}: is no file of these jobs' plans: move it"):
             plan(jobs, tmp_path, resume=resume)
-    assert names_in(tmp_path / "plans") == [name] and other.read_text() == "ten years"
+    assert names_in(tmp_path / "plans") == [name] and stranger.read_text() == "ten years"
 
 
 def test_plans_whose_jobs_are_gone_are_named(make_jobs, tmp_path):
@@ -250,21 +252,21 @@ def test_a_file_of_plans_that_is_not_whole_is_planned_anew(make_jobs, tmp_path, 
 
 
 def test_plans_are_on_the_disk_before_they_have_their_name(make_jobs, tmp_path, monkeypatch):
-    done = []
+    calls = []
     sync, replace = whole_files.sync, Path.replace
 
     def syncing(path):
-        done.append(("sync", Path(path).name.partition(".parquet.")[0]))
+        calls.append(("sync", Path(path).name.partition(".parquet.")[0]))
         sync(path)
 
     def replacing(partial, path):
-        done.append(("move", Path(path).name))
+        calls.append(("move", Path(path).name))
         return replace(partial, path)
 
     monkeypatch.setattr(whole_files, "sync", syncing)
     monkeypatch.setattr(Path, "replace", replacing)
     plan(make_jobs(files=1, rows=20), tmp_path)
-    assert done == [("sync", ".00"), ("move", "00.parquet"), ("sync", "plans")]
+    assert calls == [("sync", ".00"), ("move", "00.parquet"), ("sync", "plans")]
 
 
 def test_what_a_killed_run_left_goes_with_the_next(make_jobs, tmp_path):

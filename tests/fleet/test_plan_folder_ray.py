@@ -40,13 +40,13 @@ def cluster():
         "health_check_period_ms": 500,
         "health_check_failure_threshold": 10,
     }
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon})
-    made.add_node(num_cpus=1)
-    made.add_node(num_cpus=1)
-    ray.init(made.address, log_to_driver=False, logging_level="ERROR")
-    yield made
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": soon})
+    nodes.add_node(num_cpus=1)
+    nodes.add_node(num_cpus=1)
+    ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
+    yield nodes
     ray.shutdown()
-    made.shutdown()
+    nodes.shutdown()
 
 
 def test_an_address_where_nobody_is(tmp_path, capsys, ran):
@@ -72,10 +72,12 @@ def data_of(folder):
 
 def test_the_same_files_to_the_byte(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 5, 300)
-    done = ib.plan_files(jobs.folder, GPUS, tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32)
+    plans_made = ib.plan_files(
+        jobs.folder, GPUS, tmp_path / "ray", engine="ray", policy="grow", max_micro_batch=32
+    )
     local = ib.plan_files(jobs.folder, GPUS, tmp_path / "local", policy="grow", max_micro_batch=32)
     assert data_of(tmp_path / "ray") == data_of(tmp_path / "local")
-    assert (done.summary, done.skipped) == (local.summary, 0)
+    assert (plans_made.summary, plans_made.skipped) == (local.summary, 0)
 
 
 def test_a_profile_travels(cluster, tmp_path):
@@ -92,9 +94,9 @@ def test_a_bad_file_is_reported_and_stops_no_other(cluster, tmp_path):
     jobs = Jobs(tmp_path / "jobs", 4, 100)
     (jobs.folder / "01.parquet").write_bytes(b"PAR1 but no more")
     pq.write_table(jobs.tables[2].drop_columns(["lr"]), jobs.folder / "02.parquet")
-    done = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
-    assert sorted(done.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
-    assert done.rows == 400
+    plans_made = ib.plan_files(jobs.folder, GPUS, tmp_path / "plans", engine="ray")
+    assert sorted(plans_made.failed) == [f"{jobs.folder}/01.parquet", f"{jobs.folder}/02.parquet"]
+    assert plans_made.rows == 400
     assert names_in(tmp_path / "plans") == ["00.parquet", "03.parquet"]
 
 
@@ -135,15 +137,15 @@ def test_ray_data_maps_tables(cluster, tmp_path):
 
 
 def workers():
-    """Processes that plan files at this moment."""
-    found = []
+    """Lists the processes of running tasks."""
+    processes = []
     for process in Path("/proc").iterdir():
         try:
             if (process / "cmdline").read_bytes().startswith(b"ray::_task"):
-                found.append(int(process.name))
+                processes.append(int(process.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def while_running(jobs, folder, disturb):
@@ -159,8 +161,8 @@ def while_running(jobs, folder, disturb):
         return run.result()
 
 
-def check(jobs, folder, done):
-    assert not done.failed
+def check(jobs, folder, plans_made):
+    assert not plans_made.failed
     assert plans_in(folder).equals(ib.plan_fleet(jobs.table, GPUS))
 
 
@@ -173,9 +175,9 @@ def test_workers_are_killed(cluster, tmp_path, _):
     def kill():
         for _ in range(2):
             until = time.monotonic() + 20
-            while not (found := workers()) and time.monotonic() < until:
+            while not (processes := workers()) and time.monotonic() < until:
                 time.sleep(0.002)
-            killed.append(random.choice(found))
+            killed.append(random.choice(processes))
             os.kill(killed[-1], signal.SIGKILL)
             time.sleep(random.random() / 5)
 
@@ -189,11 +191,13 @@ def test_workers_are_killed(cluster, tmp_path, _):
 def test_a_node_is_removed(cluster, tmp_path, _):
     jobs = Jobs(tmp_path / "jobs", FILES, 10_000)
     node = cluster.add_node(num_cpus=1)
-    done = while_running(jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False))
-    check(jobs, tmp_path / "plans", done)
+    plans_made = while_running(
+        jobs, tmp_path / "plans", lambda: cluster.remove_node(node, allow_graceful=False)
+    )
+    check(jobs, tmp_path / "plans", plans_made)
     # Ray finds out by missed heartbeats; until then it would place the next test's work there.
     until = time.monotonic() + 120
-    while any(it["NodeID"] == node.node_id and it["Alive"] for it in ray.nodes()):
+    while any(info["NodeID"] == node.node_id and info["Alive"] for info in ray.nodes()):
         assert time.monotonic() < until, "Ray has not noticed that the node is gone"
         time.sleep(0.05)
 
@@ -207,14 +211,14 @@ def test_the_driver_is_killed(cluster, tmp_path, _):
     words = [sys.executable, "-m", "isobatch", "fleet", str(jobs.folder), str(tmp_path / "clusters.csv")]
     words += ["-o", str(tmp_path / "plans"), "--engine", "ray", "--address", cluster.address]
     run = subprocess.Popen(words, stderr=subprocess.PIPE)
-    wanted = random.randrange(2, 8)
-    while run.poll() is None and len(list((tmp_path / "plans").glob("*.parquet"))) < wanted:
+    target = random.randrange(2, 8)
+    while run.poll() is None and len(list((tmp_path / "plans").glob("*.parquet"))) < target:
         time.sleep(0.002)
     run.kill()
     assert run.wait() == -signal.SIGKILL, run.stderr.read().decode()
     again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     number = pa.array([int(name) for name in plans_in(tmp_path / "plans")["cluster"].to_pylist()])
-    made = plans_in(tmp_path / "plans")
-    made = made.set_column(made.column_names.index("cluster"), "cluster", number)
-    assert made.equals(ib.plan_fleet(jobs.table, GPUS))
+    table = plans_in(tmp_path / "plans")
+    table = table.set_column(table.column_names.index("cluster"), "cluster", number)
+    assert table.equals(ib.plan_fleet(jobs.table, GPUS))

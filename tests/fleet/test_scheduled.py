@@ -1,4 +1,4 @@
-"""A fleet's table as what `schedule_matrix` is made of: the learning rate at every step is that of the plan."""
+"""A fleet's table in `schedule_matrix`: the learning rate at every step is the plan's."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,10 @@ TEXTS = [text for _, text in ARGUMENTS.values() if text is not None] + [
 
 @st.composite
 def recipes(draw):
-    """Recipes as rows of a table has them: every kind of schedule, lengths in every unit, a minimum and a warmup or none."""
+    """Recipes as rows of a table has them.
+
+    Every kind of schedule, lengths in every unit, a minimum and a warmup or none.
+    """
     lr = draw(st.sampled_from([0.1, 3e-4, 1.0]))
     return {
         "effective_batch": draw(st.sampled_from([64, 96, 256])),
@@ -60,17 +63,17 @@ def _held(rows, gpus, options):
                 at = slice(len(plans), len(plans) + 1)
                 ib.schedule_matrix({name: column[at] for name, column in table.items()}, range(3))
             plans.append(None)
-    kept = np.array([plan is not None for plan in plans])
-    if kept.any():
-        found = ib.schedule_matrix(
-            {name: column[kept] for name, column in table.items()}, range(1200), dtype="f8"
+    is_planned = np.array([plan is not None for plan in plans])
+    if is_planned.any():
+        matrix = ib.schedule_matrix(
+            {name: column[is_planned] for name, column in table.items()}, range(1200), dtype="f8"
         )
         whole = ib.schedule_matrix([plan for plan in plans if plan is not None], range(1200), dtype="f8")
-        assert found.tobytes() == whole.tobytes()
-        for row, schedule in zip(found, (plan for plan in plans if plan is not None), strict=True):
+        assert matrix.tobytes() == whole.tobytes()
+        for row, schedule in zip(matrix, (plan for plan in plans if plan is not None), strict=True):
             for step in (0, 1, 7, 19, 20, 21, 99, 350, 1199):
                 assert abs(row[step] - schedule.at(step)) <= 8 * np.spacing(row.max())
-    return int(kept.sum())
+    return int(is_planned.sum())
 
 
 @settings(max_examples=8, deadline=None)
@@ -100,7 +103,7 @@ def test_every_kind():
 
 
 def test_a_tables_schedules_are_its_plans():
-    """A warmup that starts at the tuned rate, a minimum, and schedules of three kinds, under a batch that grew."""
+    """A warmup from the tuned rate, a minimum, and schedules of three kinds."""
     rows = [
         {
             "effective_batch": 256,
@@ -166,8 +169,10 @@ def test_the_same_in_files_and_in_arrow(tmp_path):
     from pyarrow import parquet
 
     jobs = {
-        "job": ["a", "b", "c"], "effective_batch": [256, 64, 255], "lr": [0.1, 0.2, 0.1], "duration": ["9ep", "500st", "9ep"],
-        "schedule": ["multistep(3ep)", None, "cosine"], "dataset_size": [5001, None, 5001], "min_lr": [0.01, None, 0.0],
+        "job": ["a", "b", "c"], "effective_batch": [256, 64, 255], "lr": [0.1, 0.2, 0.1], "duration": ["9ep",
+        "500st", "9ep"],
+        "schedule": ["multistep(3ep)", None, "cosine"], "dataset_size": [5001, None, 5001], "min_lr": [0.01,
+        None, 0.0],
     }  # fmt: skip
     (tmp_path / "jobs").mkdir()
     parquet.write_table(arrow.table(jobs), tmp_path / "jobs" / "jobs.parquet")

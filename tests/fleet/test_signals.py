@@ -1,4 +1,4 @@
-"""Bulk calls hear Ctrl-C, and a number of threads that no machine has stops nothing."""
+"""Ctrl-C interrupts bulk calls, and an impossible number of threads stops nothing."""
 
 import os
 import subprocess
@@ -15,7 +15,8 @@ import isobatch as ib
 n = 4000
 jobs = {"effective_batch": np.arange(1, n + 1) * 64, "lr": np.full(n, 0.1), "policy": np.full(n, "goodput"),
         "noise_scale": np.full(n, 1000.0), "duration": np.full(n, "1000st")}
-profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=8e11, gpu_tflops=312, intra_gb_s=240, inter_gb_s=25)
+links = {"intra_gb_s": 240, "inter_gb_s": 25}
+profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=8e11, gpu_tflops=312, **links)
 sent = []
 
 def interrupt():
@@ -35,8 +36,8 @@ else:
 
 def interrupted(call):
     program = PROGRAM.replace("CALL", call)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    return done.stdout.strip() or done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return process.stdout.strip() or process.stderr
 
 
 @pytest.mark.alone
@@ -46,7 +47,8 @@ def interrupted(call):
     [
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, columns=['micro_batch'])",
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, select='goodput')",
-        "__import__('isobatch.forecast.goodput', fromlist=['x']).optimize_goodput(replicas=np.arange(1, 10**7) % 4096 + 1, tuned_batch=4096, max_batch=2**30, max_micro_batch=4096, "
+        "__import__('isobatch.forecast.goodput', fromlist=['x']).optimize_goodput(replicas=np.arange(1, "
+        "10**7) % 4096 + 1, tuned_batch=4096, max_batch=2**30, max_micro_batch=4096, "
         "noise_scale=1e6, compute_constant=0.01, compute_per_sample=0.001, sync_seconds=0.05)",
         "ib.schedules.cosine(1.0, 10**9).values(np.arange(5e7))",
     ],
@@ -65,7 +67,7 @@ def test_a_number_of_threads_that_no_machine_has():
         "print((ib.plan_fleet(jobs, [8], columns=['micro_batch'])['micro_batch'] == 32).all())"
     )
     environment = {**os.environ, "RAYON_NUM_THREADS": "99999999"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment
     )
-    assert done.stdout.strip() == "True", done.stderr
+    assert process.stdout.strip() == "True", process.stderr

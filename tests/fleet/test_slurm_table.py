@@ -17,10 +17,10 @@ COLUMNS = (
 def table(tmp_path):
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n2,8\n")
-    made = tmp_path / "plans.tsv"
-    words = ["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(made)]
+    path = tmp_path / "plans.tsv"
+    words = ["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "clusters.csv"), "-o", str(path)]
     assert main([*words, "--columns", COLUMNS]) == 0
-    return made
+    return path
 
 
 @pytest.fixture
@@ -29,24 +29,24 @@ def submit(table, monkeypatch):
     monkeypatch.setenv("ISOBATCH_TABLE", str(table))
 
     def submitted(**job):
-        """What sbatch sends, with as many nodes at most as at least."""
-        lua, said = controller(lupa)
+        """Returns the request of sbatch with equal minimum and maximum nodes."""
+        lua, messages = controller(lupa)
         job = {"max_nodes": job.get("min_nodes"), "script": "#!/bin/bash", **job}
         request = lua.table_from({**job, "environment": lua.table_from({})})
         code = lua.globals().slurm_job_submit(request, None, 1000)
-        return code, dict(request.environment), said
+        return code, dict(request.environment), messages
 
     return submitted
 
 
 def controller(lupa):
-    """A controller that starts, so that it reads the table; and what it says."""
-    lua, said = lupa.LuaRuntime(), []
+    """Starts a controller, and returns it with its messages."""
+    lua, messages = lupa.LuaRuntime(), []
     lua.globals()["slurm"] = lua.table_from(
-        {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: said.append(text)}
+        {"SUCCESS": 0, "ERROR": -1, "log_user": lambda text: messages.append(text)}
     )
     lua.execute(PLUGIN.read_text())
-    return lua, said
+    return lua, messages
 
 
 def test_the_table_has_no_quotes(table):
@@ -57,7 +57,7 @@ def test_the_table_has_no_quotes(table):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"tres_per_node": "gres/gpu:8", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:h100:8", "min_nodes": 2},
@@ -65,10 +65,10 @@ def test_the_table_has_no_quotes(table):
         {"tres_per_task": "gres/gpu", "num_tasks": 16, "min_nodes": 1, "max_nodes": 4},
     ],
 )
-def test_a_job_gets_the_plan_for_its_gpus(submit, asked):
-    code, given, said = submit(comment="isobatch:vision", **asked)
-    assert (code, said) == (0, [])
-    assert given == {
+def test_a_job_gets_the_plan_for_its_gpus(submit, options):
+    code, submission, messages = submit(comment="isobatch:vision", **options)
+    assert (code, messages) == (0, [])
+    assert submission == {
         "ISOBATCH_WORLD_SIZE": "16",
         "ISOBATCH_MICRO_BATCH": "16",
         "ISOBATCH_ACCUMULATION": "1",
@@ -80,18 +80,18 @@ def test_a_job_gets_the_plan_for_its_gpus(submit, asked):
 
 def test_what_has_no_plan_is_refused_with_the_reason(submit):
     assert submit(comment=None) == (0, {}, [])
-    code, given, said = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
-    assert (code, given) == (-1, {})
-    assert said == ["isobatch: odd one cannot be trained on 8 GPUs: not_divisible; try 10 GPUs"]
-    code, _, said = submit(comment="isobatch:nobody", tres_per_job="gres/gpu:8", min_nodes=1)
-    assert (code, said) == (-1, ["isobatch: no plan for nobody on 8 GPUs"])
+    code, submission, messages = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
+    assert (code, submission) == (-1, {})
+    assert messages == ["isobatch: odd one cannot be trained on 8 GPUs: not_divisible; try 10 GPUs"]
+    code, _, messages = submit(comment="isobatch:nobody", tres_per_job="gres/gpu:8", min_nodes=1)
+    assert (code, messages) == (-1, ["isobatch: no plan for nobody on 8 GPUs"])
 
 
 WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"tres_per_node": "gres/gpu:a100:4,gres/gpu:h100:4", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:8,gres/gpumem:40960", "min_nodes": 2},
@@ -101,12 +101,12 @@ WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
         {"tres_per_node": "gres/gpu:16", "min_nodes": None},
     ],
 )
-def test_gpus_are_counted_as_slurm_writes_them(submit, asked):
-    assert submit(comment="isobatch:vision", **asked)[0] == 0
+def test_gpus_are_counted_as_slurm_writes_them(submit, options):
+    assert submit(comment="isobatch:vision", **options)[0] == 0
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"tres_per_node": "gres/gpumem:16", "min_nodes": 1},
         {"tres_per_task": "gres/gpu", "num_tasks": 4294967294},
@@ -117,23 +117,23 @@ def test_gpus_are_counted_as_slurm_writes_them(submit, asked):
         {"min_nodes": 2},
     ],
 )
-def test_gpus_that_are_open_are_refused(submit, asked):
+def test_gpus_that_are_open_are_refused(submit, options):
     """Slurm chooses how many nodes: a job of 1 to 2 was planned for one, and started on two."""
-    code, given, said = submit(comment="isobatch:vision", **asked)
-    assert (code, given, len(said)) == (-1, {}, 1)
-    assert said[0].startswith("isobatch: how many GPUs vision gets is open: give --nodes")
+    code, submission, messages = submit(comment="isobatch:vision", **options)
+    assert (code, submission, len(messages)) == (-1, {}, 1)
+    assert messages[0].startswith("isobatch: how many GPUs vision gets is open: give --nodes")
 
 
 def test_gpus_of_a_whole_job_need_no_nodes(submit):
-    asked = {"tres_per_job": "gres/gpu:16", "min_nodes": 1, "max_nodes": 2}
-    assert submit(comment="isobatch:vision", **asked)[0] == 0
+    options = {"tres_per_job": "gres/gpu:16", "min_nodes": 1, "max_nodes": 2}
+    assert submit(comment="isobatch:vision", **options)[0] == 0
 
 
 def test_without_a_script_there_is_no_environment(submit):
     """srun and salloc started without their plan, and without a word."""
-    code, given, said = submit(comment="isobatch:vision", script=None, **WHERE)
-    assert (code, given) == (-1, {})
-    assert said[0].endswith(
+    code, submission, messages = submit(comment="isobatch:vision", script=None, **WHERE)
+    assert (code, submission) == (-1, {})
+    assert messages[0].endswith(
         "export ISOBATCH_WORLD_SIZE=16 ISOBATCH_MICRO_BATCH=16 ISOBATCH_ACCUMULATION=1 ISOBATCH_LR=0.1 "
         "ISOBATCH_WARMUP_STEPS=0 ISOBATCH_TOTAL_STEPS=1000"
     )
@@ -159,11 +159,11 @@ UNSET |= {"ntasks_per_node": 65534, "ntasks_per_tres": 65534}
     ],
 )
 def test_a_job_with_a_plan_keeps_its_gpus(table, submit, comment, change, refusal):
-    lua, said = controller(pytest.importorskip("lupa"))
+    lua, messages = controller(pytest.importorskip("lupa"))
     record = lua.table_from({"comment": comment, "job_id": 7})
     code = lua.globals().slurm_job_modify(lua.table_from({**UNSET, **change}), record, None, 1000)
     assert code == (0 if refusal is None else -1)
-    assert len(said) == (refusal is not None) and all(refusal in text for text in said)
+    assert len(messages) == (refusal is not None) and all(refusal in text for text in messages)
 
 
 def test_the_table_of_the_documented_command_loads(tmp_path, table, submit):
@@ -172,8 +172,8 @@ def test_the_table_of_the_documented_command_loads(tmp_path, table, submit):
     command = PLUGIN.read_text().split("--columns ")[1].splitlines()[0]
     words = ["fleet", str(examples / "jobs.csv"), str(examples / "clusters.csv"), "-o", str(table)]
     assert main([*words, "--columns", command]) == 0
-    code, _, said = submit(comment="isobatch:no such job", **WHERE)
-    assert code == -1 and said == ["isobatch: no plan for no such job on 16 GPUs"]
+    code, _, messages = submit(comment="isobatch:no such job", **WHERE)
+    assert code == -1 and messages == ["isobatch: no plan for no such job on 16 GPUs"]
 
 
 def test_clusters_with_as_many_gpus(tmp_path, table, submit):
@@ -185,15 +185,17 @@ def test_clusters_with_as_many_gpus(tmp_path, table, submit):
     rows[1] = plan.format("b", "infeasible", "not_divisible", "8", "")
     table.write_text("\n".join([header, *rows, ""]))
     assert submit(comment="isobatch:vision", **WHERE)[1]["ISOBATCH_MICRO_BATCH"] == "16"
-    code, _, said = submit(comment="isobatch:vision@b", **WHERE)
-    assert code == -1 and said == ["isobatch: vision cannot be trained on 16 GPUs: not_divisible; try 8 GPUs"]
+    code, _, messages = submit(comment="isobatch:vision@b", **WHERE)
+    assert code == -1 and messages == [
+        "isobatch: vision cannot be trained on 16 GPUs: not_divisible; try 8 GPUs"
+    ]
     rows[1] = plan.format("b", "ok", "", "", 8)
     table.write_text("\n".join([header, *rows, ""]))
-    code, _, said = submit(comment="isobatch:vision", **WHERE)
-    assert code == -1 and "several plans; name the cluster" in said[0]
+    code, _, messages = submit(comment="isobatch:vision", **WHERE)
+    assert code == -1 and "several plans; name the cluster" in messages[0]
     assert submit(comment="isobatch:vision@b", **WHERE)[1]["ISOBATCH_MICRO_BATCH"] == "8"
-    code, _, said = submit(comment="isobatch:vision@c", **WHERE)
-    assert code == -1 and "no plan for cluster c" in said[0]
+    code, _, messages = submit(comment="isobatch:vision@c", **WHERE)
+    assert code == -1 and "no plan for cluster c" in messages[0]
 
 
 def test_a_byte_order_mark(table, submit):
@@ -214,10 +216,10 @@ def test_a_table_that_cannot_be_used_refuses_only_those_who_ask(table, submit, h
     harm(table)
     assert submit(comment=None, **WHERE) == (0, {}, [])
     assert submit(comment="nightly", **WHERE) == (0, {}, [])
-    code, _, said = submit(comment="isobatch:vision", **WHERE)
-    assert code == -1 and why in said[0]
+    code, _, messages = submit(comment="isobatch:vision", **WHERE)
+    assert code == -1 and why in messages[0]
 
 
 def test_a_request_of_an_odd_kind_is_refused_and_raises_nothing(submit):
-    code, _, said = submit(comment="isobatch:vision", tres_per_node=8, min_nodes="two")
-    assert code == -1 and said[0].startswith("isobatch: ")
+    code, _, messages = submit(comment="isobatch:vision", tres_per_node=8, min_nodes="two")
+    assert code == -1 and messages[0].startswith("isobatch: ")

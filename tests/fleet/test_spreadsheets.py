@@ -41,8 +41,8 @@ def test_commas_separate_where_a_header_has_any(tmp_path):
 def test_a_decimal_comma_is_named_and_not_guessed_at(tmp_path, ran):
     path = tmp_path / "jobs.csv"
     path.write_text("job;effective_batch;lr\na;256;0,1\nb;8.192;0.1\n")
-    said = ran(["fleet", str(path), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
-    assert "got the text '0,1'" in said and "2 rows: 0 feasible" in said
+    message = ran(["fleet", str(path), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
+    assert "got the text '0,1'" in message and "2 rows: 0 feasible" in message
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
@@ -69,8 +69,8 @@ def test_a_row_without_an_id_says_so_and_stops_no_other(tmp_path, ran, carried):
     assert [row["status"] for row in blank] == ["ok", "infeasible", "ok"]
     assert set(blank[1].pop("reasons")) >= {"invalid_id"}
     assert blank[1] == {"job": None, "world_size": 8, "status": "infeasible", "micro_batch": None, "lr": None}
-    said = ran(["fleet", jobs, "--gpus", "8"]).err
-    assert f"first in a job without an id ({jobs}, row 2): the row is blank: delete it" in said
+    message = ran(["fleet", jobs, "--gpus", "8"]).err
+    assert f"first in a job without an id ({jobs}, row 2): the row is blank: delete it" in message
     lines[2] = f",256,0.1{comma}"
     written(tmp_path, lines)
     assert ib.plan_fleet(jobs, [8])["reasons"].to_pylist() == [[], ["invalid_id"], []]
@@ -107,7 +107,7 @@ def test_a_cluster_without_an_id_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("b,256", r"has 2 cells for 4 columns: an unknown cell is empty, and keeps its ','. The row: b,256"),
         ("b,256,0.1,x,y", r"has 5 cells for 4 columns: put a cell that has ',' in it between quotes"),
@@ -115,11 +115,11 @@ def test_a_cluster_without_an_id_is_refused(tmp_path):
     ],
 )
 @pytest.mark.parametrize("before", [1, 3000])
-def test_a_row_with_other_cells_than_the_header_is_named(tmp_path, monkeypatch, row, said, before):
+def test_a_row_with_other_cells_than_the_header_is_named(tmp_path, monkeypatch, row, message, before):
     monkeypatch.setattr(read, "_CSV_BYTES", 1 << 14)  # of which 3,000 rows take several
     rows = [f"j{n},256,0.1,x" for n in range(before)]
     jobs = written(tmp_path, [HEADER, *rows, row, "z,256,0.1,x"])
-    with pytest.raises(ib.InputError, match=rf"jobs\.csv, row {before + 1:,}: {said}"):
+    with pytest.raises(ib.InputError, match=rf"jobs\.csv, row {before + 1:,}: {message}"):
         ib.plan_fleet(jobs, [8])
     manifest = ib.plan_files(jobs, [8], tmp_path / "plans")
     assert f"row {before + 1:,}: " in manifest.failed[str(jobs)]
@@ -156,14 +156,14 @@ def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, nam
 
 
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("output", "message"),
     [
         ([], "stopped: the rows so far are not all"),
         (["-o", "plans.csv"], "stopped: plans.csv is as it was before; one file is not resumed, a folder is"),
         (["-o", "plans"], "stopped. What is done is kept in plans: rerun the same command to go on"),
     ],
 )
-def test_ctrl_c_says_what_is_kept(tmp_path, capsys, monkeypatch, output, said):
+def test_ctrl_c_says_what_is_kept(tmp_path, capsys, monkeypatch, output, message):
     monkeypatch.chdir(tmp_path)
 
     def stopped(*_, **__):
@@ -172,7 +172,7 @@ def test_ctrl_c_says_what_is_kept(tmp_path, capsys, monkeypatch, output, said):
     monkeypatch.setattr(fleet, "_into_one", stopped)
     monkeypatch.setattr(fleet, "_into_folder", stopped)
     assert main(["fleet", str(written(tmp_path, [HEADER, *ROWS])), "--gpus", "8", *output]) == 130
-    assert capsys.readouterr().err.startswith(f"isobatch fleet: {said}")
+    assert capsys.readouterr().err.startswith(f"isobatch fleet: {message}")
 
 
 def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):
@@ -192,9 +192,12 @@ def test_a_number_in_the_place_of_clusters_is_named(tmp_path, capsys):
 def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, ran):
     path = tmp_path / "plans.csv"
     path.write_text(f'job,cluster,status,reasons,world_size\na,0,infeasible,"{text}",7\nb,0,ok,[],8\n')
-    said = ran(["explain", str(path), "--gpus", "7"], 1).out
-    assert "cannot be split evenly" in said and "the last step of each epoch is smaller" in said
-    assert "which this table lacks" in said and "Nothing close" not in said
+    message = ran(["explain", str(path), "--gpus", "7"], 1).out
+    assert "cannot be split evenly" in message and "the last step of each epoch is smaller" in message
+    assert (
+        "plan again with --columns nearest_world_size,nearest_batch" in message
+        and "Nothing close" not in message
+    )
     plans = plans_of(read_table(path))
     assert [bool(plans.has(reason)[0]) for reason in (ib.Reason.NOT_DIVISIBLE, ib.Reason.UNEVEN_TAIL)] == [
         True
@@ -204,8 +207,8 @@ def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, ran):
 
 def test_a_row_whose_values_are_wrong_is_not_called_hopeless():
     table = ib.plan_fleet({"effective_batch": [256, 256], "lr": ["0,1", "0.1"]}, [8])
-    said = ib.explain(table, 0)
-    assert "Correct the values that went in" in said and "Nothing close to it" not in said
+    message = ib.explain(table, 0)
+    assert "A value of the job or the cluster is illegal" in message and "Nothing close to it" not in message
 
 
 def test_series_are_gpu_counts_and_mixed_columns_are_named():

@@ -62,11 +62,11 @@ def expected():
     return ib.plan_fleet(RECIPES, CLUSTERS, policy=512)
 
 
-def same(made, columns):
+def same(table, columns):
     for name, values in columns.items():
         if name in ("job", "cluster"):
             continue
-        np.testing.assert_array_equal(made[name], values, err_msg=name)
+        np.testing.assert_array_equal(table[name], values, err_msg=name)
 
 
 def test_objects_of_numpy_are_the_recipes():
@@ -98,10 +98,10 @@ def lists():
 
 def arrow_is(table):
     """The Arrow result against the recipes' NumPy result, unknown values and all."""
-    made, wanted = ib.plan_fleet(table, CLUSTERS, policy=512), expected()
-    assert made["team"].to_pylist() == [x for x in ("x", None, "z") for _ in CLUSTERS]
-    assert made["job"].to_pylist() == [x for x in "abc" for _ in CLUSTERS]
-    for name, values in wanted.items():
+    planned, reference = ib.plan_fleet(table, CLUSTERS, policy=512), expected()
+    assert planned["team"].to_pylist() == [x for x in ("x", None, "z") for _ in CLUSTERS]
+    assert planned["job"].to_pylist() == [x for x in "abc" for _ in CLUSTERS]
+    for name, values in reference.items():
         if name in ("job", "cluster"):
             continue
         if name == "reasons":
@@ -110,7 +110,7 @@ def arrow_is(table):
             values = [None if x == -1 or x != x else x for x in values.tolist()]
         else:
             values = values.tolist()
-        assert made[name].to_pylist() == values, name
+        assert planned[name].to_pylist() == values, name
 
 
 def test_pyarrow():
@@ -148,15 +148,15 @@ def test_columns_settings_and_pairs():
         "policy": np.array(["keep", "512", "grow"]),
         "max_micro_batch": np.array([4, 8, 16]),
     }
-    made = ib.plan_fleet(
+    planned = ib.plan_fleet(
         jobs, CLUSTERS, pairs={"job": ["c", "a"], "cluster": [2, 1]}, columns=["job", "effective_batch"]
     )
-    assert made["job"].tolist() == ["c", "a"]
-    assert made["effective_batch"].tolist() == [16 * 7, 256]
-    one = ib.plan_fleet(jobs, CLUSTERS, policy="grow")
+    assert planned["job"].tolist() == ["c", "a"]
+    assert planned["effective_batch"].tolist() == [16 * 7, 256]
+    whole = ib.plan_fleet(jobs, CLUSTERS, policy="grow")
     for row, (policy, cap) in enumerate([("keep", 4), (512, 8), ("grow", 16)]):
         plans = [ib.plan(RECIPES[row], gpus, policy=policy, max_micro_batch=cap) for gpus in CLUSTERS]
-        assert [p.effective_batch or -1 for p in plans] == one["effective_batch"][
+        assert [p.effective_batch or -1 for p in plans] == whole["effective_batch"][
             row * 3 : row * 3 + 3
         ].tolist()
 
@@ -208,8 +208,8 @@ def test_policies_that_are_numbers_in_some_rows(kind):
         pd = pytest.importorskip("pandas", reason="such columns come from pandas")
         columns = pd.DataFrame({**columns, "policy": [512, None, 320]})
         assert columns["policy"].dtype == float
-    made = ib.plan_fleet(columns, [8], policy="keep", columns=["effective_batch"])["effective_batch"]
-    assert np.asarray(made).tolist() == [512, 256, 320]
+    planned = ib.plan_fleet(columns, [8], policy="keep", columns=["effective_batch"])["effective_batch"]
+    assert np.asarray(planned).tolist() == [512, 256, 320]
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -222,8 +222,8 @@ def test_dictionaries_of_arrow(chunks):
     rows = len(codes) * chunks
     jobs = {"effective_batch": [256] * rows, "lr": [0.1] * rows, "dataset_size": [10**6] * rows}
     planned = [
-        ib.plan_fleet(pa.table({**jobs, "duration": pa.chunked_array([it] * chunks)}), [8, 12])
-        for it in (column, plain)
+        ib.plan_fleet(pa.table({**jobs, "duration": pa.chunked_array([values] * chunks)}), [8, 12])
+        for values in (column, plain)
     ]
     assert planned[0].equals(planned[1])
     # Of few rows, few texts are read.
@@ -236,7 +236,7 @@ def test_categories_of_polars():
     optimizers = ["sgd", "adamw", "lamb"]
     plain = pl.DataFrame({"job": ["a", "b", "c"], "effective_batch": [256] * 3, "lr": [0.1] * 3})
     columns = ["job", "beta1", "team"]
-    made = [
+    planned = [
         ib.plan_fleet(
             plain.with_columns(
                 pl.col("job").cast(kind or pl.String),
@@ -248,13 +248,13 @@ def test_categories_of_polars():
         ).to_pylist()
         for kind in (None, pl.Enum(["a", "b", "c", *optimizers]), pl.Categorical)
     ]
-    assert made[0] == made[1] == made[2]
-    assert [row["team"] for row in made[0]] == optimizers
+    assert planned[0] == planned[1] == planned[2]
+    assert [row["team"] for row in planned[0]] == optimizers
 
 
 def test_empty_tables():
-    made = ib.plan_fleet({"effective_batch": np.zeros(0, int), "lr": np.zeros(0)}, CLUSTERS)
-    assert all(len(column) == 0 for column in made.values())
+    planned = ib.plan_fleet({"effective_batch": np.zeros(0, int), "lr": np.zeros(0)}, CLUSTERS)
+    assert all(len(column) == 0 for column in planned.values())
     assert len(ib.plan_fleet(numpy_columns(), [])["lr"]) == 0
 
 
@@ -287,16 +287,16 @@ def test_a_table_whose_rows_have_their_own_clusters():
         "team": np.array(["a", "b", "c"]),
     }
     own = {**jobs, "nodes": np.array([1, 2, 1]), "price_per_gpu_hour": np.array([1.0, 2.0, 3.0])}
-    made = ib.plan_fleet(own)
-    assert next(iter(made)) == "team"  # rows that nobody named have no ids
-    assert made["world_size"].tolist() == [8, 16, 8]
-    assert made["status"].tolist() == ["ok", "ok", "infeasible"]
+    planned = ib.plan_fleet(own)
+    assert next(iter(planned)) == "team"  # rows that nobody named have no ids
+    assert planned["world_size"].tolist() == [8, 16, 8]
+    assert planned["status"].tolist() == ["ok", "ok", "infeasible"]
     for row in range(3):
-        one = ib.plan_fleet({name: column[row : row + 1] for name, column in own.items()})
-        for name, column in one.items():
-            np.testing.assert_array_equal(made[name][row : row + 1], column)
+        single = ib.plan_fleet({name: column[row : row + 1] for name, column in own.items()})
+        for name, column in single.items():
+            np.testing.assert_array_equal(planned[name][row : row + 1], column)
     table = ib.plan_table(pa.table(own))
-    assert table.column_names == list(made)
+    assert table.column_names == list(planned)
     assert table["micro_batch"].to_pylist() == [32, 16, None]
     # The same schema whatever the rows hold, so that a table can be mapped block by block.
     blocks = [ib.plan_table(pa.table(own).slice(start, 1)) for start in range(3)]
@@ -314,7 +314,7 @@ def test_a_table_whose_rows_have_their_own_clusters():
 
 @pytest.mark.parametrize("crossed", [True, False])
 def test_a_column_is_the_same_whatever_is_asked_for_beside_it(crossed):
-    """What would work instead is looked for only where it is asked for."""
+    """The planner looks for ways out only on request."""
     rng = np.random.default_rng(3)
     rows = 300
     jobs = {

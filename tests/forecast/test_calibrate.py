@@ -1,4 +1,7 @@
-"""Calibration: on times of a known truth, with noise and outliers, and on stored steps of bench/calibration.py; held-out points are predicted."""
+"""Calibration: on times of a known truth, with noise and outliers.
+
+And on stored steps of bench/calibration.py; held-out points are predicted.
+"""
 
 import json
 import sys
@@ -59,16 +62,16 @@ def reduced(size, seconds, gpus=8):
 
 
 def sync_seconds(truth, gpus, size):
-    one = msgspec.structs.replace(truth, gradient_bytes=size)
-    return float(one.forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
+    scaled = msgspec.structs.replace(truth, gradient_bytes=size)
+    return float(scaled.forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
 
 
 def with_constants(truth, **constants):
-    given = {
+    measured = {
         name: value if name == "gradient_bytes" else Constant(value=value)
         for name, value in constants.items()
     }
-    return msgspec.structs.replace(truth, **given)
+    return msgspec.structs.replace(truth, **measured)
 
 
 def measure(truth, rng, *, table, micro_batches=(4, 16, 64), gpus=(1, 2, 4, 8, 16, 32)):
@@ -81,7 +84,7 @@ def measure(truth, rng, *, table, micro_batches=(4, 16, 64), gpus=(1, 2, 4, 8, 1
 
 
 def test_held_out_points_are_predicted():
-    inside, outside, held = [], [], []
+    inside, outside, covered = [], [], []
     for seed in range(16):
         rng = np.random.default_rng(seed)
         truth = random_truth(rng)
@@ -90,13 +93,13 @@ def test_held_out_points_are_predicted():
             errors.extend(np.abs(seconds(profile, points) / seconds(truth, points) - 1))
         gpus, micro, accumulation = np.array(INSIDE).T
         row = profile.forecast(gpus=gpus, micro_batch=micro, accumulation=accumulation)
-        held.extend(np.abs(row["step_seconds"] - seconds(truth, INSIDE)) <= row["step_error"])
+        covered.extend(np.abs(row["step_seconds"] - seconds(truth, INSIDE)) <= row["step_error"])
         assert row["inside_measured_range"].all()
     assert np.median(inside) <= 0.05
     assert np.quantile(inside, 0.95) <= 0.15
     assert np.median(outside) <= 0.05
     assert np.quantile(outside, 0.95) <= 0.15
-    assert np.mean(held) >= 0.9
+    assert np.mean(covered) >= 0.9
 
 
 @pytest.mark.peers
@@ -114,8 +117,8 @@ def test_beside_adaptdl_on_the_same_data():
         passes = np.diff([seconds(truth, [(g, b, a) for g, b in known]) for a in (1, 2)], axis=0)[0]
         last = seconds(truth, [(g, b, 1) for g, b in known])
         gpus = np.array([g for g, _ in known])
-        theirs = adaptdl.fit_perf_params(-(-gpus // 8), gpus, np.array([b for _, b in known]), passes, last)
-        function = adaptdl.GoodputFunction(theirs, adaptdl.GradParams(1, 1), 1)
+        peer = adaptdl.fit_perf_params(-(-gpus // 8), gpus, np.array([b for _, b in known]), passes, last)
+        function = adaptdl.GoodputFunction(peer, adaptdl.GradParams(1, 1), 1)
         for where, points in (("inside", INSIDE), ("outside", OUTSIDE)):
             g, b, a = np.array(points).T
             truly = seconds(truth, points)
@@ -150,7 +153,7 @@ def test_what_runs_before_the_first_gradients_is_found():
 
 
 def test_all_reduces_that_no_line_follows_are_looked_up():
-    """Wires whose times lie up to 40 % off latency and bandwidth, as those of gloo do."""
+    """Wires with times up to 40 % off latency and bandwidth, like gloo's."""
     rng = np.random.default_rng(6)
     known = {"gradient_bytes": 1e9, "intra_gb_s": 20.0, "inter_gb_s": 2.0, "overlap": 1.5}
     truth = with_constants(random_truth(rng), **known)
@@ -179,7 +182,9 @@ def test_all_reduces_that_no_line_follows_are_looked_up():
     assert shapes == [(4, 1), (8, 1), (8, 2), (8, 4)]
     points = [(g, b, a) for g in (4, 8, 16, 32) for b in (8, 32) for a in (1, 2)]
     line = msgspec.structs.replace(profile, all_reduce=())
-    looked_up, by_line = (np.abs(seconds(it, points) / seconds(truth, points) - 1) for it in (profile, line))
+    looked_up, by_line = (
+        np.abs(seconds(constants, points) / seconds(truth, points) - 1) for constants in (profile, line)
+    )
     assert looked_up.max() <= 0.05
     assert by_line.max() > 0.1
 
@@ -218,19 +223,19 @@ def sharded_steps(counts, micro_batches):
 
 
 def test_memory_that_is_sharded_is_told_apart_by_the_replicas():
-    made = Measurements(gradient_bytes=1e8, steps=sharded_steps((1, 2, 8), (1, 8, 32)), sharded=True)
-    profile = calibrate(made)
-    found = (profile.memory_fixed_gib, profile.memory_sharded_gib, profile.memory_per_sample_gib)
-    assert [constant.value for constant in found] == pytest.approx([4, 24, 0.25])
+    measurements = Measurements(gradient_bytes=1e8, steps=sharded_steps((1, 2, 8), (1, 8, 32)), sharded=True)
+    profile = calibrate(measurements)
+    constants = (profile.memory_fixed_gib, profile.memory_sharded_gib, profile.memory_per_sample_gib)
+    assert [constant.value for constant in constants] == pytest.approx([4, 24, 0.25])
     # At one count nothing tells them apart: then the memory is not known, and not said.
-    one = calibrate(Measurements(gradient_bytes=1e8, steps=sharded_steps((8,), (1, 8, 32)), sharded=True))
-    assert one.memory_fixed_gib is one.memory_sharded_gib is None
+    alone = calibrate(Measurements(gradient_bytes=1e8, steps=sharded_steps((8,), (1, 8, 32)), sharded=True))
+    assert alone.memory_fixed_gib is alone.memory_sharded_gib is None
     # Parts of another split do not mix with these.
     plain = calibrate(Measurements(gradient_bytes=1e8, steps=sharded_steps((8,), (1, 8, 32))))
     assert plain.memory_fixed_gib.value == pytest.approx(7)
     assert merge(plain, profile).memory_sharded_gib is None
     assert merge(profile, plain).memory_fixed_gib == profile.memory_fixed_gib
-    assert merge(one, profile).memory_sharded_gib == profile.memory_sharded_gib
+    assert merge(alone, profile).memory_sharded_gib == profile.memory_sharded_gib
 
 
 def test_merging_keeps_what_only_the_older_profile_knows():
@@ -257,7 +262,7 @@ def test_a_profile_of_other_hardware_is_refused(field, value):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"steps": (step(),)}, "steps must have two configurations or more, got 1"),
         ({"steps": (step(), step(micro_batch=16, step_seconds=(0.2, -1.0)))}, "row 2: steps.step_seconds"),
@@ -282,11 +287,11 @@ def test_a_profile_of_other_hardware_is_refused(field, value):
         ),
     ],
 )
-def test_bad_measurements_are_said(changes, said):
+def test_bad_measurements_are_said(changes, message):
     good = {"gradient_bytes": 1e8, "steps": (step(), step(micro_batch=16, step_seconds=(0.2,)))}
     with pytest.raises(ib.InputError) as error:
         calibrate(Measurements(**good | changes))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_bad_report_is_named_with_its_row_and_field(tmp_path, capsys):
@@ -322,15 +327,17 @@ def test_the_command(tmp_path, capsys, ran):
     assert main(["calibrate", str(tmp_path / "plan.json"), "-o", str(tmp_path / "x.json")]) == 2
     # The 2nd report's 1st step takes three times as long.
     first = data.steps[0]
-    slow = msgspec.structs.replace(first, step_seconds=tuple(3 * it for it in first.step_seconds))
+    slow = msgspec.structs.replace(
+        first, step_seconds=tuple(3 * seconds_each for seconds_each in first.step_seconds)
+    )
     slow_report = msgspec.structs.replace(data, steps=(slow, *data.steps[1:]))
     (tmp_path / "slow.json").write_bytes(msgspec.json.encode(slow_report))
     files = [str(tmp_path / "alone.json"), str(tmp_path / "slow.json")]
     shown = capsys.readouterr().err
-    said = ran(["calibrate", *files, "-o", str(tmp_path / "x.json")], 2).err
-    assert "row 1, steps.step_seconds: micro-batch" in said
-    assert "report 2" not in said
-    assert "s elsewhere: measure again" in said
+    error = ran(["calibrate", *files, "-o", str(tmp_path / "x.json")], 2).err
+    assert "row 1, steps.step_seconds: micro-batch" in error
+    assert "report 2" not in error
+    assert "s elsewhere: measure again" in error
     assert "plan.json: is neither a validator's report nor measurements" in shown
     assert not (tmp_path / "x.json").exists()
 
@@ -353,13 +360,13 @@ def test_steps_that_were_not_fitted_are_predicted(calibration):
     assert len(STORED) >= 3
     for file in STORED:
         stored = json.loads(file.read_text())
-        measured, seen = calibration.fitted(stored, wires=True)
+        measured, wires = calibration.fitted(stored, wires=True)
         profile = calibration.calibrate(measured)
         most = {name: max(values) for name, values in calibration.PLANS[stored["kind"]]["fit"].items()}
         for (gpus, micro, accumulation), samples in calibration.points(stored).items():
             shape = {"gpus": gpus, "micro_batch": micro, "accumulation": accumulation, "gpus_per_node": 1}
             error = abs(profile.forecast(**shape)["step_seconds"][0] / np.median(samples) - 1)
-            if (gpus, micro, accumulation) not in seen:
+            if (gpus, micro, accumulation) not in wires:
                 within = gpus <= most["gpus"] and micro <= most["micro_batch"]
                 (inside if within else outside).append(error)
     for errors in (inside, outside):

@@ -1,4 +1,7 @@
-"""Profiles from a model's size and a data sheet: the arithmetic, what is refused, and published runs inside the range."""
+"""Profiles from a model's size and a data sheet.
+
+The arithmetic, what is refused, and published runs inside the range.
+"""
 
 import json
 
@@ -6,8 +9,9 @@ import pytest
 
 import isobatch as ib
 from isobatch import Reason
+from isobatch.forecast.data_sheets import SHEETS
 from isobatch.forecast.decoder import decoder_of
-from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, SHEETS, estimated
+from isobatch.forecast.estimate import KEPT_GATED, KEPT_PLAIN, LINK_SHARE, estimated
 
 GPT2 = {
     "model_type": "gpt2",
@@ -35,8 +39,10 @@ def llama(kind="llama", **changes):
 
 LLAMA_2 = {
     "7B": llama(),
-    "13B": llama(hidden_size=5120, intermediate_size=13824, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40),
-    "70B": llama(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8),
+    "13B": llama(hidden_size=5120, intermediate_size=13824, num_hidden_layers=40, num_attention_heads=40,
+    num_key_value_heads=40),
+    "70B": llama(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+    num_key_value_heads=8),
 }  # fmt: skip
 LLAMA_3 = llama(intermediate_size=14336, num_key_value_heads=8, vocab_size=128256)
 COUNTED = {
@@ -46,10 +52,15 @@ COUNTED = {
     68_976_648_192: LLAMA_2["70B"],
     8_030_261_248: LLAMA_3,
     7_241_732_096: llama("mistral", intermediate_size=14336, num_key_value_heads=8),
-    7_615_616_512: llama("qwen2", hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, vocab_size=152064),
-    8_190_735_360: llama("qwen3", intermediate_size=12288, num_hidden_layers=36, num_key_value_heads=8, head_dim=128, vocab_size=151936),
-    8_537_680_896: llama("gemma", hidden_size=3072, intermediate_size=24576, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000, tie_word_embeddings=True),
-    20_554_567_680: llama("gpt_neox", hidden_size=6144, intermediate_size=24576, num_hidden_layers=44, num_attention_heads=64, vocab_size=50432, num_key_value_heads=64),
+    7_615_616_512: llama("qwen2", hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
+    num_attention_heads=28, num_key_value_heads=4, vocab_size=152064),
+    8_190_735_360: llama("qwen3", intermediate_size=12288, num_hidden_layers=36, num_key_value_heads=8,
+    head_dim=128, vocab_size=151936),
+    8_537_680_896: llama("gemma", hidden_size=3072, intermediate_size=24576, num_hidden_layers=28,
+    num_attention_heads=16, num_key_value_heads=16, head_dim=256, vocab_size=256000,
+    tie_word_embeddings=True),
+    20_554_567_680: llama("gpt_neox", hidden_size=6144, intermediate_size=24576, num_hidden_layers=44,
+    num_attention_heads=64, vocab_size=50432, num_key_value_heads=64),
     3_821_079_552: llama("phi3", hidden_size=3072, intermediate_size=8192, vocab_size=32064),
 }  # fmt: skip
 
@@ -78,31 +89,31 @@ def test_and_those_that_transformers_makes(parameters):
 
 
 def test_time_is_operations_over_the_share_of_the_peak(tmp_path):
-    found = ib.estimate(written(tmp_path, LLAMA_2["7B"]), gpu="A100-80", seq_len=4096)
+    estimate = ib.estimate(written(tmp_path, LLAMA_2["7B"]), gpu="A100-80", seq_len=4096)
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 32000 * 4096
     operations = 4096 * (6 * matrices + 12 * 32 * 4096 * 4096)
-    sample = found.compute_per_sample
+    sample = estimate.compute_per_sample
     assert sample.value - sample.error == pytest.approx(operations / 312e12 / 0.5)
     assert sample.value + sample.error == pytest.approx(operations / 312e12 / 0.3)
-    assert found.compute_constant.value == 0 and found.update is None
-    memory = found.memory_fixed_gib
+    assert estimate.compute_constant.value == 0 and estimate.update is None
+    memory = estimate.memory_fixed_gib
     assert (memory.value - memory.error) * 2**30 == pytest.approx(16 * 6_738_415_616)
     assert (memory.value + memory.error) * 2**30 == pytest.approx(18 * 6_738_415_616)
 
 
 def test_every_constant_is_marked_and_a_plan_says_so(tmp_path):
-    found = ib.estimate(written(tmp_path, LLAMA_3), gpu="H100-80", seq_len=8192, shards=8, inter_gb_s=400)
-    assert all(constant.estimated for constant in found.constants().values())
+    estimate = ib.estimate(written(tmp_path, LLAMA_3), gpu="H100-80", seq_len=8192, shards=8, inter_gb_s=400)
+    assert all(constant.estimated for constant in estimate.constants().values())
     recipe = ib.Recipe(effective_batch=128, lr=3e-4, duration="1000st", seq_len=8192)
     node = ib.Cluster(nodes=2, gpu="H100-80", memory_gib=76, price_per_gpu_hour=2.0)
-    plan = ib.plan(recipe, node, profile=found)
+    plan = ib.plan(recipe, node, profile=estimate)
     assert Reason.FORECAST_ESTIMATED in plan.reasons and plan.cap_source == "memory"
     assert 0 < plan.step_error < plan.step_seconds and plan.cost > 0
-    swept = ib.counts(recipe, [8, 16, 32], profile=found, cluster=node)
+    swept = ib.counts(recipe, [8, 16, 32], profile=estimate, cluster=node)
     assert swept.fastest == 32
     path = tmp_path / "profile.json"
-    found.save(path)
-    assert ib.Profile.load(path) == found
+    estimate.save(path)
+    assert ib.Profile.load(path) == estimate
 
 
 @pytest.mark.parametrize(
@@ -110,8 +121,10 @@ def test_every_constant_is_marked_and_a_plan_says_so(tmp_path):
 )
 def test_the_gpu_hours_of_llama_2_are_inside_the_range(model, gpu_hours, tmp_path):
     """2e12 tokens of 4,096 on A100-80 (Touvron et al. 2023, arXiv 2307.09288, table 2)."""
-    found = ib.estimate(written(tmp_path, LLAMA_2[model]), gpu="A100-80", seq_len=4096).compute_per_sample
-    hours = [end * 2e12 / 4096 / 3600 for end in (found.value - found.error, found.value + found.error)]
+    estimate = ib.estimate(written(tmp_path, LLAMA_2[model]), gpu="A100-80", seq_len=4096).compute_per_sample
+    hours = [
+        end * 2e12 / 4096 / 3600 for end in (estimate.value - estimate.error, estimate.value + estimate.error)
+    ]
     assert hours[0] < gpu_hours < hours[1]
 
 
@@ -121,14 +134,14 @@ def test_tensor_and_pipeline_parallel_are_in_it(tmp_path):
     tensor = ib.estimate(model, gpu="A100-80", seq_len=4096, tensor_parallel=8)
     traffic = 80 * 4 * 2 * 7 / 8 * 4096 * 8192 * 2 / 300e9
     least = (plain.compute_per_sample.value - plain.compute_per_sample.error) / 8
-    found = tensor.compute_per_sample
-    assert found.value - found.error == pytest.approx(least + traffic / LINK_SHARE[1])
+    constant = tensor.compute_per_sample
+    assert constant.value - constant.error == pytest.approx(least + traffic / LINK_SHARE[1])
     assert tensor.compute_constant.value == pytest.approx(80 * 4 * 2 * 7 * 1e-5)
     both = ib.estimate(
         model, gpu="A100-80", seq_len=4096, tensor_parallel=8, pipeline_parallel=4, micro_batch=2
     )
     stage = both.compute_constant.value + 2 * both.compute_per_sample.value
-    assert both.compute_per_sample.value == pytest.approx(found.value / 4)
+    assert both.compute_per_sample.value == pytest.approx(constant.value / 4)
     assert both.update.value == pytest.approx(3 * stage)
     assert both.memory_fixed_gib.value == pytest.approx(plain.memory_fixed_gib.value / 32)
 
@@ -136,12 +149,12 @@ def test_tensor_and_pipeline_parallel_are_in_it(tmp_path):
 def test_recomputing_costs_time_and_saves_memory(tmp_path):
     model = written(tmp_path, LLAMA_3)
     none, attention, full = (
-        ib.estimate(model, gpu="H100-80", seq_len=8192, recompute=what)
-        for what in ("none", "attention", "full")
+        ib.estimate(model, gpu="H100-80", seq_len=8192, recompute=recomputed)
+        for recomputed in ("none", "attention", "full")
     )
     assert full.compute_per_sample.value == pytest.approx(4 / 3 * none.compute_per_sample.value)
-    kept = [it.memory_per_sample_gib.value for it in (full, attention, none)]
-    assert kept == sorted(kept) and kept[0] < kept[1] / 2 and kept[2] > 3 * kept[1]
+    memories = [profile.memory_per_sample_gib.value for profile in (full, attention, none)]
+    assert memories == sorted(memories) and memories[0] < memories[1] / 2 and memories[2] > 3 * memories[1]
 
 
 def test_what_is_missing_is_said(tmp_path):
@@ -181,7 +194,7 @@ def test_other_models_are_refused_by_name(fields, says, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"gpu": "H100-8"}, "unknown gpu 'H100-8'"),
         ({"gpu": "T4-16"}, "T4-16 has no peak for precision 'bf16'"),
@@ -197,10 +210,10 @@ def test_other_models_are_refused_by_name(fields, says, tmp_path):
         ({"inter_gb_s": 0.0}, "inter_gb_s must be"),
     ],
 )
-def test_wrong_arguments_are_named(given, says, tmp_path):
+def test_wrong_arguments_are_named(arguments, says, tmp_path):
     usual = {"gpu": "H100-80", "seq_len": 128}
     with pytest.raises(ib.InputError) as caught:
-        ib.estimate(written(tmp_path, LLAMA_3), **usual | given)
+        ib.estimate(written(tmp_path, LLAMA_3), **usual | arguments)
     assert says in str(caught.value)
 
 
@@ -220,8 +233,8 @@ def test_the_command_prints_ranges_and_writes_a_profile(tmp_path, ran):
     # 7e9 parameters x 16 B = 104 GiB, on a GPU of 24 GB = 22.4 GiB
     assert "104 to 117 GiB do not fit L4-24, which has 22.4 GiB: share them by --shards" in printed.err
     assert all(name in ran(["estimate", "--gpu", "list"]).out for name in list(SHEETS)[-1:])
-    said = ran(["estimate", "--parameters", "7e9"], 2).err
-    assert "--gpu is missing: a data sheet" in said and "--seq-len is missing: tokens" in said
+    error = ran(["estimate", "--parameters", "7e9"], 2).err
+    assert "--gpu is missing: a data sheet" in error and "--seq-len is missing: tokens" in error
 
 
 @pytest.mark.slow
@@ -229,27 +242,30 @@ def test_the_command_prints_ranges_and_writes_a_profile(tmp_path, ran):
 def test_peaks_are_those_of_lightnings_table():
     throughput = pytest.importorskip("lightning.fabric.utilities.throughput")
     torch = pytest.importorskip("torch")
-    names = {"A10-24": "a10g", "A100-40": "a100", "A100-80": "a100", "L4-24": "l4", "H100-80": "h100 sxm", "H100-PCIe-80": "h100 pcie"}  # fmt: skip
+    names = {"A10-24": "a10g", "A100-40": "a100", "A100-80": "a100", "L4-24": "l4", "H100-80": "h100 sxm",
+    "H100-PCIe-80": "h100 pcie"}  # fmt: skip
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": "tfloat32", "fp32": torch.float32}
-    for ours, theirs in names.items():
+    for name, peer in names.items():
         for precision, key in formats.items():
-            peak = throughput._CUDA_FLOPS[theirs][key] / 1e12
-            assert SHEETS[ours].tflops[precision] == pytest.approx(peak, rel=0.005), (ours, precision)
+            peak = throughput._CUDA_FLOPS[peer][key] / 1e12
+            assert SHEETS[name].tflops[precision] == pytest.approx(peak, rel=0.005), (name, precision)
 
 
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_what_transformers_keeps_for_the_backward_pass_is_inside_the_range(kind):
-    """The difference of two depths and two batches, so that nothing but layers counts; in bf16, without attention's scores."""
+    """The difference of two depths and two batches, so only layers count."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     seq = 256
     if kind == "gpt2":
-        fields = {"n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": seq, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+        fields = {"n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": seq, "resid_pdrop": 0.0,
+        "attn_pdrop": 0.0, "embd_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
         depth = "n_layer"
     else:
-        fields = {"hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": seq}  # fmt: skip
+        fields = {"hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": seq}  # fmt: skip
         depth = "num_hidden_layers"
 
     def kept(layers, batch):
@@ -258,19 +274,19 @@ def test_what_transformers_keeps_for_the_backward_pass_is_inside_the_range(kind)
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="sdpa"
         )
-        weights = {it.untyped_storage().data_ptr() for it in model.parameters()}
-        found = {}
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        sizes = {}
 
         def pack(tensor):
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in weights:
-                found[storage.data_ptr()] = (storage.nbytes(), tensor)
+                sizes[storage.data_ptr()] = (storage.nbytes(), tensor)
             return tensor
 
         ids = torch.zeros((batch, seq), dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             model.train()(input_ids=ids, labels=ids, use_cache=False)
-        return sum(nbytes for nbytes, _ in found.values())
+        return sum(nbytes for nbytes, _ in sizes.values())
 
     layer = (kept(4, 3) - kept(4, 1) - kept(2, 3) + kept(2, 1)) / 4
     least = decoder_of({"model_type": kind, depth: 1, **fields}).layer_bytes(seq, 2, keep_scores=False)

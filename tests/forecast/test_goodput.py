@@ -35,49 +35,49 @@ seconds = st.floats(1e-5, 2)
 )
 def test_as_good_as_every_split(pair):
     best, _, _ = optimize(pair)
-    found = {name: column[0] for name, column in optimize_goodput(**pair).items()}
+    optimum = {name: column[0] for name, column in optimize_goodput(**pair).items()}
     if best == 0:
-        assert found["micro_batch"] == found["effective_batch"] == -1
-        assert np.isnan(found["goodput"])
-        assert np.isnan(found["samples_per_second"])
+        assert optimum["micro_batch"] == optimum["effective_batch"] == -1
+        assert np.isnan(optimum["goodput"])
+        assert np.isnan(optimum["samples_per_second"])
     else:
-        assert pair["tuned_batch"] <= found["effective_batch"] <= pair["max_batch"]
-        assert found["micro_batch"] <= pair["max_micro_batch"]
-        assert goodput(pair, found["micro_batch"], found["accumulation"]) >= best * (1 - 1e-12)
-        assert found["goodput"] == pytest.approx(best, rel=1e-12)
-        assert found["samples_per_second"] * found["statistical_efficiency"] == pytest.approx(best)
+        assert pair["tuned_batch"] <= optimum["effective_batch"] <= pair["max_batch"]
+        assert optimum["micro_batch"] <= pair["max_micro_batch"]
+        assert goodput(pair, optimum["micro_batch"], optimum["accumulation"]) >= best * (1 - 1e-12)
+        assert optimum["goodput"] == pytest.approx(best, rel=1e-12)
+        assert optimum["samples_per_second"] * optimum["statistical_efficiency"] == pytest.approx(best)
 
 
 @pytest.mark.peers
 def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
     adaptdl = adaptdl_goodput()
     pairs = random_pairs(10_000, seed=1)
-    found = optimize_goodput(**ours(pairs))
-    assert (found["effective_batch"] <= pairs["max_batch"]).all()
+    optimum = optimize_goodput(**ours(pairs))
+    assert (optimum["effective_batch"] <= pairs["max_batch"]).all()
     over = better = compared = 0
     for row in range(len(pairs["nodes"])):
         function = adaptdl_function(adaptdl, pairs, row)
         place = int(pairs["nodes"][row]), int(pairs["replicas"][row])
-        theirs, micro, accumulated = function.optimize(
+        goodput, micro, accumulated = function.optimize(
             *place, int(pairs["max_batch"][row]), (1, int(pairs["max_micro_batch"][row])), accumulation=True
         )
         batch = place[1] * micro * (accumulated + 1)
         if batch > pairs["max_batch"][row]:
             over += 1
-        elif theirs > 0:
+        elif goodput > 0:
             compared += 1
-            assert found["goodput"][row] >= theirs * (1 - 1e-9), row
-            better += found["goodput"][row] > theirs * (1 + 1e-9)
-        if found["micro_batch"][row] > 0:
-            split = int(found["micro_batch"][row]), int(found["accumulation"][row]) - 1
-            assert found["goodput"][row] == pytest.approx(float(function(*place, *split)), rel=1e-9)
+            assert optimum["goodput"][row] >= goodput * (1 - 1e-9), row
+            better += optimum["goodput"][row] > goodput * (1 + 1e-9)
+        if optimum["micro_batch"][row] > 0:
+            split = int(optimum["micro_batch"][row]), int(optimum["accumulation"][row]) - 1
+            assert optimum["goodput"][row] == pytest.approx(float(function(*place, *split)), rel=1e-9)
     assert compared > 5000
     assert better > compared / 5
     assert over > 0
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"noise_scale": -1}, "noise_scale must be 0 or more samples, got -1.0"),
         ({"noise_scale": [1, float("nan")]}, "row 2: noise_scale must be 0 or more samples, got nan"),
@@ -91,7 +91,7 @@ def test_never_worse_than_adaptdl_on_ten_thousand_pairs():
         ({"replicas": [1, 2], "tuned_batch": [1, 2, 3]}, "replicas must have 1 or 3 values, got 2"),
     ],
 )
-def test_bad_input_is_named(change, said):
+def test_bad_input_is_named(change, message):
     good = {
         "replicas": 4,
         "tuned_batch": 64,
@@ -103,4 +103,4 @@ def test_bad_input_is_named(change, said):
     }
     with pytest.raises(ib.InputError) as error:
         optimize_goodput(**good | change)
-    assert said in str(error.value)
+    assert message in str(error.value)

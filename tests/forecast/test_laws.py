@@ -9,12 +9,12 @@ from isobatch.cli import main
 
 
 def test_the_laws_give_ranges_with_sources():
-    found = ib.laws(parameters=1e9, tokens=1e11, effective_batch=512)
-    assert found.lr[0] <= min(law.value for law in found.lr_laws)
-    assert found.lr_laws[0].value == pytest.approx(1.79 * 1e9**-0.713 * 1e11**0.307)
-    assert found.lr_laws[2].value == pytest.approx(512 * 4 * 1e11**-0.51)
-    assert found.batch_laws[0].value == pytest.approx(0.58 * 1e11**0.571)
-    assert all("arXiv:" in law.source for law in (*found.lr_laws, *found.batch_laws, *found.critical_laws))
+    answer = ib.laws(parameters=1e9, tokens=1e11, effective_batch=512)
+    assert answer.lr[0] <= min(law.value for law in answer.lr_laws)
+    assert answer.lr_laws[0].value == pytest.approx(1.79 * 1e9**-0.713 * 1e11**0.307)
+    assert answer.lr_laws[2].value == pytest.approx(512 * 4 * 1e11**-0.51)
+    assert answer.batch_laws[0].value == pytest.approx(0.58 * 1e11**0.571)
+    assert all("arXiv:" in law.source for law in (*answer.lr_laws, *answer.batch_laws, *answer.critical_laws))
     # Zhang et al.'s own example: 745 sequences of 512 tokens at 85 M parameters.
     assert ib.laws(parameters=85e6, tokens=1e9).critical_laws[0].value / 512 == pytest.approx(745, abs=1)
     with pytest.raises(ib.InputError, match="tokens"):
@@ -27,9 +27,9 @@ def test_zhangs_two_forms_agree_where_the_tokens_grow_with_the_model():
 
 
 def test_without_parameters_there_is_no_learning_rate():
-    found = ib.laws(tokens=1e11)
-    assert found.lr is None and found.lr_laws == () and len(found.critical_laws) == 1
-    assert "DeepSeek" not in {law.name for law in found.batch_laws}
+    answer = ib.laws(tokens=1e11)
+    assert answer.lr is None and answer.lr_laws == () and len(answer.critical_laws) == 1
+    assert "DeepSeek" not in {law.name for law in answer.batch_laws}
 
 
 def test_another_length_has_both_signs():
@@ -47,15 +47,15 @@ def test_the_batch_as_nanochat_is_an_assumption(ran):
     assert law.value == pytest.approx(1.304, abs=1e-3)
     assert "karpathy/nanochat" in law.source and law.caution.startswith("an assumption")
     assert ib.laws(tokens=2e10).batch_duration_laws == ()
-    said = ran(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]).out
-    assert "as nanochat*" in said and "Muon (as nanochat)" in said
+    text = ran(["estimate", "--laws", "--tokens", "2e10", "--tuned-tokens", "1e10"]).out
+    assert "as nanochat*" in text and "Muon (as nanochat)" in text
 
 
 def test_the_command_prints_what_each_says(capsys, ran):
-    said = ran(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]).out
-    assert "Power Lines*" in said and "1.02 M" in said and "500" in said
-    assert "within 1.1× of each other" in said
-    assert "\n* constants from a secondary account" in said
+    text = ran(["estimate", "--laws", "--tokens", "1e11", "--seq-len", "2048"]).out
+    assert "Power Lines*" in text and "1.02 M" in text and "500" in text
+    assert "within 1.1× of each other" in text
+    assert "\n* constants from a secondary account" in text
     assert main(["estimate", "--laws", "--tokens", "1e11", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch_spread"] == pytest.approx(1.097, abs=0.001)
 

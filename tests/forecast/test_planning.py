@@ -1,5 +1,6 @@
 """Profiles in the planner: columns of time, memory and cost, policy goodput, a choice of rows, sweeps."""
 
+import io
 import json
 
 import msgspec
@@ -47,10 +48,10 @@ def test_memory_caps_the_micro_batch():
     assert (plan.micro_batch, plan.accumulation) == (32, 8)
     assert (plan.cap_source, plan.micro_batch_cap) == ("memory", 60)
     assert plan.memory_gib == pytest.approx(26)
-    asked = ib.plan(
+    plan_asked = ib.plan(
         RECIPE, ib.Cluster(nodes=1, gpus_per_node=1, memory_gib=40), profile=profile(), max_micro_batch=16
     )
-    assert asked.cap_source == "max_micro_batch"
+    assert plan_asked.cap_source == "max_micro_batch"
     small = ib.plan(RECIPE, ib.Cluster(nodes=1, gpus_per_node=1, memory_gib=10.1), profile=profile())
     assert small.reasons == (Reason.ABOVE_MEMORY,)
 
@@ -112,8 +113,8 @@ def test_each_row_takes_the_profile_of_its_gpu_type():
     ]
     assert table["step_seconds"][:2].tolist() == alone
     assert np.isnan(table["step_seconds"][2:]).all()
-    others = [Reason.OTHER_HARDWARE in reasons for reasons in ib.Reason.of(table["reasons"])]
-    assert others == [False, False, True, True]
+    elsewhere = [Reason.OTHER_HARDWARE in reasons for reasons in ib.Reason.of(table["reasons"])]
+    assert elsewhere == [False, False, True, True]
     with pytest.raises(ib.InputError, match="two profiles are for H100"):
         ib.plan(RECIPE, NODE, profile=[fast, fast])
 
@@ -128,7 +129,8 @@ def test_policy_goodput_is_the_best_of_all_splits(gpus, limits):
     )
     sync = float(profile().forecast(gpus=gpus, micro_batch=1)["sync_seconds"][0])
     pair = {
-        "replicas": gpus, "tuned_batch": 256, "noise_scale": 5000.0, "compute_constant": 0.01, "compute_per_sample": 0.001,
+        "replicas": gpus, "tuned_batch": 256, "noise_scale": 5000.0, "compute_constant": 0.01,
+        "compute_per_sample": 0.001,
         "sync_seconds": sync, "overlap": 2.0, "max_batch": 4000, **limits,
     }  # fmt: skip
     best, micro, accumulation = optimize(pair)
@@ -136,8 +138,8 @@ def test_policy_goodput_is_the_best_of_all_splits(gpus, limits):
     efficiency = (5000 + 256) / (5000 + plan.effective_batch)
     assert plan.samples_per_second * efficiency == pytest.approx(best)
     # The loss is held: samples grow by (φ+B')/(φ+B).
-    kept = ib.plan(RECIPE, 4)
-    samples = kept.total_steps * 256 * (5000 + plan.effective_batch) / (5000 + 256)
+    tuned = ib.plan(RECIPE, 4)
+    samples = tuned.total_steps * 256 * (5000 + plan.effective_batch) / (5000 + 256)
     assert plan.total_steps == pytest.approx(samples / plan.effective_batch, rel=0.01, abs=1)
     assert plan.lr == pytest.approx(0.1 * (plan.effective_batch / 256) ** 0.5)
 
@@ -150,8 +152,8 @@ def test_goodput_says_what_it_lacks():
     low = ib.plan(RECIPE, 4, policy="goodput", profile=profile(), max_batch=100)
     assert low.reasons == (Reason.ABOVE_MAX_BATCH,)
     own = msgspec.structs.replace(RECIPE, noise_scale=5000.0)
-    found = ib.plan(own, 4, policy="goodput", profile=profile(noise_scale=None))
-    assert found.effective_batch == ib.plan(RECIPE, 4, policy="goodput", profile=profile()).effective_batch
+    own_plan = ib.plan(own, 4, policy="goodput", profile=profile(noise_scale=None))
+    assert own_plan.effective_batch == ib.plan(RECIPE, 4, policy="goodput", profile=profile()).effective_batch
 
 
 def test_deadline_and_budget():
@@ -178,13 +180,13 @@ ASKED = (
 )
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("settings", ASKED, ids=str)
 @pytest.mark.parametrize("top", [1, 3])
 @pytest.mark.parametrize("how", ["crossed", "pairs", "memory", "hidden"])
 @pytest.mark.parametrize(
     ("select", "key"), [("fastest", "hours"), ("cheapest", "cost"), ("goodput", "speed")]
 )
-def test_a_choice_is_the_sorted_table(select, key, how, top, asked):
+def test_a_choice_is_the_sorted_table(select, key, how, top, settings):
     rng = np.random.default_rng(7)
     jobs = {
         "job": np.array(["a", "b", "c", "never"]),
@@ -206,36 +208,36 @@ def test_a_choice_is_the_sorted_table(select, key, how, top, asked):
     sharded = {"memory_sharded_gib": Constant(value=64.0)}
     special = {"hidden": {"overlap": Constant(value=10.0)}, "memory": sharded}
     fleet["profile"] = profile(**special.get(how, {}))
-    every = ib.plan_fleet(jobs, clusters, **fleet, **asked)
+    every = ib.plan_fleet(jobs, clusters, **fleet, **settings)
     gain = (5000 + every["effective_batch"]) ** -1.0
     every["speed"] = -every["samples_per_second"] * gain
-    best = ib.plan_fleet(jobs, clusters, **fleet, **asked, select=select, top=top)
+    best = ib.plan_fleet(jobs, clusters, **fleet, **settings, select=select, top=top)
     for job in ("a", "b", "c"):
         rows = np.flatnonzero((every["job"] == job) & (every["status"] != "infeasible"))
-        wanted = rows[np.argsort(every[key][rows], kind="stable")][:top]
-        found = best["cluster"][(best["job"] == job) & (best["status"] != "infeasible")]
+        expected = rows[np.argsort(every[key][rows], kind="stable")][:top]
+        chosen = best["cluster"][(best["job"] == job) & (best["status"] != "infeasible")]
         if key == "speed":  # worked out here in another order: equal ones may differ in the last bit
             speeds = {
                 cluster: every[key][row] for row, cluster in zip(rows, every["cluster"][rows], strict=True)
             }
-            assert [speeds[c] for c in found.tolist()] == pytest.approx(
-                every[key][wanted].tolist(), rel=1e-12
+            assert [speeds[c] for c in chosen.tolist()] == pytest.approx(
+                every[key][expected].tolist(), rel=1e-12
             )
         else:
-            assert found.tolist() == every["cluster"][wanted].tolist()
+            assert chosen.tolist() == every["cluster"][expected].tolist()
     # One that has no plan anywhere keeps its first row, which says why.
     assert best["status"][best["job"] == "never"].tolist() == ["infeasible"]
 
 
 def test_a_choice_that_cannot_be_made():
-    for change, said in (
+    for change, message in (
         ({"select": "best", "profile": profile()}, "unknown choice 'best'"),
         ({"select": "fastest"}, "select='fastest' needs a profile"),
         ({"select": "fastest", "profile": profile(), "top": 0}, "top must be a whole number from 1 to"),
     ):
         with pytest.raises(ib.InputError) as error:
             ib.plan_fleet([RECIPE], [4], **change)
-        assert said in str(error.value)
+        assert message in str(error.value)
 
 
 @pytest.mark.parametrize("arrow", [False, True])
@@ -247,15 +249,17 @@ def test_a_choice_that_nothing_can_be_compared_by_is_refused(arrow):
     if arrow:
         pa = pytest.importorskip("pyarrow", reason="tables come with the extra 'fleet'")
         jobs, noisy = pa.table(jobs), pa.table(noisy)
-    asked = {"profile": guess, "columns": ["world_size"]}
+    settings = {"profile": guess, "columns": ["world_size"]}
     with pytest.raises(ib.InputError, match="select='cheapest' needs price_per_gpu_hour, of the clusters"):
-        ib.plan_fleet(jobs, [64, 8], select="cheapest", **asked)
+        ib.plan_fleet(jobs, [64, 8], select="cheapest", **settings)
     with pytest.raises(ib.InputError, match="select='goodput' needs noise_scale, of the jobs or the profile"):
-        ib.plan_fleet(jobs, [64, 8], select="goodput", **asked)
-    assert [int(it) for it in ib.plan_fleet(jobs, nodes, select="cheapest", **asked)["world_size"]] == [8]
+        ib.plan_fleet(jobs, [64, 8], select="goodput", **settings)
+    assert [
+        int(size) for size in ib.plan_fleet(jobs, nodes, select="cheapest", **settings)["world_size"]
+    ] == [8]
     for known, measured in ((noisy, guess), (jobs, profile(noise_scale=Constant(value=3000)))):
-        found = ib.plan_fleet(known, [8, 64], select="goodput", **asked | {"profile": measured})
-        assert len(found["world_size"]) == 1
+        goodput = ib.plan_fleet(known, [8, 64], select="goodput", **settings | {"profile": measured})
+        assert len(goodput["world_size"]) == 1
 
 
 def test_a_sweep_has_its_knee():
@@ -286,7 +290,7 @@ def test_a_sweep_has_its_knee():
     bare = ib.counts(RECIPE, [8, 16])
     assert (bare.fastest, bare.cheapest, bare.knee) == (None, None, None)
     assert bare.columns["micro_batch"].tolist() == [ib.plan(RECIPE, gpus).micro_batch for gpus in (8, 16)]
-    for planned in (ib.plan, lambda recipe, gpus, **asked: ib.plan_fleet([recipe], [gpus], **asked)):
+    for planned in (ib.plan, lambda recipe, gpus, **settings: ib.plan_fleet([recipe], [gpus], **settings)):
         with pytest.raises(ib.InputError, match="profile must be a Profile or several, got 3"):
             planned(RECIPE, 8, profile=[profile(), 3])
 
@@ -295,10 +299,10 @@ def test_a_moved_run_takes_what_its_legs_take():
     run = ib.plan(RECIPE, NODE, profile=profile())
     half = ib.Cluster(nodes=1, gpus_per_node=8, price_per_gpu_hour=4.0)
     moved = ib.replan(run, at_step=1000, cluster=half, profile=profile())
-    legs = 1000 * run.step_seconds / 3600, (moved.total_steps - 1000) * moved.step_seconds / 3600
-    assert moved.hours == pytest.approx(sum(legs))
-    assert moved.gpu_hours == pytest.approx(16 * legs[0] + 8 * legs[1])
-    assert moved.cost == pytest.approx(16 * legs[0] * 2.5 + 8 * legs[1] * 4)
+    parts = 1000 * run.step_seconds / 3600, (moved.total_steps - 1000) * moved.step_seconds / 3600
+    assert moved.hours == pytest.approx(sum(parts))
+    assert moved.gpu_hours == pytest.approx(16 * parts[0] + 8 * parts[1])
+    assert moved.cost == pytest.approx(16 * parts[0] * 2.5 + 8 * parts[1] * 4)
     assert ib.replan(run, at_step=1000, cluster=half).hours == moved.hours  # the plan has its profile
     bare = ib.plan(RECIPE, NODE)
     assert ib.replan(bare, at_step=1000, cluster=half).hours is None
@@ -340,11 +344,30 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, ran):
     # What is not known is not late, and ends no range.
     assert [line.split()[-1] == "missed" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
+    assert "add --inter-gb-s GB, or calibrate on more nodes. The others alone are compared" in shown.err
+    assert "no hours" not in ran([*job, *late[:2], "--inter-gb-s", "20"]).err
     assert "met at none of the counts with known hours" in shown.err
     assert "fastest: 8 GPUs" in shown.err and "more GPUs may be better" not in shown.err
     assert "--deadline-hours must be above 0, got -1" in ran([*job, "--deadline-hours", "-1"], 2).err
-    said = ran([*job, "--currency", "EUR"]).err
-    assert "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in said
+    error = ran([*job, "--currency", "EUR"]).err
+    assert "no hours at 4 GPU counts (4, 8, 16, 64): hours need the length of the run" in error
+
+
+def test_memory_is_that_of_the_profiles_gpu_where_no_other_is_given(tmp_path, ran):
+    """By the data sheet: 74.5 GiB less 2 GiB, at 0.5 GiB a sample."""
+    known = profile(gpu="NVIDIA H100 80GB HBM3", memory_fixed_gib=Constant(value=2))
+    for gpu, cap in ((known.gpu, 145), ("H200-141", 258), ("another", None)):
+        measured = msgspec.structs.replace(known, gpu=gpu, memory_per_sample_gib=Constant(value=0.5))
+        plan = ib.plan(recipe_of(effective_batch=2048), 8, profile=measured)
+        assert (plan.micro_batch_cap, plan.cap_source) == ((cap, "memory") if cap else (None, "open"))
+        table = ib.plan_fleet([recipe_of(effective_batch=2048)], [8], profile=measured, select="fastest")
+        assert table["micro_batch"].tolist() == [plan.micro_batch]
+        less = ib.plan(recipe_of(effective_batch=2048), ib.Cluster(memory_gib=40), profile=measured)
+        assert less.micro_batch_cap == 76
+    known.save(tmp_path / "profile.json")
+    job = ["counts", *LONG, "--profile", str(tmp_path / "profile.json"), "--gpus", "8"]
+    note = "memory of NVIDIA H100 80GB HBM3: 74.5 GiB by its data sheet; --memory-gib N replaces it"
+    assert note in ran(job).err and note not in ran([*job, "--memory-gib", "40"]).err
 
 
 def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
@@ -353,33 +376,42 @@ def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
     job = ["counts", *LONG, "--profile", known, "--gpus", "1,2,4,8", "--price-per-gpu-hour", "2"]
     costs = {row["gpus"]: row["cost"] for row in map(json.loads, ran([*job, "--json"]).out.splitlines())}
     assert costs[4] < costs[8]
-    said = ran([*job, "--budget", str((costs[4] + costs[8]) / 2)]).err
-    assert "no plan on 8 GPUs: the run costs more than budget" in said
-    assert "fastest: 4 GPUs" in said and "more GPUs may be better" not in said
+    error = ran([*job, "--budget", str((costs[4] + costs[8]) / 2)]).err
+    assert "no plan on 8 GPUs: the run costs more than budget" in error
+    assert "fastest: 4 GPUs" in error and "more GPUs may be better" not in error
     assert "more GPUs may be better" in ran(job).err
 
 
-def test_plan_sweep_and_fleet_take_a_gpu_count_for_the_same_cluster(tmp_path, capsys, ran):
+@pytest.mark.parametrize("per_node", [[], ["--gpus-per-node", "8"], ["--gpus-per-node", "4"]])
+def test_plan_counts_and_fleet_take_a_gpu_count_for_the_same_cluster(
+    tmp_path, capsys, ran, monkeypatch, per_node
+):
     known = str(tmp_path / "profile.json")
     profile().save(known)
     job = [*LONG, "--profile", known]
-    node = ["--gpus", "16", "--gpus-per-node", "8", "--price-per-gpu-hour", "2"]
+    node = ["--gpus", "16", *per_node, "--price-per-gpu-hour", "2"]
     plan = json.loads(ran(["plan", *job, *node, "--json"]).out)
-    assert plan["cluster"]["nodes"] == 2 and plan["cost"] > 0
-    swept = json.loads(ran(["counts", *job, *node, "--json"]).out)
-    assert (swept["hours"], swept["cost"]) == (plan["hours"], plan["cost"])
-    assert "--gpus 16 is one node here" in ran(["plan", *job, "--gpus", "16"]).err
-    assert main(["plan", *job, "--gpus", "12", "--gpus-per-node", "8"]) == 2
-    assert "--gpus 12 fills no whole nodes of --gpus-per-node 8" in capsys.readouterr().err
+    assert plan["cluster"]["nodes"] == (4 if "4" in per_node else 2) and plan["cost"] > 0
+    row = json.loads(ran(["counts", *job, *node, "--json"]).out)
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
+    if not per_node:
+        request = {"recipe": {"effective_batch": 256, "lr": 0.1, "duration": "1000st"}, "gpus": 16}
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(request).encode())))
+        answer = json.loads(ran(["plan", "-", "--profile", known]).out)
+        assert answer["plan"]["hours"] == plan["hours"]
+    for gpus in ("12", "100"):
+        assert main(["plan", *job, "--gpus", gpus, "--gpus-per-node", "8"]) == 2
+        error = capsys.readouterr().err
+        assert f"--gpus {gpus} fills no whole nodes of 8 GPUs" in error and "another --gpus-per-node" in error
 
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "1000st"}) + "\n")
     words = ["fleet", str(jobs), "--profile", known, "--json"]
-    shown = ran([*words, *node])
+    shown = ran([*words, "--gpus", "16,30", *node[2:]])
     row = json.loads(shown.out)
-    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"]) and "one node" not in shown.err
-    assert "--gpus 16 is one node here" in ran([*words, "--gpus", "16"]).err
+    assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
+    assert "left out 1 GPU count that fill" in shown.err
     assert main([*words, "--price-per-gpu-hour", "2"]) == 2
     assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 
@@ -405,14 +437,15 @@ def test_the_largest_batches_find_their_goodput_soon():
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("extreme", [1e308, 1e200, 5e-324])
 def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
-    """A figure that no float holds is a reason: never an infinity beside status ok, nor a warning of NumPy."""
+    """An overflowing figure is a reason: never an infinity beside status ok, nor a warning of NumPy."""
     names = (
-        "compute_constant", "compute_per_sample", "update", "intra_latency_us", "intra_gb_s", "memory_fixed_gib",
+        "compute_constant", "compute_per_sample", "update", "intra_latency_us", "intra_gb_s",
+        "memory_fixed_gib",
         "memory_sharded_gib", "memory_per_sample_gib", "noise_scale",
     )  # fmt: skip
     run = ib.Recipe(effective_batch=256, lr=0.1, duration="1e15sp")
     node = ib.Cluster(memory_gib=40, price_per_gpu_hour=2.0)
-    found = 0
+    count = 0
     for name in names:
         for error in (None, 1e308):
             measured = profile(**{name: Constant(value=extreme, error=error)})
@@ -424,7 +457,7 @@ def test_constants_at_the_ends_of_floats_give_no_infinity(extreme):
             for column in columns.values():
                 assert column.dtype.kind != "f" or not np.isinf(column).any(), name
             assert ib.Plan.from_json(plan.to_json()) == plan
-            found += Reason.TOO_LARGE in plan.reasons
-    assert found > 1 or extreme != 1e308
+            count += Reason.TOO_LARGE in plan.reasons
+    assert count > 1 or extreme != 1e308
     tiny = ib.counts(RECIPE, [1, 2], critical_batch=5e-324).columns
     assert np.isnan(tiny["samples_over_least"]).all() and tiny["steps_over_least"].tolist() == [1, 1]

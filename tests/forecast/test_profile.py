@@ -93,7 +93,7 @@ def test_a_measured_all_reduce_comes_before_the_formula():
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ((8, 1, (1e6,), (0.1,)), "as many times as sizes, two at least, got (0.1,)"),
         ((8, 1, (1e6, 2e6), (0.1,)), "as many times as sizes, two at least, got (0.1,)"),
@@ -102,10 +102,10 @@ def test_a_measured_all_reduce_comes_before_the_formula():
         ((0, 1, (1e6, 2e6), (0.1, 0.2)), "counts of replicas and nodes from 1, got (0, 1)"),
     ],
 )
-def test_a_bad_table_is_named(rows, said):
+def test_a_bad_table_is_named(rows, message):
     with pytest.raises(ib.InputError, match="all_reduce") as error:
         table(rows)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_many_rows_are_one_by_one():
@@ -113,8 +113,8 @@ def test_many_rows_are_one_by_one():
     gpus, micro = rng.integers(1, 65, 1000), rng.integers(1, 65, 1000)
     many = measured().forecast(gpus=gpus, micro_batch=micro)
     for i in (0, 500, 999):
-        one = measured().forecast(gpus=int(gpus[i]), micro_batch=int(micro[i]))
-        assert {k: v[i] for k, v in many.items()} == {k: v[0] for k, v in one.items()}
+        forecast = measured().forecast(gpus=int(gpus[i]), micro_batch=int(micro[i]))
+        assert {k: v[i] for k, v in many.items()} == {k: v[0] for k, v in forecast.items()}
 
 
 def test_what_is_not_known_is_not_guessed():
@@ -137,7 +137,7 @@ def test_a_file_is_what_was_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "truncated"),
         ("{}", "missing required field `gradient_bytes`"),
@@ -150,18 +150,19 @@ def test_a_file_is_what_was_saved(tmp_path):
             "must be a finite number above 0, got 0",
         ),
         (
-            '{"schema": 9, "gradient_bytes": 1, "compute_constant": {"value": 1}, "compute_per_sample": {"value": 1}}',
+            '{"schema": 9, "gradient_bytes": 1, "compute_constant": {"value": 1}, '
+            '"compute_per_sample": {"value": 1}}',
             "schema must be 1, which this version reads, got 9",
         ),
         ('{"gradient_bytes": 1, "gpus": 3}', "unknown field `gpus`"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, text, said):
+def test_a_bad_file_is_named(tmp_path, text, message):
     path = tmp_path / "profile.json"
     path.write_text(text)
     with pytest.raises(ib.InputError, match=r"profile\.json") as error:
         Profile.load(path)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_no_file():
@@ -170,7 +171,7 @@ def test_no_file():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"overlap": 0.5}, "overlap must be a number from 1 to 10, got 0.5"),
         ({"lead": 1.5}, "lead must be a share from 0 to 1, got 1.5"),
@@ -183,10 +184,10 @@ def test_no_file():
         ({"update": Constant(value=1, error=-1)}, "update.error must be a finite number, 0 or more, got -1"),
     ],
 )
-def test_bad_constants_are_named(change, said):
+def test_bad_constants_are_named(change, message):
     with pytest.raises(ib.InputError) as error:
         measured(**change)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_bad_shapes_are_named():
@@ -205,11 +206,15 @@ def test_what_is_sharded_falls_with_the_replicas():
 
 
 def test_the_stages_of_zero_are_the_papers():
-    """Rajbhandari et al. 2020, figure 1: 7.5 B parameters, mixed-precision Adam, 64 replicas: 120, 31.4, 16.6 and 1.88 GB."""
+    """Rajbhandari et al. 2020, figure 1: 7.5 B parameters, mixed-precision Adam, 64 replicas.
+
+    120, 31.4, 16.6 and 1.88 GB.
+    """
 
     def gigabytes(stage, **how):
         profile = Profile.estimate(
-            parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100, optimizer="adam", memory_per_sample_gib=1e-9,
+            parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100, optimizer="adam",
+            memory_per_sample_gib=1e-9,
             intra_gb_s=1.0, inter_gb_s=1.0, zero_stage=stage, **how,
         )  # fmt: skip
         return profile.forecast(gpus=64, micro_batch=1)["memory_gib"][0] * GIB / 1e9
@@ -222,10 +227,10 @@ def test_the_stages_of_zero_are_the_papers():
         (2, 4, 16),
         (3, 0, 18),
     ):  # the ends of the errors: DeepSpeed's own estimators
-        made = Profile.estimate(
+        estimated = Profile.estimate(
             parameters=10**9, flops_per_sample=1, gpu_tflops=1, optimizer="adam", zero_stage=stage
         )
-        parts = (made.memory_fixed_gib, made.memory_sharded_gib)
+        parts = (estimated.memory_fixed_gib, estimated.memory_sharded_gib)
         ends = [0 if part is None else (part.value + (part.error or 0)) * GIB / 1e9 for part in parts]
         assert ends == [pytest.approx(whole), pytest.approx(shared)]
     with pytest.raises(ib.InputError, match="zero_stage"):
@@ -259,9 +264,9 @@ def test_an_estimate_says_so():
 def test_noise_that_grows_costs_what_its_stretches_cost():
     table = ((0.0, 50.0), (0.25, 400.0), (0.5, 3000.0))
     tuned, batch = 128, 1024
-    one = measured(noise_by_progress=table).noise_scale_over_run(tuned)
+    equivalent = measured(noise_by_progress=table).noise_scale_over_run(tuned)
     cost = sum(
         w * (phi + batch) / (phi + tuned) for w, (_, phi) in zip((0.25, 0.25, 0.5), table, strict=True)
     )
     unit = sum(w / (phi + tuned) for w, (_, phi) in zip((0.25, 0.25, 0.5), table, strict=True))
-    assert cost == pytest.approx((one + batch) * unit)
+    assert cost == pytest.approx((equivalent + batch) * unit)

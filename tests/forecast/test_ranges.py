@@ -27,8 +27,8 @@ NODE = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=2.0)
 JOB = ["--set", "effective_batch=512", "--set", "lr=0.1", "--set", "duration=1000000st"]
 
 
-def planned(**asked):
-    return ib.plan(RECIPE, NODE, profile=profile(), **asked)
+def planned(**settings):
+    return ib.plan(RECIPE, NODE, profile=profile(), **settings)
 
 
 def counts_said(capsys, tmp_path, known, *words):
@@ -48,9 +48,9 @@ def counts_said(capsys, tmp_path, known, *words):
     ],
 )
 def test_a_verdict_goes_by_the_range(limit, price, share, reasons, says):
-    asked = {limit: planned().hours * price * share}
-    plan = planned(**asked)
-    table = ib.plan_fleet([RECIPE], [NODE], profile=profile(), **asked)
+    settings = {limit: planned().hours * price * share}
+    plan = planned(**settings)
+    table = ib.plan_fleet([RECIPE], [NODE], profile=profile(), **settings)
     assert Reason.of(table["reasons"]) == [plan.reasons]
     if reasons is None:
         over = Reason.MISSES_DEADLINE if limit == "deadline_hours" else Reason.ABOVE_BUDGET
@@ -73,9 +73,14 @@ def test_a_constant_without_an_error_is_no_sure_thing():
 def test_the_range_of_a_plan():
     plan = planned()
     assert plan.hours_error == pytest.approx(0.25 * plan.hours)
-    says = "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost 331 (248 to 414); ± 25 %."
+    says = (
+        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, "
+        "cost 331 (248 to 414); ± 25 %."
+    )
     assert says in plan.explain()
-    assert {it.label: it.value for it in plan_page(plan).headlines}["cost"] == "$331 ($248 to $414)"
+    assert {headline.label: headline.value for headline in plan_page(plan).headlines}[
+        "cost"
+    ] == "$331 ($248 to $414)"
     wide = ib.plan(RECIPE, NODE, profile=profile(scatter=1.5))
     assert "(up to 2 d 4 h)" in wide.explain()
 
@@ -83,8 +88,8 @@ def test_the_range_of_a_plan():
 def test_a_moved_run_has_the_range_of_its_legs():
     run = planned()
     moved = ib.replan(run, at_step=400_000, cluster=ib.Cluster(gpus_per_node=4), profile=profile(scatter=0.1))
-    legs = 400_000 * run.step_error / 3600, 600_000 * moved.step_error / 3600
-    assert moved.hours_error == pytest.approx(sum(legs)) and moved.hours_error < moved.hours
+    parts = 400_000 * run.step_error / 3600, 600_000 * moved.step_error / 3600
+    assert moved.hours_error == pytest.approx(sum(parts)) and moved.hours_error < moved.hours
     unknown = ib.replan(run, at_step=400_000, cluster=4, profile=profile(scatter=0.0))
     assert unknown.hours is not None and unknown.hours_error is None
 
@@ -109,8 +114,8 @@ def test_a_moved_run_has_the_range_of_its_legs():
     ],
 )
 def test_what_is_not_known_is_named(cluster, known, recipe, says):
-    said = ib.plan(recipe, cluster, profile=known).explain()
-    assert says in said
+    text = ib.plan(recipe, cluster, profile=known).explain()
+    assert says in text
     assert "not known" not in planned().explain() and "not known" not in ib.plan(RECIPE, 8).explain()
 
 
@@ -121,11 +126,11 @@ def test_a_price_without_a_profile_says_what_is_missing(capsys):
 
 def test_a_budget_that_the_profile_cannot_check_names_the_link(capsys, tmp_path):
     mute = profile(inter_gb_s=None)
-    said = counts_said(
+    text = counts_said(
         capsys, tmp_path, mute, "--gpus", "8..64", "--price-per-gpu-hour", "2", "--budget", "1e4"
     ).err
-    assert "no plan on 16, 32, 64 GPUs: the profile lacks a link that the run uses" in said
-    knee = next(line for line in said.splitlines() if line.startswith("knee: 8 GPUs"))
+    assert "no plan on 16, 32, 64 GPUs: the profile lacks a link that the run uses" in text
+    knee = next(line for line in text.splitlines() if line.startswith("knee: 8 GPUs"))
     assert "the hours of more GPUs are not known" in knee
     where = ib.Cluster(nodes=2, gpus_per_node=8)
     refused = ib.plan(RECIPE, where, profile=mute, deadline_hours=25).explain()
@@ -138,10 +143,13 @@ def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
     rows = [line.split() for line in shown.out.splitlines()]
     assert "range" in rows[0] and all("±" in row for row in rows[1:])
     assert [row[-1] for row in rows[1:]] == ["missed", "missed", "likely", "met"]
-    says = "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; with the fewest GPU-hours on 8 GPUs"
+    says = (
+        "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; "
+        "with the fewest GPU-hours on 8 GPUs"
+    )
     assert says in shown.err
-    found = counts_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
-    assert "surely met at none, likely at 1 count" in found.err
+    output = counts_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
+    assert "surely met at none, likely at 1 count" in output.err
     bare = counts_said(capsys, tmp_path, profile(scatter=0.0), "--gpus", "8", "--json")
     assert json.loads(bare.out)["hours_error"] is None
     assert "no range known of hours and cost" in bare.err
@@ -149,8 +157,8 @@ def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
 
 def test_the_most_that_can_split_the_batch_is_no_end_of_the_range(capsys, tmp_path):
     known = profile(inter_gb_s=Constant(value=2000.0), inter_latency_us=Constant(value=0.1))
-    said = counts_said(capsys, tmp_path, known, "--gpus", "8..4096").err
-    fastest = next(line for line in said.splitlines() if line.startswith("fastest: 512 GPUs"))
+    text = counts_said(capsys, tmp_path, known, "--gpus", "8..4096").err
+    fastest = next(line for line in text.splitlines() if line.startswith("fastest: 512 GPUs"))
     assert fastest.endswith("(the most that can split the batch)")
     least = counts_said(capsys, tmp_path, known, "--gpus", "1,2").err
     assert "fewer GPUs may be better" not in least
@@ -166,7 +174,7 @@ def test_the_most_that_can_split_the_batch_is_no_end_of_the_range(capsys, tmp_pa
 def test_a_page_says_of_the_knee_what_the_command_says(gpus, note):
     fast = {"inter_gb_s": Constant(value=200.0)} if len(gpus) == 3 else {}
     swept = ib.counts(RECIPE, gpus, profile=profile(**fast), cluster=NODE)
-    knee = next(it for it in counts_page(swept).headlines if it.label == "knee")
+    knee = next(headline for headline in counts_page(swept).headlines if headline.label == "knee")
     assert note in knee.note and knee.value == f"{swept.knee} GPUs"
 
 
@@ -175,7 +183,7 @@ def test_a_batch_that_grows_has_no_knee_without_a_noise_scale(capsys, tmp_path):
     counts = range(8, 129, 8)
     bare = ib.counts(RECIPE, counts, profile=profile(), cluster=NODE, **grow)
     assert bare.knee is None and bare.fastest == 128
-    assert "knee" not in [it.label for it in counts_page(bare).headlines]
+    assert "knee" not in [headline.label for headline in counts_page(bare).headlines]
     noisy = profile(noise_scale=Constant(value=5000, error=1500))
     known = ib.counts(RECIPE, counts, profile=noisy, cluster=NODE, **grow)
     columns = known.columns
@@ -185,8 +193,8 @@ def test_a_batch_that_grows_has_no_knee_without_a_noise_scale(capsys, tmp_path):
     words = ("--gpus", "8..64", "--policy", "grow", "--max-micro-batch", "64")
     assert "no knee is known: it needs a noise scale" in counts_said(capsys, tmp_path, profile(), *words).err
     assert "the knee counts that" in counts_said(capsys, tmp_path, noisy, *words).err
-    held = ib.counts(RECIPE, counts, profile=noisy, cluster=NODE, rule="adascale", **grow)
-    assert held.knee is not None
+    swept_again = ib.counts(RECIPE, counts, profile=noisy, cluster=NODE, rule="adascale", **grow)
+    assert swept_again.knee is not None
     clusters = [ib.Cluster(nodes=nodes, gpus_per_node=8) for nodes in (1, 2, 4)]
     for policy, knees in (("grow", 0), ("keep", 1)):
         table = ib.plan_fleet([RECIPE], clusters, profile=profile(), max_micro_batch=64, policy=policy)
@@ -199,10 +207,10 @@ def test_a_page_counts_who_only_likely_meets_the_deadline():
     deadline = planned().hours * 1.1
     table = ib.plan_fleet(jobs, [NODE], profile=profile())
     page = fleet_page.fleet_page(table, deadline=deadline)
-    found = next(it for it in page.headlines if it.label == "deadline met")
-    assert found.value == "1" and found.note.endswith("likely, not surely, by 1 more")
+    output = next(headline for headline in page.headlines if headline.label == "deadline met")
+    assert output.value == "1" and output.note.endswith("likely, not surely, by 1 more")
     work = sum(table["gpu_hours"])
-    spent = next(it for it in page.headlines if it.label == "GPU-hours")
+    spent = next(headline for headline in page.headlines if headline.label == "GPU-hours")
     assert spent.value == ranged(work, work / 4)
 
 
@@ -224,13 +232,15 @@ def test_goodput_names_the_noise_scale_that_decided(capsys, ran, tmp_path):
     goodput = ["plan", *JOB, "--gpus", "8", "--policy", "goodput", "--rule", "sqrt", "--profile"]
     profile(noise_scale=Constant(value=5000, error=1500)).save(tmp_path / "profile.json")
     assert main([*goodput, str(tmp_path / "profile.json"), "--max-batch", "1000000"]) == 0
-    ends = [
-        f"{ib.plan(msgspec.structs.replace(RECIPE, noise_scale=end), 8, policy='goodput', rule='sqrt', profile=profile()).effective_batch:,}"
-        for end in (3500.0, 6500.0)
-    ]
-    said = capsys.readouterr().err
-    says = f"5,000 (3,500 to 6,500) as the noise scale; at the ends of that range it would be {ends[0]} and {ends[1]}"
-    assert says in said
+    known = {"policy": "goodput", "rule": "sqrt", "profile": profile()}
+    recipes = [msgspec.structs.replace(RECIPE, noise_scale=end) for end in (3500, 6500)]
+    ends = [f"{ib.plan(recipe, 8, **known).effective_batch:,}" for recipe in recipes]
+    text = capsys.readouterr().err
+    says = (
+        "5,000 (3,500 to 6,500) as the noise scale; at the ends of that range "
+        f"it would be {ends[0]} and {ends[1]}"
+    )
+    assert says in text
     profile(noise_scale=Constant(value=5000)).save(tmp_path / "profile.json")
     assert "a noise scale whose range is not known" in ran([*goodput, str(tmp_path / "profile.json")]).err
 

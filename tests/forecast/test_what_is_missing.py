@@ -1,4 +1,4 @@
-"""A limit that nobody can check says which one field is missing, in a plan, in a table and in a fleet's summary."""
+"""An unverifiable limit names the missing field, in a plan and in a fleet."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ RECIPE = {"effective_batch": 256, "lr": 0.1}
 def test_the_one_field_that_is_missing_is_named(recipe, cluster, limit, reason, says):
     where = ib.Cluster(nodes=1, gpus_per_node=8, **cluster)
     plan = ib.plan(ib.Recipe(**RECIPE, **recipe), where, profile=profile_of(), **limit)
-    assert [it.value for it in plan.reasons if it.severity == "infeasible"] == [reason]
+    assert [cause.value for cause in plan.reasons if cause.severity == "infeasible"] == [reason]
     assert says in plan.explain() and "nodes" not in ib.Reason(reason).text
     table = ib.plan_fleet([ib.Recipe(**RECIPE, **recipe)], [where], profile=profile_of(), **limit)
     assert ib.Reason.of(table["reasons"]) == [tuple(plan.reasons)]
@@ -42,9 +42,9 @@ def test_the_summary_names_the_first_row(tmp_path, ran):
     clusters.write_text("cluster,nodes,gpus_per_node,price_per_gpu_hour\npriced,1,8,2\nfree,1,8,\n")
     profile_of().save(tmp_path / "profile.json")
     words = ["fleet", str(jobs), str(clusters), "--profile", str(tmp_path / "profile.json"), "--budget", "9"]
-    said = ran(words).err
-    price = next(line for line in said.splitlines() if "needs_price" in line)
-    length = next(line for line in said.splitlines() if "needs_duration" in line)
+    text = ran(words).err
+    price = next(line for line in text.splitlines() if "needs_price" in line)
+    length = next(line for line in text.splitlines() if "needs_duration" in line)
     assert price.endswith(f"first in job a ({jobs}, row 1), cluster free ({clusters}, row 2)")
     assert length.endswith(f"first in job b ({jobs}, row 2), cluster priced ({clusters}, row 1)")
 
@@ -73,10 +73,10 @@ def test_a_table_in_trainers_words_says_what_to_multiply(tmp_path, names, produc
         ib.plan_fleet(columns | {"lr": np.array([0.1])}, [8])
     code = str(caught.value).partition("missing: ")[2].partition(" (and")[0]
     assert code.startswith('jobs["effective_batch"] = ')
-    made = {"jobs": columns | {"lr": np.array([0.1])}}
-    exec(code, made)
-    made["jobs"]["gpus"] = made["jobs"].pop(names[-1])
-    assert ib.plan_fleet(made["jobs"], [8])["effective_batch"].tolist() == [512]
+    tables = {"jobs": columns | {"lr": np.array([0.1])}}
+    exec(code, tables)
+    tables["jobs"]["gpus"] = tables["jobs"].pop(names[-1])
+    assert ib.plan_fleet(tables["jobs"], [8])["effective_batch"].tolist() == [512]
 
 
 def test_a_batch_by_another_name_is_renamed_not_multiplied():
@@ -87,8 +87,8 @@ def test_a_batch_by_another_name_is_renamed_not_multiplied():
 
 def test_a_recipe_in_trainers_words_says_what_to_multiply(ran):
     fields = ["micro_batch=32", "accumulation=2", "gpus=8", "lr=0.1"]
-    said = ran(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"], 2).err
-    assert "give micro_batch × accumulation × gpus, or batch_per_gpu in the place of micro_batch" in said
+    text = ran(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"], 2).err
+    assert "give micro_batch × accumulation × gpus, or batch_per_gpu in the place of micro_batch" in text
     fields[0] = "batch_per_gpu=32"
     assert main(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"]) == 0
     with pytest.raises(ib.InputError, match="effective_batch is missing: Recipe needs it"):

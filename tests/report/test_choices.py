@@ -90,6 +90,23 @@ def test_all_rows_are_compared_by_cluster_and_type(files):
     assert "a line for each job and GPU type" in hours and "a on H100" in hours
 
 
+def test_rows_without_a_cost_are_left_out_and_counted():
+    unknown = float("nan")
+    table = of_rows(
+        job=["a"] * 4,
+        world_size=[8, 16, 32, 64],
+        hours=[4.0, 2.0, unknown, unknown],
+        cost=[9.0] + 3 * [unknown],
+    )
+    table = table.set_column(0, "status", pa.array(["ok", "ok", "ok", "infeasible"]))
+    notes = {it.label: it.note for it in fleet_page(table).headlines}
+    assert notes["cost"] == "each job where it is cheapest; 2 rows without it left out"
+    assert notes["GPU-hours"] == "each job where it needs the fewest; 1 row without it left out"
+    priced = of_rows(job=["a"] * 2, world_size=[8, 16], hours=[4.0, 2.0], cost=[9.0, 8.0])
+    notes = {it.label: it.note for it in fleet_page(priced).headlines}
+    assert notes["cost"] == "each job where it is cheapest"
+
+
 def test_a_file_says_how_it_was_made(files):
     import pyarrow.parquet as pq
 

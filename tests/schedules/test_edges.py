@@ -1,4 +1,4 @@
-"""Edges that once went wrong: endless, infinite, refused, or off by more than is promised."""
+"""Former faults at the edges: endless, infinite, refused, or off by more than the promised error."""
 
 import subprocess
 import sys
@@ -43,7 +43,8 @@ def test_a_value_that_overflows_is_named(dtype):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_wave_so_far_out_that_no_float_holds_its_angle_is_named(dtype):
-    text = '{"length": 1000, "a": 0.1, "b": 0, "beyond": true, "shape": {"kind": "cosine", "stretch": 15000000000.0}}'
+    shape = '{"kind": "cosine", "stretch": 15000000000.0}'
+    text = f'{{"length": 1000, "a": 0.1, "b": 0, "beyond": true, "shape": {shape}}}'
     schedule = S.Schedule.from_json(f'{{"schema": 1, "form": {{"tracks": [{{"segments": [{text}]}}]}}}}')
     assert schedule.at(10) == 0.1
     with pytest.raises(InputError, match="overflows at step 5000"):
@@ -76,7 +77,10 @@ def test_a_cycle_that_has_decayed_to_nothing_is_at_its_centre():
 @pytest.mark.parametrize("grown", [{"peak_decay": 2.0}, {"amplitude_decay": 2.0, "about": 0.25}])
 @pytest.mark.parametrize("shape", ["rex", "cosine", "one_minus_sqrt"])
 def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape, grown):
-    """Doubled each cycle of ten steps it is endless after some 10,000 steps; the limit holds it, alone as in bulk."""
+    """Doubled each cycle of ten steps it is endless after some 10,000 steps.
+
+    The limit holds it, alone as in bulk.
+    """
     curve = getattr(S, shape)(1.0, 10).form.tracks[0].segments[0].shape
     falling = Segment(length=10.0, a=1.0, b=0.0, shape=curve)
     cycle = Cycle(period=10.0, **grown)
@@ -88,7 +92,7 @@ def test_a_peak_that_grows_past_every_number_stays_at_its_limit(shape, grown):
 
 
 def test_a_small_share_of_a_curve_that_grows_is_kept():
-    """A quarter and a ten-millionth of a millionth of a curve that grows tenfold with each step."""
+    """A quarter plus 1e-13 of a curve with tenfold growth at each step."""
     growing = S.exponential(1.0, 10.0).form.tracks[0].segments[0].shape
     segment = Segment(length=1.0, a=1.0, b=0.0, beyond=True, shape=growing)
     cycle = Cycle(period=40.0, amplitude_decay=1e-13, about=0.25)
@@ -98,7 +102,8 @@ def test_a_small_share_of_a_curve_that_grows_is_kept():
     assert row[79] > 1e25 and 0.25 < row[92] < 0.26
 
 
-# ---- nothing is endless --------------------------------------------------------------------------------------------
+# ---- nothing is endless
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(20)
@@ -185,7 +190,8 @@ def test_a_field_of_another_sort_is_named():
         S.Schedule(Form(tracks=()))
 
 
-# ---- peers and plans -----------------------------------------------------------------------------------------------
+# ---- peers and plans
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,10 @@ def test_epochs_where_the_trainer_has_none(text):
 
 
 def test_a_decay_may_end_before_the_run():
-    """GPT-3 (Brown et al. 2020, arXiv:2005.14165): 375 M tokens of warmup, a cosine to a tenth over 260 B tokens of 300 B."""
+    """GPT-3 (Brown et al. 2020, arXiv:2005.14165).
+
+    375 M tokens of warmup, a cosine to a tenth over 260 B tokens of 300 B.
+    """
     recipe = ib.Recipe(
         effective_batch=1600,
         lr=6e-5,
@@ -255,7 +264,8 @@ def test_megatron_without_a_decay_drops_at_the_end():
     assert schedule.values([1, 99, 100, 101]).tolist() == [0.1, 0.1, 0.1, 0.01]
 
 
-# ---- signals -------------------------------------------------------------------------------------------------------
+# ---- signals
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.race("judges by the clock how soon a signal is heard, which a busy machine delays")
@@ -277,10 +287,10 @@ def test_a_bulk_call_hears_ctrl_c():
         "except KeyboardInterrupt:\n"
         "    print(time.monotonic() - sent[0])\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
-    assert float(done.stdout) < 1.0  # About 0.1 s; the rest is for machines with other work.
+    assert float(process.stdout) < 1.0  # About 0.1 s; the rest is for machines with other work.
 
 
 @pytest.mark.parametrize(
@@ -292,16 +302,18 @@ def test_steps_are_real_numbers(steps):
 
 
 def test_a_height_that_is_left_by_a_jump_is_the_peak():
-    """A milestone within the warmup: the learning rate rises to 0.1 and falls to 0.001 at once. It was taken for a schedule whose highest value is 0.001, and as a
+    """A milestone within the warmup: the learning rate rises to 0.1 and falls to 0.001 at once.
+
+    It was taken for a schedule whose highest value is 0.001, and as a
     recipe's schedule planned at 95 times its learning rates."""
     tuned = {"effective_batch": 64, "lr": 0.1, "gpus": 1, "duration": "100st"}
-    made = ib.plan(ib.Recipe(**tuned, warmup="20st", schedule="multistep(5st, 10st)"), 1)
-    assert made.schedule.peak == pytest.approx(0.1, rel=1e-12)
-    given = ib.plan(ib.Recipe(**tuned, schedule=made.schedule), 1)
+    first = ib.plan(ib.Recipe(**tuned, warmup="20st", schedule="multistep(5st, 10st)"), 1)
+    assert first.schedule.peak == pytest.approx(0.1, rel=1e-12)
+    second = ib.plan(ib.Recipe(**tuned, schedule=first.schedule), 1)
     steps = range(100)
-    np.testing.assert_allclose(given.schedule.values(steps), made.schedule.values(steps), rtol=1e-12)
+    np.testing.assert_allclose(second.schedule.values(steps), first.schedule.values(steps), rtol=1e-12)
     sawtooth = S.Schedule(
-        Form(tracks=(Track(segments=made.schedule.form.tracks[0].segments[:1], cycle=Cycle(period=20.0)),))
+        Form(tracks=(Track(segments=first.schedule.form.tracks[0].segments[:1], cycle=Cycle(period=20.0)),))
     )
     assert sawtooth.peak == pytest.approx(0.1, rel=1e-12)
     assert sawtooth.with_clock([(0, 0), (10, 7.3)]).peak == pytest.approx(0.1, rel=1e-9)

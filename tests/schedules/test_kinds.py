@@ -14,9 +14,9 @@ X = np.concatenate([np.arange(0, 140), np.linspace(0, 139, 333)])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_its_formula(name):
     first, options = oracle.FIRST.get(name, 0.1), oracle.ARGUMENTS[name][0]
-    got = getattr(S, name)(first, **options).values(X)
+    values = getattr(S, name)(first, **options).values(X)
     expected = getattr(oracle, name)(X, first, **options)
-    assert np.abs(got - expected).max() <= 8 * np.spacing(expected.max())
+    assert np.abs(values - expected).max() <= 8 * np.spacing(expected.max())
 
 
 def test_warmup_joins_on():
@@ -34,7 +34,8 @@ def test_values_keep_their_shape():
     assert schedule.values([]).shape == (0,)
 
 
-# ---- bad input ---------------------------------------------------------------------------------------------------
+# ---- bad input
+# ---------------------------------------------------------------------------------------------------
 
 NAN, INF = float("nan"), float("inf")
 
@@ -64,8 +65,8 @@ def trainer(name, warmup=None, total=None, **more):
 
 
 def megatron(**change):
-    given = {"max_lr": 0.1, "lr_decay_steps": 1600, "lr_decay_style": "cosine"} | change
-    return S.megatron.OptimizerParamScheduler(**given)
+    argument = {"max_lr": 0.1, "lr_decay_steps": 1600, "lr_decay_style": "cosine"} | change
+    return S.megatron.OptimizerParamScheduler(**argument)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,8 @@ def megatron(**change):
         (lambda: S.constant(0.1).with_clock([(0, NAN)]), "clock"),
         (lambda: S.Schedule.from_json("{}"), "json"),
         (lambda: S.Schedule.from_json("no"), "json"),
-        (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')), "schema"),
+        (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace('"schema":1', '"schema":9')),
+        "schema"),
         (lambda: S.Schedule.from_json(S.constant(0.1).to_json().replace("constant", "cubic")), "json"),
         (lambda: S.torch.StepLR(0.1, step_size=0), "step_size"),
         (lambda: S.torch.MultiStepLR(0.1, milestones=[-1]), "milestones"),
@@ -104,7 +106,8 @@ def megatron(**change):
         (lambda: S.torch.LinearLR(0.1, total_iters=-1), "total_iters"),
         (lambda: S.torch.CosineAnnealingLR(0.1, T_max=NAN), "T_max"),
         (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1), "total_steps"),
-        (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1, total_steps=10, anneal_strategy="cubic"), "anneal_strategy"),
+        (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1, total_steps=10, anneal_strategy="cubic"),
+        "anneal_strategy"),
         (lambda: S.torch.OneCycleLR(0.1, max_lr=0.1, total_steps=0), "total_steps"),
         (lambda: S.torch.CyclicLR(0.1, base_lr=0.1, max_lr=1, mode="square"), "mode"),
         (lambda: S.timm.CosineLRScheduler(0.1, t_initial=0), "t_initial"),
@@ -124,7 +127,8 @@ def megatron(**change):
         (lambda: megatron(lr_warmup_steps=1600), "lr_warmup_steps"),
         (lambda: megatron(min_lr=1.0), "max_lr"),
         (lambda: megatron(lr_decay_style="WSD"), "wsd_decay_steps"),
-        (lambda: megatron(lr_decay_style="WSD", wsd_decay_steps=5, lr_wsd_decay_style="?"), "lr_wsd_decay_style"),
+        (lambda: megatron(lr_decay_style="WSD", wsd_decay_steps=5, lr_wsd_decay_style="?"),
+        "lr_wsd_decay_style"),
         (lambda: megatron(increment=0), "increment"),
         (lambda: S.optax.cosine_decay_schedule(0.1, 0), "decay_steps"),
     ],

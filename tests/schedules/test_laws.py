@@ -1,4 +1,4 @@
-"""What any schedule obeys, whatever it is made of; `HYPOTHESIS_PROFILE=thorough` looks for longer."""
+"""Laws of all schedules; `HYPOTHESIS_PROFILE=thorough` looks for longer."""
 
 import copy
 import pickle
@@ -61,7 +61,7 @@ steps = st.builds(
 
 @given(schedules, steps, st.randoms())
 def test_random_access_is_sequential(schedule, steps, random):
-    """A value depends on its step alone, not on what was asked before or beside it."""
+    """A value depends on its step alone, not on other steps of the call."""
     values = schedule.values(steps)
     for index in random.sample(range(len(steps)), min(9, len(steps))):
         assert schedule.at(steps[index]) == values[index]
@@ -70,7 +70,7 @@ def test_random_access_is_sequential(schedule, steps, random):
 
 
 def near(schedule, steps, matrix, ulps):
-    """Whether a row is within `ulps` of the largest value, at a step that is known to 4 ulp."""
+    """Tells if a row is within `ulps` of the largest value, for steps known to 4 ulp."""
     steps = np.asarray(steps, float)
     exact = [schedule.values(np.maximum(steps * (1 + part * 2.0**-50), 0)) for part in (-1, 0, 1)]
     low, high = np.min(exact, 0), np.max(exact, 0)
@@ -101,13 +101,13 @@ def test_any_composition_is_a_value(schedule):
     values = schedule.values(X)
     assert np.isfinite(values).all() and (values >= 0).all()
     assert [schedule.at(x) for x in X[::37]] == values[::37].tolist()
-    for other in (
+    for another in (
         S.Schedule.from_json(schedule.to_json()),
         pickle.loads(pickle.dumps(schedule)),
         copy.copy(schedule),
     ):
-        assert other == schedule and hash(other) == hash(schedule)
-        assert other.values(X).tobytes() == values.tobytes()
+        assert another == schedule and hash(another) == hash(schedule)
+        assert another.values(X).tobytes() == values.tobytes()
     assert repr(schedule).startswith("Schedule(")
 
 
@@ -127,8 +127,8 @@ def test_clocks_compose(schedule, x, y, k, m):
     near = [schedule.values(np.maximum(inner * (1 + off), 0)) for off in (-1e-12, 0, 1e-12)]
     low, high = np.min(near, 0), np.max(near, 0)
     slack = 1e-9 * max(high.max(), 1e-300)
-    got = bent.values(steps)
-    assert ((got >= low - slack) & (got <= high + slack)).all()
+    row = bent.values(steps)
+    assert ((row >= low - slack) & (row <= high + slack)).all()
 
 
 @given(
@@ -188,7 +188,7 @@ def test_one_thread_is_many():
         "    print(hashlib.sha256(matrix.tobytes()).hexdigest())\n"
     )
     folder = __file__.rpartition("/")[0]
-    seen = {
+    kinds = {
         subprocess.run(
             [sys.executable, "-c", program, folder],
             env={"RAYON_NUM_THREADS": threads, "PYTHONPATH": f"{folder}/.."},
@@ -197,4 +197,4 @@ def test_one_thread_is_many():
         ).stdout
         for threads in ("1", "3")
     }
-    assert len(seen) == 1
+    assert len(kinds) == 1

@@ -8,7 +8,7 @@ from isobatch.schedules import ScheduleReason as R
 
 
 @pytest.mark.parametrize(
-    ("schedule", "total", "found"),
+    ("schedule", "total", "reasons"),
     [
         (S.cosine(0.1, 100), 100, []),
         (S.warmup(S.cosine(0.1, 90), 10, start=0.01), 100, []),
@@ -28,8 +28,8 @@ from isobatch.schedules import ScheduleReason as R
         (S.constant(0.1), 100, []),
     ],
 )
-def test_findings(schedule, total, found):
-    assert list(schedule.check(total)) == found
+def test_findings(schedule, total, reasons):
+    assert list(schedule.check(total)) == reasons
 
 
 def test_every_finding_is_documented():

@@ -34,9 +34,9 @@ BUILDS = [
 @pytest.mark.parametrize("build", BUILDS)
 def test_torch_schedulers(build):
     scheduler = build(optimizer(0.1))
-    mine = S.from_torch(scheduler)
-    assert np.abs(mine.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
-    assert S.from_torch(scheduler) == mine
+    schedule = S.from_torch(scheduler)
+    assert np.abs(schedule.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
+    assert S.from_torch(scheduler) == schedule
     scheduler = build(optimizer(0.1))
     second = S.from_torch(scheduler, group=1)
     assert np.abs(second.values(range(45)) - stepped(scheduler, 45, group=1)).max() < 1e-15
@@ -60,8 +60,8 @@ def test_torch_schedulers(build):
 def test_transformers_schedulers(name, kwargs):
     library = pytest.importorskip("transformers", reason="reads transformers schedulers")
     scheduler = library.get_scheduler(name, optimizer(0.1), 5, 40, scheduler_specific_kwargs=kwargs)
-    mine = S.from_torch(scheduler)
-    assert np.abs(mine.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
+    schedule = S.from_torch(scheduler)
+    assert np.abs(schedule.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
 
 
 def test_what_is_no_schedule():

@@ -13,15 +13,15 @@ from reference import schedules as oracle
 
 
 def every_kind(total=2000, warm=130):
-    left = total - warm
+    rest = total - warm
     bodies = [
         # A restart on a clock falls to either side of a rounding: test_precision.py knows.
-        *(curve for name, curve in oracle.curves(left, warm).items() if "cycles" not in name),
-        S.polynomial(0.1, left, 2),
+        *(curve for name, curve in oracle.curves(rest, warm).items() if "cycles" not in name),
+        S.polynomial(0.1, rest, 2),
         S.exponential(0.1, 1.0005),
         S.step(0.1, 300, 0.3),
         S.cosine_restarts(0.1, 100, 2, 0.8),
-        S.timm.WSDLRScheduler(0.1, left, 300, lr_min=0.01, stable_fn="rsqrt", stable_timescale=100),
+        S.timm.WSDLRScheduler(0.1, rest, 300, lr_min=0.01, stable_fn="rsqrt", stable_timescale=100),
         S.timm.CosineLRScheduler(0.1, 300, cycle_limit=3, cycle_mul=1.5, k_decay=1.5),
         S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, step_size_down=30, mode="triangular2"),
         S.torch.CyclicLR(0.0, 0.01, 0.1, step_size_up=70, mode="exp_range", gamma=0.999, quirks=False),
@@ -153,11 +153,11 @@ def test_plans_and_columns():
         "min_lr": [0.0, 0.0],
         "warmup_lr": [0.0, 0.0],
     }
-    got = ib.schedule_matrix(table, range(0, 200, 10), dtype="f8")
-    assert got[0].tolist() == S.warmup(S.cosine(1.0, 90), 10).values(np.arange(0, 200, 10)).tolist()
-    assert got[1].tolist() == [0.5] * 6 + [0.05] * 14
+    values = ib.schedule_matrix(table, range(0, 200, 10), dtype="f8")
+    assert values[0].tolist() == S.warmup(S.cosine(1.0, 90), 10).values(np.arange(0, 200, 10)).tolist()
+    assert values[1].tolist() == [0.5] * 6 + [0.05] * 14
     arrow = pytest.importorskip("pyarrow", reason="a fleet's table is an Arrow table")
-    assert ib.schedule_matrix(arrow.table(table), range(0, 200, 10), dtype="f8").tolist() == got.tolist()
+    assert ib.schedule_matrix(arrow.table(table), range(0, 200, 10), dtype="f8").tolist() == values.tolist()
     with pytest.raises(InputError, match="row 2: unknown schedule 'cubic'"):
         ib.schedule_matrix({**table, "schedule": ["cosine", "cubic"]}, range(3))
     with pytest.raises(InputError, match="must have one value or"):
@@ -201,14 +201,15 @@ def test_a_misspelt_column_is_not_ignored(slip, name):
     table = {column: values for column, values in ROW.items() if column != name}
     with pytest.raises(InputError, match=f"'{slip}' is not read: did you mean '{name}'"):
         ib.schedule_matrix({**table, slip: ["constant"]}, range(3))
-    others = {**ROW, "samples_per_epoch": [1], "steps_over_least": [1.0], "team": ["vision"]}
-    assert ib.schedule_matrix(others, range(3)).tolist() == ib.schedule_matrix(ROW, range(3)).tolist()
+    rest = {**ROW, "samples_per_epoch": [1], "steps_over_least": [1.0], "team": ["vision"]}
+    assert ib.schedule_matrix(rest, range(3)).tolist() == ib.schedule_matrix(ROW, range(3)).tolist()
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"lr": [0.1, float("nan")]}, "row 2: lr is not known: the row is infeasible, leave such rows out .job 'b'."),
+        ({"lr": [0.1, float("nan")]},
+        "row 2: lr is not known: the row is infeasible, leave such rows out .job 'b'."),
         ({"lr": [0.1, None]}, "row 2: lr is not known: the row is infeasible"),
         ({"total_steps": [9, -1]}, "row 2: total_steps is not known: the job needs a duration"),
         ({"schedule": ["cosine", ""]}, "row 2: schedule is not known, as of a job with a ramp"),

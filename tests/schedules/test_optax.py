@@ -61,9 +61,9 @@ def test_join():
         ("exponential_decay", (0.3, 10, 0.5)),
         ("constant_schedule", (0.1,)),
     ]
-    theirs = peer.join_schedules([getattr(peer, name)(*given) for name, given in parts], [10, 50])
-    mine = ours.join_schedules([getattr(ours, name)(*given) for name, given in parts], [10, 50])
-    assert_same(mine, peer_values(theirs, 80))
+    joined = peer.join_schedules([getattr(peer, name)(*arguments) for name, arguments in parts], [10, 50])
+    schedule = ours.join_schedules([getattr(ours, name)(*arguments) for name, arguments in parts], [10, 50])
+    assert_same(schedule, peer_values(joined, 80))
 
 
 def test_every_schedule_of_the_peer_is_known():

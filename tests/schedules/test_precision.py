@@ -1,9 +1,9 @@
 """How far values are from the exact ones, in 60 digits: what docs/schedules.md says, over every kind.
 
-A step and a schedule's numbers are float64, so that what is asked for is itself known to an ulp. The bound is therefore
-on both sides: a value is within a few ulp of the peak of the exact value at some step within 4 ulp of the one asked
-for. Where a schedule is steep in one ulp of its step (far out on a clock, or in a decay shorter than a step) the
-second part is what counts; elsewhere it changes nothing.
+A step and a schedule's numbers are float64, so that what is asked for is itself known to an ulp. The bound is
+therefore on both sides: a value is within a few ulp of the peak of the exact value at some step within 4 ulp
+of the one asked for. Where a schedule is steep in one ulp of its step (far out on a clock, or in a decay
+shorter than a step) the second part is what counts; elsewhere it changes nothing.
 """
 
 import numpy as np

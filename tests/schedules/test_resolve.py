@@ -1,4 +1,4 @@
-"""Schedule texts, and what a plan makes of them."""
+"""Schedule texts and their schedules in a plan."""
 
 import msgspec
 import numpy as np

@@ -11,7 +11,7 @@ from reference.parity import assert_same, optimizer, stepped
 
 torch = pytest.importorskip("torch", reason="compares with torch")
 peer = torch.optim.lr_scheduler
-ours = schedules.torch
+constructors = schedules.torch
 pytestmark = pytest.mark.peers
 
 ENDS = {"base_lr": 0.01, "max_lr": 0.3}
@@ -48,17 +48,17 @@ CASES = [
 
 def closed(scheduler, steps):
     """The values of the class's own closed form, where it has one."""
-    seen = []
+    values = []
     for x in steps:
         scheduler.last_epoch = int(x)
-        seen.append(scheduler._get_closed_form_lr()[0])
-    return seen
+        values.append(scheduler._get_closed_form_lr()[0])
+    return values
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 @pytest.mark.parametrize("lr", [0.1, 3e-4])
 def test_has_the_values_of_the_class(name, arguments, lr):
-    schedule = getattr(ours, name)(lr, **arguments)
+    schedule = getattr(constructors, name)(lr, **arguments)
     scheduler = getattr(peer, name)(optimizer(lr), **arguments)
     if hasattr(scheduler, "_get_closed_form_lr"):
         assert_same(schedule, closed(scheduler, range(130)))
@@ -74,25 +74,25 @@ def test_has_the_values_of_the_class(name, arguments, lr):
 def test_no_iterations(name):
     """The closed forms divide by 0; stepped, the classes stay where they begin."""
     assert_same(
-        getattr(ours, name)(0.1, total_iters=0),
+        getattr(constructors, name)(0.1, total_iters=0),
         stepped(getattr(peer, name)(optimizer(0.1), total_iters=0), 9),
     )
 
 
 def test_one_cycle_rebounds_at_its_total_and_raises_past_it():
-    schedule = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20)
+    schedule = constructors.OneCycleLR(0.1, max_lr=1.0, total_steps=20)
     assert_same(schedule, stepped(peer.OneCycleLR(optimizer(0.1), max_lr=1.0, total_steps=20), 21))
     assert schedule.at(20) > schedule.at(19)
     with pytest.raises(InputError, match="where the schedule ends"):
         schedule.at(21)
     with pytest.raises(InputError, match="where the schedule ends"):
         schedule.values([3, 21])
-    mended = ours.OneCycleLR(0.1, max_lr=1.0, total_steps=20, quirks=False)
+    mended = constructors.OneCycleLR(0.1, max_lr=1.0, total_steps=20, quirks=False)
     assert mended.at(20) == mended.at(1000) == mended.at(19)
 
 
 def test_fractional_restarts():
-    schedule = ours.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
+    schedule = constructors.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
     scheduler = peer.CosineAnnealingWarmRestarts(optimizer(0.1), T_0=10, T_mult=3)
     steps = np.arange(0, 38, 0.25)
     expected = []
@@ -105,7 +105,7 @@ def test_fractional_restarts():
 
 
 def test_restarts_far_out_fall_on_their_steps():
-    schedule = ours.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
+    schedule = constructors.CosineAnnealingWarmRestarts(0.1, T_0=10, T_mult=3)
     for cycle in range(1, 25):
         start = 10 * (3**cycle - 1) // 2
         assert schedule.at(start) == 0.1
@@ -120,20 +120,20 @@ def test_sequential_and_chained():
             library.StepLR(first, step_size=5, gamma=0.5),
         ]
 
-    mine = build(ours, 0.3)
+    schedule = build(constructors, 0.3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         opt = optimizer(0.3)
         expected = stepped(peer.SequentialLR(opt, build(peer, opt), milestones=[10, 40]), 70)
-        got = ours.SequentialLR(0.3, mine, milestones=[10, 40]).values(range(70))
-        assert np.abs(got - expected).max() < 1e-14
+        values = constructors.SequentialLR(0.3, schedule, milestones=[10, 40]).values(range(70))
+        assert np.abs(values - expected).max() < 1e-14
         opt = optimizer(0.3)
         expected = stepped(peer.ChainedScheduler(build(peer, opt), opt), 35)
-        got = ours.ChainedScheduler(0.3, mine).values(range(35))
-        assert np.abs(got - expected).max() < 1e-14
+        values = constructors.ChainedScheduler(0.3, schedule).values(range(35))
+        assert np.abs(values - expected).max() < 1e-14
 
 
 def test_a_million_steps_do_not_drift():
-    steps, given = np.arange(0, 1_000_001, 997), {"T_max": 1_000_000, "eta_min": 1e-4}
-    scheduler = peer.CosineAnnealingLR(optimizer(0.1), **given)
-    assert_same(ours.CosineAnnealingLR(0.1, **given), closed(scheduler, steps), steps)
+    steps, arguments = np.arange(0, 1_000_001, 997), {"T_max": 1_000_000, "eta_min": 1e-4}
+    scheduler = peer.CosineAnnealingLR(optimizer(0.1), **arguments)
+    assert_same(constructors.CosineAnnealingLR(0.1, **arguments), closed(scheduler, steps), steps)

@@ -55,8 +55,8 @@ def test_has_the_values_of_the_peer(name, warmup, total, kwargs, lr):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = peer.get_scheduler(name, optimizer(lr), warmup, total, scheduler_specific_kwargs=kwargs)
-    assert_same(schedule, stepped(theirs, 140))
+        scheduler = peer.get_scheduler(name, optimizer(lr), warmup, total, scheduler_specific_kwargs=kwargs)
+    assert_same(schedule, stepped(scheduler, 140))
 
 
 def test_every_schedule_of_the_peer_is_known():

@@ -1,4 +1,4 @@
-"""One call that divides a pool of GPUs over jobs, and its answer."""
+"""Division of a pool of GPUs over jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,12 +20,13 @@ _IN_JSON = ("job", "status", "gpus", "gpu", "why", "goodput", "speedup", "hours_
 
 @dataclass(frozen=True)
 class Allocation:
-    """Who gets how many GPUs, on which nodes, and who waits.
+    """An answer: the GPUs of each job, on its nodes, and the jobs that wait.
 
     Attributes:
         objective: what it makes as good as can be.
-        table: a row a job, as `plan_fleet`'s result: `job`, `status` (runs, waits, stays, moves), `gpus`, `gpu`, `nodes`, `why`,
-            `goodput` (samples of the tuned batch's worth a second), `speedup` (over its fair share), `hours_left`, and its plan.
+        table: a row a job, as `plan_fleet`'s result: `job`, `status` (runs, waits, stays, moves), `gpus`,
+            `gpu`, `nodes`, `why`, `goodput` (samples of the tuned batch's worth a second), `speedup` (over
+            its fair share), `hours_left`, and its plan.
         placement: the GPUs on each node, by the job's id; jobs that wait have none.
         value: of the objective.
         bound: no division has a better value.
@@ -46,7 +47,7 @@ class Allocation:
     idle_why: str
     notes: tuple[str, ...]
     _of: tuple[Division, Planner, dict[int, list[str]]] = field(repr=False)
-    """What the rows are made of, when they are asked for."""
+    """The source of the rows, which are made on demand."""
 
     @cached_property
     def _rows(self) -> tuple[Any, list[str]]:
@@ -63,7 +64,7 @@ class Allocation:
         return abs(self.bound - self.value) / abs(self.bound) if self.bound != self.value else 0.0
 
     def explain(self, job: Any) -> str:
-        """Says what a job gets, what it would get with more GPUs, and who has them instead.
+        """Describes the GPUs of a job, the gain of more, and the loss of other jobs.
 
         Raises:
             InputError: there is no such job.
@@ -76,8 +77,8 @@ class Allocation:
         lists = {
             name: cells.tolist() if hasattr(cells, "tolist") else cells for name, cells in columns.items()
         }
-        made = (dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True))
-        return [{name: None if cell != cell else cell for name, cell in row.items()} for row in made]
+        records = (dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True))
+        return [{name: None if cell != cell else cell for name, cell in row.items()} for row in records]
 
     def to_json(self) -> dict[str, Any]:
         """The whole answer as values of JSON."""
@@ -107,52 +108,61 @@ def allocate(
     profile: Profiles | Mapping[str, Profiles] | None = None,
     **settings: Any,
 ) -> Allocation:
-    """Divides a pool of GPUs over jobs: who gets how many, on which nodes, and who waits (docs/allocate.md).
+    """Divides a pool of GPUs over jobs (docs/allocate.md).
 
     Args:
-        jobs: as in `plan_fleet`; beside a Recipe's fields each may have `min_gpus`, `max_gpus`, `weight`, `gpu` (types between
-            `;`), `pinned`, `done_samples`, `age_seconds`, `restarts`, `restart_seconds`, `deadline_hours`, `profile` (a file).
-        pool: a table of nodes (`gpus`, and `node`, `gpu`, `price_per_gpu_hour` and a Cluster's other fields), a Cluster, or
-            a number of GPUs in one node.
+        jobs: as in `plan_fleet`; beside a Recipe's fields each may have `min_gpus`, `max_gpus`, `weight`,
+            `gpu` (types between `;`), `pinned`, `done_samples`, `age_seconds`, `restarts`, `restart_seconds`,
+            `deadline_hours`, `profile` (a file).
+        pool: a table of nodes (`gpus`, and `node`, `gpu`, `price_per_gpu_hour` and a Cluster's other fields),
+            a Cluster, or a number of GPUs in one node.
         objective: "fair", "throughput", "finish" or "cost".
-        held: a table of what each job has now: `job`, `node`, `gpus`. What is not in it is free.
-        p: of `fair`, the exponent of the mean: -1 the harmonic, 0 the geometric, 1 the arithmetic one; from -10 to 1.
-        profile: as in `plan_fleet`, or a mapping of jobs' ids to theirs: without one a job has no speed, and waits.
+        held: what each job has now: a table of `job`, `node`, `gpus`, or an earlier answer's `placement`. All
+            else is free.
+        p: of `fair`, the exponent of the mean: -1 the harmonic, 0 the geometric, 1 the arithmetic one; from
+            -10 to 1.
+        profile: as in `plan_fleet`, or a mapping of jobs' ids to theirs: without one a job has no speed, and
+            waits.
         settings: as in `plan_fleet`.
 
     Returns:
         An `Allocation`. A job that cannot run waits with the reason, and stops no other.
 
     Raises:
-        InputError: a table cannot be read, an id or a node is there twice, more is held of a node than it has, a setting
-            is not legal.
+        InputError: a table cannot be read, an id or a node is there twice, more is held of a node than it
+            has, a setting is not legal.
 
     >>> from isobatch.forecast.profile import Constant, Profile
     >>> speed = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
-    ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5), intra_gb_s=Constant(value=10))
-    >>> found = allocate({"job": ["a", "b"], "effective_batch": [512, 64], "lr": [0.1, 0.1]}, 8, profile=speed)
-    >>> found.table["gpus"].tolist(), found.gap
+    ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5),
+    ...     intra_gb_s=Constant(value=10))
+    >>> jobs = {"job": ["a", "b"], "effective_batch": [512, 64], "lr": [0.1, 0.1]}
+    >>> answer = allocate(jobs, 8, profile=speed)
+    >>> answer.table["gpus"].tolist(), answer.gap
     ([4, 4], 0.0)
     """
     one_of(objective, "objective", OBJECTIVES)
     p = real(p, "p", "a number from -10 to 1", lambda x: -10 <= x <= 1)
     where = read_pool(pool)
-    asked = read_jobs(jobs, profile, settings)
-    refuse_names(asked)
-    holds, gone, ended = read_held(held, where, asked.row_of)
-    planner = Planner(asked, where, settings)
-    it = Division(asked, where, planner, holds, objective, p)
-    idle, whole = int(it.idle.sum()), it.values.whole
+    job_records = read_jobs(jobs, profile, settings)
+    refuse_names(job_records)
+    holdings, gone, absent = read_held(held, where, job_records.row_of)
+    planner = Planner(job_records, where, settings)
+    division = Division(job_records, where, planner, holdings, objective, p)
+    idle, whole = int(division.idle.sum()), division.values.whole
     return Allocation(
         objective,
-        {asked.ids[row]: {**it.nodes[row]} for row in sorted(it.nodes)},
-        whole(it.value),
-        whole(it.bound),
-        {f"{at}: {kind}": price for at, (kind, price) in enumerate(zip(where.kinds, it.prices, strict=True))},
-        changes_of(asked.ids, it.held, it.nodes),
+        {job_records.ids[row]: {**division.nodes[row]} for row in sorted(division.nodes)},
+        whole(division.value),
+        whole(division.bound),
+        {
+            f"{at}: {kind}": price
+            for at, (kind, price) in enumerate(zip(where.kinds, division.prices, strict=True))
+        },
+        changes_of(job_records.ids, division.held, division.nodes),
         where.total - idle,
         idle,
-        why_idle(it),
-        (f"held by jobs that are not among the jobs, and free: {few(ended)}",) if ended else (),
-        (it, planner, gone),
+        why_idle(division),
+        (f"held by jobs that are not among the jobs, and free: {few(absent)}",) if absent else (),
+        (division, planner, gone),
     )

@@ -24,8 +24,10 @@ _OTHERS = "other jobs gain more by the GPUs"
 
 @dataclass(frozen=True)
 class Change:
-    """One thing to do: `action` is stop, shrink, grow or start; `nodes` are what the job then has. A job that moves stops, and
-    starts again."""
+    """A change of a job: `action` is stop, shrink, grow or start, and `nodes` are its nodes afterwards.
+
+    A job that moves stops and starts again.
+    """
 
     job: str
     action: str
@@ -36,14 +38,14 @@ class Change:
         return asdict(self)
 
 
-def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]) -> tuple[Change, ...]:
-    """Orders what is to do: first who stops and shrinks, then who grows and starts."""
+def changes_of(ids: Sequence[str], holdings: dict[int, Held], nodes: dict[int, Held]) -> tuple[Change, ...]:
+    """Orders the changes: first jobs stop and shrink, then jobs grow and start."""
     first: list[Change] = []
     then: list[Change] = []
     none: Held = {}
-    moved = [row for row in range(len(ids)) if held.get(row, none) is not nodes.get(row, none)]
+    moved = [row for row in range(len(ids)) if holdings.get(row, none) is not nodes.get(row, none)]
     for row in moved:
-        name, before, after = ids[row], held.get(row, none), nodes.get(row, none)
+        name, before, after = ids[row], holdings.get(row, none), nodes.get(row, none)
         if before == after:
             continue
         if after and all(before.get(node, 0) >= gpus for node, gpus in after.items()):
@@ -57,38 +59,42 @@ def changes_of(ids: Sequence[str], held: dict[int, Held], nodes: dict[int, Held]
 
 
 def refuse_names(jobs: Jobs) -> None:
-    """Refuses columns of the jobs that have a name of the result's."""
+    """Refuses columns of the jobs with the name of a result column."""
     for name in jobs.table.extra:
         if name in (*_OWN_COLUMNS, *_PLAN) and name not in OWN:
             raise InputError(f"{name} is a column of the jobs and of the result: rename it", field=name)
 
 
-def table_of(it: Division, planner: Planner, gone: dict[int, list[str]]) -> tuple[Any, list[str]]:
-    """Makes a row a job, an Arrow table where the jobs are one; also returns why each waits."""
-    jobs, of_kind = it.jobs, [str(kind.hardware.get("gpu") or "") for kind in it.pool.kinds]
-    nodes = [it.nodes.get(row, {}) for row in range(jobs.rows)]
-    types = [{of_kind[it.pool.kind_of[node]] for node in mine} for mine in nodes]
-    plans = _plans(it, planner)
-    why = _reasons(it, plans["reasons"])
+def table_of(division: Division, planner: Planner, gone: dict[int, list[str]]) -> tuple[Any, list[str]]:
+    """Makes one row per job, as an Arrow table if the jobs are one, and the reasons of waiting jobs."""
+    jobs, of_kind = division.jobs, [str(kind.hardware.get("gpu") or "") for kind in division.pool.kinds]
+    nodes = [division.nodes.get(row, {}) for row in range(jobs.rows)]
+    types = [{of_kind[division.pool.kind_of[node]] for node in own_nodes} for own_nodes in nodes]
+    plans = _plans(division, planner)
+    why = _reasons(division, plans["reasons"])
     for row, names in gone.items():
         lost = f"nodes that it held are not in the pool: {', '.join(names[:8])}"
         why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
-        "status": np.array([_status(it.held.get(row), mine) for row, mine in enumerate(nodes)], np.str_),
-        "gpus": np.array([sum(mine.values()) for mine in nodes], np.int64),
-        "gpu": np.array([";".join(sorted(its)) for its in types], np.str_),
-        "nodes": np.array([";".join([f"{node}:{n}" for node, n in mine.items()]) for mine in nodes], np.str_),
+        "status": np.array(
+            [_status(division.held.get(row), own_nodes) for row, own_nodes in enumerate(nodes)], np.str_
+        ),
+        "gpus": np.array([sum(own_nodes.values()) for own_nodes in nodes], np.int64),
+        "gpu": np.array([";".join(sorted(gpu_types)) for gpu_types in types], np.str_),
+        "nodes": np.array(
+            [";".join([f"{node}:{n}" for node, n in own_nodes.items()]) for own_nodes in nodes], np.str_
+        ),
         "why": np.array(why, np.str_),
     }
-    known = np.flatnonzero(it.choice >= 0)
+    known = np.flatnonzero(division.choice >= 0)
     for name, column in (
-        ("goodput", it.choices.goodput),
-        ("speedup", it.values.speedup),
-        ("hours_left", it.values.hours),
+        ("goodput", division.choices.goodput),
+        ("speedup", division.values.speedup),
+        ("hours_left", division.values.hours),
     ):
         table[name] = np.full(jobs.rows, np.nan)
-        table[name][known] = column[it.choice[known]]
+        table[name][known] = column[division.choice[known]]
     table |= plans
     for name, column in jobs.table.extra.items():
         table.setdefault(name, column)
@@ -98,13 +104,13 @@ def table_of(it: Division, planner: Planner, gone: dict[int, list[str]]) -> tupl
 def _in_arrow(table: dict[str, Any]) -> Any:
     import pyarrow as pa
 
-    made = {}
+    columns = {}
     for name, column in table.items():
         if name in _PLAN or (isinstance(column, np.ndarray) and column.dtype.kind == "f"):
-            made[name] = result_in_arrow(name, np.ascontiguousarray(column))
+            columns[name] = result_in_arrow(name, np.ascontiguousarray(column))
         else:
-            made[name] = pa.array(column) if isinstance(column, np.ndarray) else column
-    return pa.table(made)
+            columns[name] = pa.array(column) if isinstance(column, np.ndarray) else column
+    return pa.table(columns)
 
 
 def _status(before: Held | None, after: Held) -> str:
@@ -113,111 +119,128 @@ def _status(before: Held | None, after: Held) -> str:
     return "runs" if not before else "stays" if before == after else "moves"
 
 
-def _plans(it: Division, planner: Planner) -> dict[str, NDArray[Any]]:
-    """The plan of each job at its count; of one that waits only the reasons, on its first count."""
-    rows, first = np.unique(it.choices.job, return_index=True)
-    runs = it.choice[rows] >= 0
-    at = np.where(runs, it.choice[rows], first)
-    found = planner.planned(rows, it.choices.cluster[at], _PLAN)
+def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
+    """Plans each job at its count; a waiting job has only the reasons of its first count."""
+    rows, first = np.unique(division.choices.job, return_index=True)
+    runs = division.choice[rows] >= 0
+    at = np.where(runs, division.choice[rows], first)
+    planned = planner.planned(rows, division.choices.cluster[at], _PLAN)
     plans: dict[str, NDArray[Any]] = {}
-    for name, values in found.items():
+    for name, values in planned.items():
         unknown: Any = np.nan if values.dtype.kind == "f" else 0 if name == "reasons" else -1
-        plans[name] = np.full(it.jobs.rows, unknown, values.dtype)
+        plans[name] = np.full(division.jobs.rows, unknown, values.dtype)
         shown = slice(None) if name == "reasons" else runs
         plans[name][rows[shown]] = values[shown]
     return plans
 
 
-def _reasons(it: Division, bits: NDArray[Any]) -> list[str]:
-    """Says of each job that waits why; of one that runs without a speed, that too."""
-    planned, fast, worth = np.zeros((3, it.jobs.rows), bool)
-    planned[it.choices.job] = True
-    fast[it.choices.job[~np.isnan(it.choices.rate)]] = True
-    worth[it.choices.job[~np.isnan(it.values.value)]] = True
-    found = []
-    for row in range(it.jobs.rows):
-        if row in it.nodes:
-            found.append("" if fast[row] else "pinned: nothing says how fast it is on what it holds")
-        elif row in it.jobs.fault:
-            found.append(it.jobs.fault[row])
+def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
+    """Gives the reason of each job with no GPUs or no known speed; else an empty text."""
+    planned, fast, worth = np.zeros((3, division.jobs.rows), bool)
+    planned[division.choices.job] = True
+    fast[division.choices.job[~np.isnan(division.choices.rate)]] = True
+    worth[division.choices.job[~np.isnan(division.values.value)]] = True
+    sentences = []
+    for row in range(division.jobs.rows):
+        if row in division.nodes:
+            sentences.append("" if fast[row] else "pinned: nothing says how fast it is on what it holds")
+        elif row in division.jobs.fault:
+            sentences.append(division.jobs.fault[row])
         elif not planned[row]:
-            found.append("no count of the pool is within its min_gpus, max_gpus and gpu")
+            sentences.append("no count of the pool is within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
-            stops = [it.text for it in Reason.of(int(bits[row])) if it.severity == "infeasible"]
-            found.append("; ".join(stops) or "no profile: nothing says how fast it is")
+            stops = [reason.text for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
+            sentences.append("; ".join(stops) or "no profile: nothing says how fast it is")
         elif not worth[row]:
-            found.append(_no_worth(it, row))
+            sentences.append(_no_worth(division, row))
         else:
-            found.append(_OTHERS)
-    return found
+            sentences.append(_OTHERS)
+    return sentences
 
 
-def _no_worth(it: Division, row: int) -> str:
-    hours = it.choices.hours[it.choices.job == row]
+def _no_worth(division: Division, row: int) -> str:
+    hours = division.choices.hours[division.choices.job == row]
     if (hours <= 0).any():
         return "nothing of its run is left"
     if np.isnan(hours).all():
-        needs = "deadline_hours" if it.objective in ("fair", "throughput") else it.objective
+        needs = "deadline_hours" if division.objective in ("fair", "throughput") else division.objective
         return f"{needs} needs its duration"
-    if not np.isnan(it.jobs.number["deadline_hours"][row]):
+    if not np.isnan(division.jobs.number["deadline_hours"][row]):
         return "no count keeps its deadline_hours"
     return (
-        f"{it.objective} needs price_per_gpu_hour"
-        if it.objective == "cost"
+        f"{division.objective} needs price_per_gpu_hour"
+        if division.objective == "cost"
         else "nothing says what it is worth"
     )
 
 
-def why_idle(it: Division) -> str:
-    """Says why GPUs are idle: no job gains by them, or they are in pieces too small for whom they would help."""
-    if not it.idle.any():
+def why_idle(division: Division) -> str:
+    """Says why GPUs are idle: no job gains by them, or each node has too few for a job that would."""
+    if not division.idle.any():
         return ""
-    has = it.choice[it.choices.job]
-    same = (has >= 0) & (it.choices.kind[has] == it.choices.kind)
-    extra = it.choices.gpus - np.where(same, it.choices.gpus[has], 0)
-    now = np.where(has >= 0, it.values.value[has], it.values.wait[it.choices.job])
-    wanted = (it.values.value > now) & (extra <= it.idle[it.choices.kind])
-    return "in pieces: no node has enough for a job that gains" if wanted.any() else "no job gains by them"
+    has = division.choice[division.choices.job]
+    same = (has >= 0) & (division.choices.kind[has] == division.choices.kind)
+    extra = division.choices.gpus - np.where(same, division.choices.gpus[has], 0)
+    now = np.where(has >= 0, division.values.value[has], division.values.wait[division.choices.job])
+    gains = (division.values.value > now) & (extra <= division.idle[division.choices.kind])
+    return "in pieces: no node has enough for a job that gains" if gains.any() else "no job gains by them"
 
 
-def explained(it: Division, why: Sequence[str], job: str) -> str:
-    """Says what a job has, what more GPUs of the kind would give it, what one is worth, and what those would lose who have them."""
-    row = it.jobs.row_of[one_of(job, "job", it.jobs.ids)]
-    has, mine = int(it.choice[row]), np.flatnonzero((it.choices.job == row) & it.open)
-    nodes = few([f"{gpus} on {node}" for node, gpus in it.nodes.get(row, {}).items()], 8)
-    said = f"{job} has {nodes}" if nodes else f"{job} waits"
-    if it.pinned[row] or not len(mine):
-        return f"{said}: {'pinned' if it.pinned[row] else why[row]}"
-    kind = it.choices.kind[has if has >= 0 else mine[0]]
-    now, gpus = (it.values.value[has], it.choices.gpus[has]) if has >= 0 else (it.values.wait[row], 0)
-    more = mine[
-        (it.choices.kind[mine] == kind) & (it.choices.gpus[mine] > gpus) & (it.values.value[mine] > now)
+def explained(division: Division, why: Sequence[str], job: str) -> str:
+    """Describes the GPUs of a job, the gain of more, their price, and the loss of other jobs."""
+    row = division.jobs.row_of[one_of(job, "job", division.jobs.ids)]
+    has, options = int(division.choice[row]), np.flatnonzero((division.choices.job == row) & division.open)
+    nodes = few([f"{gpus} on {node}" for node, gpus in division.nodes.get(row, {}).items()], 8)
+    text = f"{job} has {nodes}" if nodes else f"{job} waits"
+    if division.pinned[row] or not len(options):
+        return f"{text}: {'pinned' if division.pinned[row] else why[row]}"
+    kind = division.choices.kind[has if has >= 0 else options[0]]
+    now, gpus = (
+        (division.values.value[has], division.choices.gpus[has])
+        if has >= 0
+        else (division.values.wait[row], 0)
+    )
+    more = options[
+        (division.choices.kind[options] == kind)
+        & (division.choices.gpus[options] > gpus)
+        & (division.values.value[options] > now)
     ]
     if not len(more):
-        return f"{said}; it gains nothing by more of this kind"
-    extra, gain = it.choices.gpus[more] - gpus, it.values.value[more] - now
+        return f"{text}; it gains nothing by more of this kind"
+    extra, gain = division.choices.gpus[more] - gpus, division.values.value[more] - now
     best = int(np.argmax(gain / extra))
-    said += (
-        f"; with {counted(int(extra[best]), 'GPU')} more its part of the sum would be larger by {figure(gain[best])}, "
-        f"{figure(gain[best] / extra[best])} a GPU; the price of a GPU of this kind is {figure(it.prices[kind])}"
+    text += (
+        f"; with {counted(int(extra[best]), 'GPU')} more its part of the sum would be larger by "
+        f"{figure(gain[best])}, {figure(gain[best] / extra[best])} a GPU; "
+        f"the price of a GPU of this kind is {figure(division.prices[kind])}"
     )
     losses = [
-        (loss, name) for loss, name in zip(_losses(it, kind), it.jobs.ids, strict=True) if loss < np.inf
+        (loss, name)
+        for loss, name in zip(_losses(division, kind), division.jobs.ids, strict=True)
+        if loss < np.inf
     ]
-    others = [f"{name} {figure(loss)}" for loss, name in sorted(losses) if name != job]
-    return f"{said}; those who have them would lose, a GPU: {few(others, 3)}" if others else said
+    losers = [f"{name} {figure(loss)}" for loss, name in sorted(losses) if name != job]
+    return f"{text}; those who have them would lose, a GPU: {few(losers, 3)}" if losers else text
 
 
-def _losses(it: Division, kind: np.uint32) -> list[float]:
-    """What each job on a kind would lose for each GPU that it gave, at least; infinite of the others."""
-    of_kind = np.flatnonzero((it.choice >= 0) & ~it.pinned & (it.choices.kind[it.choice] == kind))
-    has = it.choice[of_kind]
-    found = np.full(it.jobs.rows, np.inf)
-    found[of_kind] = (it.values.value[has] - it.values.wait[of_kind]) / it.choices.gpus[has]
-    has = it.choice[it.choices.job]
-    fewer = np.flatnonzero(it.open & (has >= 0) & (it.choices.kind == kind) & (it.choices.kind[has] == kind))
-    fewer = fewer[it.choices.gpus[fewer] < it.choices.gpus[has[fewer]]]
+def _losses(division: Division, kind: np.uint32) -> list[float]:
+    """Returns the smallest loss per GPU of each job on a kind; infinite for all other jobs."""
+    of_kind = np.flatnonzero(
+        (division.choice >= 0) & ~division.pinned & (division.choices.kind[division.choice] == kind)
+    )
+    has = division.choice[of_kind]
+    smallest = np.full(division.jobs.rows, np.inf)
+    smallest[of_kind] = (division.values.value[has] - division.values.wait[of_kind]) / division.choices.gpus[
+        has
+    ]
+    has = division.choice[division.choices.job]
+    fewer = np.flatnonzero(
+        division.open & (has >= 0) & (division.choices.kind == kind) & (division.choices.kind[has] == kind)
+    )
+    fewer = fewer[division.choices.gpus[fewer] < division.choices.gpus[has[fewer]]]
     has = has[fewer]
-    loss = (it.values.value[has] - it.values.value[fewer]) / (it.choices.gpus[has] - it.choices.gpus[fewer])
-    np.minimum.at(found, it.choices.job[fewer], loss)
-    return found.tolist()
+    loss = (division.values.value[has] - division.values.value[fewer]) / (
+        division.choices.gpus[has] - division.choices.gpus[fewer]
+    )
+    np.minimum.at(smallest, division.choices.job[fewer], loss)
+    return smallest.tolist()

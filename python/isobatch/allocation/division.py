@@ -1,4 +1,4 @@
-"""The steps from the values of every count of every job to a division that has its place on nodes."""
+"""The division of a pool: from the value of every count of every job to nodes for each job."""
 
 from functools import cached_property
 from itertools import chain
@@ -20,24 +20,24 @@ _TIE = 1e-9
 
 
 class Division:
-    """A question, and the steps to its answer.
+    """A division of a pool over jobs.
 
     Attributes:
-        choice: the choice of each job, -1 where it waits, or is pinned on what no plan has.
+        choice: the choice of each job, -1 if it waits, or is pinned on GPUs that no plan fits.
         nodes: the GPUs of each job that runs, by its row.
         value, bound: of the sum that the objective makes.
         prices: of a GPU of each kind.
     """
 
     def __init__(
-        self, jobs: Jobs, pool: Pool, planner: Planner, held: dict[int, Held], objective: str, p: float
+        self, jobs: Jobs, pool: Pool, planner: Planner, holdings: dict[int, Held], objective: str, p: float
     ) -> None:
-        self.jobs, self.pool, self.held, self.objective = jobs, pool, held, objective
+        self.jobs, self.pool, self.held, self.objective = jobs, pool, holdings, objective
         shape = np.full((2, jobs.rows), -1)
-        shape[:, list(held)] = pool.shapes(list(held.values()))
+        shape[:, list(holdings)] = pool.shapes(list(holdings.values()))
         self.choices = planner.choices(shape)
         holders = np.zeros(jobs.rows, bool)
-        holders[list(held)] = True
+        holders[list(holdings)] = True
         self.values = Values(objective, p, jobs, pool, self.choices, holders)
         self.pinned = jobs.pinned & holders
         self.open = np.isfinite(self.values.value) & ~self.pinned[self.choices.job]
@@ -46,33 +46,35 @@ class Division:
 
     @cached_property
     def room(self) -> NDArray[np.int64]:
-        """GPUs of each kind that are not pinned."""
+        """Counts the GPUs of each kind without those of pinned jobs."""
         room = np.array([kind.total for kind in self.pool.kinds], np.int64)
         for row in np.flatnonzero(self.pinned).tolist():
-            for node, held in self.held[row].items():
-                room[self.pool.kind_of[node]] -= held
+            for node, gpus in self.held[row].items():
+                room[self.pool.kind_of[node]] -= gpus
         return room
 
     @cached_property
     def idle(self) -> NDArray[np.int64]:
-        """GPUs of each kind that nobody has."""
-        its = self.choice[(self.choice >= 0) & ~self.pinned]
-        return self.room - np.bincount(self.choices.kind[its], self.choices.gpus[its], len(self.room)).astype(
-            np.int64
-        )
+        """Counts the idle GPUs of each kind."""
+        running = self.choice[(self.choice >= 0) & ~self.pinned]
+        return self.room - np.bincount(
+            self.choices.kind[running], self.choices.gpus[running], len(self.room)
+        ).astype(np.int64)
 
     def _divide(self) -> None:
         choice, total, bound, prices, exact = self._divided(self.open)
-        found = self._settled(choice)
-        if found[2]:
+        settled = self._settled(choice)
+        if settled[2]:
             # Counts that halve from a node downwards leave no pieces.
-            found = max(
-                found, self._settled(self._divided(self.open & self._halves())[0]), key=lambda it: it[1]
+            settled = max(
+                settled,
+                self._settled(self._divided(self.open & self._halves())[0]),
+                key=lambda answer: answer[1],
             )
-        self.choice, value, _, self.nodes = found
+        self.choice, value, _, self.nodes = settled
         for row in np.flatnonzero(self.pinned).tolist():
-            mine = np.flatnonzero(self.choices.job == row)
-            self.choice[row] = mine[0] if len(mine) else -1
+            options = np.flatnonzero(self.choices.job == row)
+            self.choice[row] = options[0] if len(options) else -1
             self.nodes[row] = self.held[row]
         best = total if exact else bound
         # The tie's own share is not in the value.
@@ -81,15 +83,19 @@ class Division:
         self.prices = prices
 
     def _divided(self, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], float, float, list[float], bool]:
-        """Divides by these choices: the choice of each job, −1 where it waits, and what the core says of the whole."""
+        """Divides among these choices.
+
+        Returns the choice of each job (−1: it waits), the total and its bound, the prices, and whether the
+        total is exact.
+        """
         at = np.flatnonzero(among)
-        them, value = self.choices, self.values.value[at]
-        value = value + np.where(them.held[at], _TIE * np.abs(value), 0.0)
-        offsets = np.searchsorted(them.job[at], np.arange(self.jobs.rows + 1)).astype(np.uint64)
+        choices, value = self.choices, self.values.value[at]
+        value = value + np.where(choices.is_held[at], _TIE * np.abs(value), 0.0)
+        offsets = np.searchsorted(choices.job[at], np.arange(self.jobs.rows + 1)).astype(np.uint64)
         choice, total, bound, prices, exact = _core.divide_pool(
             offsets,
-            them.kind[at],
-            them.gpus[at].astype(np.uint64),
+            choices.kind[at],
+            choices.gpus[at].astype(np.uint64),
             value,
             self.waiting,
             self.room.astype(np.uint64),
@@ -97,14 +103,14 @@ class Division:
         return np.where(choice >= 0, at[choice] if len(at) else -1, -1), total, bound, prices, exact
 
     def _waiting(self) -> NDArray[np.float64]:
-        """The value of each job without a choice of its own: of those that cannot run nothing, of the pinned what they have."""
-        mine = np.flatnonzero(~np.isnan(self.values.value))
-        job = self.choices.job[mine]
-        found = np.zeros(self.jobs.rows)
-        found[job] = self.values.wait[job]
-        mine = mine[self.pinned[job]]
-        found[self.choices.job[mine]] = self.values.value[mine]
-        return found
+        """Returns the value of jobs without a choice: 0 if infeasible, the current value if pinned."""
+        options = np.flatnonzero(~np.isnan(self.values.value))
+        job = self.choices.job[options]
+        values = np.zeros(self.jobs.rows)
+        values[job] = self.values.wait[job]
+        options = options[self.pinned[job]]
+        values[self.choices.job[options]] = self.values.value[options]
+        return values
 
     def _halves(self) -> NDArray[np.bool_]:
         sizes = np.array([kind.gpus for kind in self.pool.kinds], np.int64)[self.choices.kind]
@@ -115,47 +121,58 @@ class Division:
         return legal
 
     def _settled(self, choice: NDArray[np.int64]) -> tuple[NDArray[np.int64], float, bool, dict[int, Held]]:
-        """Places a division; jobs without a place take fewer GPUs, or wait. Returns choices, value, whether some had none."""
+        """Places a division; a job without a place takes fewer GPUs, or waits.
+
+        Returns the choices, their value, whether any job was without a place, and the nodes of each job.
+        """
         choice, short = choice.copy(), False
         for step in range(_STEPS_DOWN + 1):
             wants, staying = self._wants(choice)
-            nodes, left = place(self.pool, wants, staying)
-            if not left:
+            nodes, unplaced = place(self.pool, wants, staying)
+            if not unplaced:
                 break
             short = True
-            for kind, want in left:
+            for kind, want in unplaced:
                 choice[want.job] = -1 if step + 1 >= _STEPS_DOWN else self._fewer(kind, want)
         total, rows = self.waiting.copy(), np.flatnonzero(choice >= 0)
         total[rows] = self.values.value[choice[rows]]
         moved = [
             row
-            for row, mine in chain(*(of_kind.items() for of_kind in staying))
-            if nodes.get(row) is not mine and nodes.get(row, mine) != mine
+            for row, holding in chain(*(of_kind.items() for of_kind in staying))
+            if nodes.get(row) is not holding and nodes.get(row, holding) != holding
         ]
         total[moved] = self.values.moved(choice[moved])
         return choice, float(np.nan_to_num(total, nan=-np.inf).sum()), short, nodes
 
     def _fewer(self, kind: int, want: Want) -> int:
-        """The best choice of a job on fewer GPUs of the kind."""
-        mine = np.flatnonzero((self.choices.job == want.job) & self.open)
-        mine = mine[(self.choices.kind[mine] == kind) & (self.choices.gpus[mine] < want.gpus)]
-        value = self.values.value[mine]
-        return int(mine[np.argmax(value)]) if len(mine) and value.max() > self.values.wait[want.job] else -1
+        """Finds the best choice of a job on fewer GPUs of the kind; −1: it waits."""
+        options = np.flatnonzero((self.choices.job == want.job) & self.open)
+        options = options[(self.choices.kind[options] == kind) & (self.choices.gpus[options] < want.gpus)]
+        value = self.values.value[options]
+        return (
+            int(options[np.argmax(value)])
+            if len(options) and value.max() > self.values.wait[want.job]
+            else -1
+        )
 
     def _wants(self, choice: NDArray[np.int64]) -> tuple[list[list[Want]], list[dict[int, Held]]]:
-        """Of each kind, what jobs want of it, and what those hold whose count stays."""
+        """Returns, for each kind, the wants of jobs and the holdings of unmoved jobs."""
         wants: list[list[Want]] = [[] for _ in self.pool.kinds]
         rows = np.flatnonzero(choice >= 0)
-        its, held = choice[rows], self.held
-        kind, gpus, stays = self.choices.kind[its], self.choices.gpus[its], self.choices.held[its]
+        running, holdings = choice[rows], self.held
+        kind, gpus, stays = (
+            self.choices.kind[running],
+            self.choices.gpus[running],
+            self.choices.is_held[running],
+        )
         of_kind = [rows[stays & (kind == at)].tolist() for at in range(len(wants))]
-        staying = [{row: held[row] for row in mine} for mine in of_kind]
+        staying = [{row: holdings[row] for row in part} for part in of_kind]
         for row, at, count in zip(*(column[~stays].tolist() for column in (rows, kind, gpus)), strict=True):
-            wants[at].append(Want(row, count, held.get(row, {})))
+            wants[at].append(Want(row, count, holdings.get(row, {})))
         for row in np.flatnonzero(self.pinned).tolist():
             parts: dict[int, Held] = {}
             for node, count in self.held[row].items():
                 parts.setdefault(self.pool.kind_of[node], {})[node] = count
-            for at, mine in parts.items():
-                wants[at].append(Want(row, sum(mine.values()), mine, True))
+            for at, part in parts.items():
+                wants[at].append(Want(row, sum(part.values()), part, True))
         return wants, staying

@@ -1,4 +1,4 @@
-"""The jobs: what each may have, and how fast it is on every count that it may have."""
+"""Jobs with their limits, and their speed on every count of the pool."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ _NUMBERS: dict[str, tuple[float, str, Callable[[Any], Any]]] = {
     "restart_seconds": (30, *_FROM_0),
     "deadline_hours": (math.nan, *_ABOVE_0),
 }
-"""A job's numbers: where nothing is said, and what is legal."""
+"""A number's default, and its legal values."""
 
 OWN = (*_NUMBERS, "gpu", "pinned", "profile")
 """Columns of the jobs that only a division reads."""
@@ -45,7 +45,7 @@ Profiles = Profile | Sequence[Profile]
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs with their limits; `fault` says what is wrong with some."""
+    """Jobs with their limits; `fault` has the error of each unusable row."""
 
     table: InputTable
     ids: list[str]
@@ -57,17 +57,17 @@ class Jobs:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Counts the jobs."""
         return len(self.ids)
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """Their rows by their ids."""
+        """Maps ids to rows."""
         return dict(zip(self.ids, range(self.rows), strict=True))
 
 
 def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
-    """Reads the jobs; a cell that cannot be used is a fault of its row.
+    """Reads the jobs; an unusable cell is a fault of its row.
 
     Raises:
         InputError: the table cannot be read, or two jobs have one id.
@@ -79,8 +79,8 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     columns = {name: table.extra[name] for name in OWN if name in table.extra}
     deadline = settings.pop("deadline_hours", None)
     if deadline is not None or "deadline_hours" in dict(table.fields):
-        given = table.cells("deadline_hours")
-        columns["deadline_hours"] = [deadline if cell is None else cell for cell in given]
+        deadlines = table.cells("deadline_hours")
+        columns["deadline_hours"] = [deadline if cell is None else cell for cell in deadlines]
     cells = {name: cells_of(columns[name]) for name in ("gpu", "pinned", "profile") if name in columns}
     fault: dict[int, str] = {}
     if table.missing_ids is not None:
@@ -107,7 +107,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
 
 
 def _own(column: Any) -> Any:
-    """Copies a column, which its owner may write to before the rows of the answer are made."""
+    """Copies a column: its owner may write to it before the rows of the answer are made."""
     if isinstance(column, tuple):
         return tuple(map(_own, column))
     if hasattr(column, "combine_chunks"):  # Arrow's, which may be a view of pandas' memory
@@ -119,50 +119,52 @@ def _numbers(name: str, column: Any, rows: int, fault: dict[int, str]) -> NDArra
     unknown, legal, is_legal = _NUMBERS[name]
     if column is None:
         return np.full(rows, float(unknown))
-    found = floats_of(column)
+    numbers = floats_of(column)
     with np.errstate(invalid="ignore"):
-        wrong = np.flatnonzero(~(is_legal(found) & np.isfinite(found)))
+        wrong = np.flatnonzero(~(is_legal(numbers) & np.isfinite(numbers)))
     cells = cells_of(column) if len(wrong) else []
     for row in wrong.tolist():
         if cells[row] is not None:
             fault.setdefault(row, str(must_be(legal, cells[row], field=name)))
-    found[wrong] = unknown
-    return found
+    numbers[wrong] = unknown
+    return numbers
 
 
 def _flags(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> NDArray[np.bool_]:
-    found = np.zeros(rows, bool)
+    flags = np.zeros(rows, bool)
     for row, cell in enumerate(cells or ()):
         text = str(cell).lower()
         if cell is not None and text not in ("true", "false", "1", "0"):
             fault.setdefault(row, str(must_be("true or false", cell, field="pinned")))
-        found[row] = text in ("true", "1")
-    return found
+        flags[row] = text in ("true", "1")
+    return flags
 
 
 def _types(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[frozenset[str] | None]:
     """Reads GPU types, texts between `;` or lists of them; None: any."""
-    found: list[frozenset[str] | None] = [None] * rows
+    types: list[frozenset[str] | None] = [None] * rows
     for row, cell in enumerate(cells or ()):
         several = cell.split(";") if isinstance(cell, str) else cell
-        if isinstance(several, (list, tuple)) and all(isinstance(it, str) for it in several):
-            found[row] = frozenset(it.strip() for it in several)
+        if isinstance(several, (list, tuple)) and all(isinstance(name, str) for name in several):
+            types[row] = frozenset(name.strip() for name in several)
         elif cell is not None:
             fault.setdefault(row, str(must_be("GPU types between ;", cell, field="gpu")))
-    return found
+    return types
 
 
 def _profiles(
-    ids: list[str], given: Any, paths: list[Any] | None, fault: dict[int, str]
+    ids: list[str], profile: Any, paths: list[Any] | None, fault: dict[int, str]
 ) -> list[tuple[Profile, ...]]:
-    """Finds each job's profiles: of its own column, else by its id, else those of all."""
-    own = given if isinstance(given, Mapping) else {}
-    several = {id(it): as_profiles(it) for it in {id(it): it for it in own.values()}.values()}
-    each = {str(job): several[id(it)] for job, it in own.items()}
+    """Finds the profiles of each job: by its own column, else by its id, else the shared ones."""
+    own = profile if isinstance(profile, Mapping) else {}
+    several = {
+        id(value): as_profiles(value) for value in {id(value): value for value in own.values()}.values()
+    }
+    each = {str(job): several[id(value)] for job, value in own.items()}
     if unknown := sorted(each.keys() - set(ids)):
         raise InputError(f"profile has a job that is not there: {shown(unknown[0])}", field="profile")
-    shared = () if isinstance(given, Mapping) else as_profiles(given)
-    found = [each.get(job, shared) for job in ids] if each else [shared] * len(ids)
+    shared = () if isinstance(profile, Mapping) else as_profiles(profile)
+    profiles = [each.get(job, shared) for job in ids] if each else [shared] * len(ids)
     read: dict[str, tuple[Profile, ...]] = {}
     for row, path in enumerate(paths or ()):
         if path is None:
@@ -172,39 +174,39 @@ def _profiles(
                 raise must_be("the path of a profile", path, field="profile")
             if path not in read:
                 read[path] = tuple(Profile.load(part.strip()) for part in path.split(";"))
-            found[row] = read[path]
+            profiles[row] = read[path]
         except UnicodeError:
             fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
         except InputError as error:
             fault.setdefault(row, str(error))
-    return found
+    return profiles
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Every count that a job may have, as columns, job by job, with what its plan says of it."""
+    """The legal counts of all jobs as columns, job by job, with the figures of their plans."""
 
     job: NDArray[np.int64]
     kind: NDArray[np.uint32]
     gpus: NDArray[np.int64]
     cluster: NDArray[np.uint32]
-    held: NDArray[np.bool_]
+    is_held: NDArray[np.bool_]
     rate: NDArray[np.float64]
-    """Samples a second, under policy goodput of the tuned batch's worth; NaN where it cannot be planned or is not known."""
+    """Samples per second, weighted by statistical efficiency under `goodput`; NaN if not known."""
     goodput: NDArray[np.float64]
     hours: NDArray[np.float64]
-    """Left of the run."""
+    """Hours left of the run."""
 
 
 class Planner:
     """Plans jobs on the counts of a pool, in bulk, each with its own profiles."""
 
     def __init__(self, jobs: Jobs, pool: Pool, settings: dict[str, Any]) -> None:
-        asked = query(pool.clusters(), **settings)
-        assert asked.clusters is not None
-        self.jobs, self.pool, self.settings = jobs, pool, asked.settings
+        question = query(pool.clusters(), **settings)
+        assert question.clusters is not None
+        self.jobs, self.pool, self.settings = jobs, pool, question.settings
         bare = replace(jobs.table, extra={})
-        tables = [it.with_defaults(self.settings) for it in (bare, asked.clusters)]
+        tables = [table.with_defaults(self.settings) for table in (bare, question.clusters)]
         self.fleet = Fleet(tables[0], tables[1], self.settings, None, USUAL)
         self.starts = np.cumsum([0, *(len(kind.counts) for kind in pool.kinds)])
         self.goodput = self._policy_is("goodput")
@@ -218,28 +220,31 @@ class Planner:
         if "policy" not in dict(own):
             return np.full(self.jobs.rows, default == name)
         cells = self.jobs.table.cells("policy")
-        return np.array([(default if it is None else it) == name for it in cells], bool)
+        return np.array([(default if cell is None else cell) == name for cell in cells], bool)
 
     def planned(
         self, job: NDArray[np.int64], cluster: NDArray[np.uint32], columns: tuple[str, ...]
     ) -> dict[str, NDArray[Any]]:
-        """Plans these pairs; the columns are those of the core."""
-        found = {name: np.empty(len(job), RESULTS[name]) for name in columns}
+        """Plans these pairs, and returns these columns of the core."""
+        columns_of = {name: np.empty(len(job), RESULTS[name]) for name in columns}
         group = self.group[job]
         for number in np.unique(group).tolist():
             at = np.flatnonzero(group == number)
             pairs = job[at].astype(np.uint32), cluster[at]
             part = replace(self.fleet, pairs=pairs, workloads=self.workloads[number], columns=columns)
             for name, values in part._computed(columns).items():
-                found[name][at] = values
-        return found
+                columns_of[name][at] = values
+        return columns_of
 
-    def choices(self, held: NDArray[np.int64]) -> Choices:
-        """All counts of all jobs that are within their limits; `held` is the kind and GPUs that each has now, −1 where it has none."""
-        job, cluster = self._pairs(held)
+    def choices(self, shapes: NDArray[np.int64]) -> Choices:
+        """Returns the legal counts of all jobs.
+
+        `shapes` has the kind and the GPUs of each job now, −1 if it has none.
+        """
+        job, cluster = self._pairs(shapes)
         kind = (np.searchsorted(self.starts, cluster, "right") - 1).astype(np.uint32)
-        counts = np.concatenate([it.counts for it in self.pool.kinds])
-        same = (held[0][job] == kind) & (held[1][job] == counts[cluster])
+        counts = np.concatenate([kind_of_gpu.counts for kind_of_gpu in self.pool.kinds])
+        same = (shapes[0][job] == kind) & (shapes[1][job] == counts[cluster])
         plans = self.planned(job, cluster, ("status", "samples_per_second", "effective_batch", "hours"))
         rate = np.where(plans["status"] == 2, np.nan, plans["samples_per_second"])
         tuned, noise = self._noise()
@@ -247,27 +252,27 @@ class Planner:
         goodput = rate * (noise[job] + tuned[job]) / (noise[job] + batch)
         rate = np.where(self.goodput[job], goodput, rate)
         rate[~(rate > 0)] = np.nan
-        done = self.jobs.number["done_samples"][job]
-        hours = np.maximum(plans["hours"] - done / (3600 * rate), 0.0)
+        samples = self.jobs.number["done_samples"][job]
+        hours = np.maximum(plans["hours"] - samples / (3600 * rate), 0.0)
         return Choices(job, kind, counts[cluster], cluster, same, rate, goodput, hours)
 
     def _noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each job's tuned batch and noise scale: its own, else its profile's at that batch."""
-        tuned, noise = (self.jobs.table.reals(it) for it in ("effective_batch", "noise_scale"))
-        asked = np.flatnonzero(np.isnan(noise) & (tuned > 0))
-        batches, at = np.unique(tuned[asked], return_inverse=True)
-        pairs, which = np.unique(self.group[asked] * len(batches) + at, return_inverse=True)
-        found = []
+        """Returns the tuned batch and the noise scale of each job: its own, else that of its profile."""
+        tuned, noise = (self.jobs.table.reals(name) for name in ("effective_batch", "noise_scale"))
+        unknown = np.flatnonzero(np.isnan(noise) & (tuned > 0))
+        batches, at = np.unique(tuned[unknown], return_inverse=True)
+        pairs, pair_of = np.unique(self.group[unknown] * len(batches) + at, return_inverse=True)
+        scales = []
         for pair in pairs.tolist():
             group, at_batch = divmod(pair, len(batches))
             profiles, batch = self.jobs.profiles[self.first[group]], batches[at_batch].item()
-            known = (it.noise_scale_over_run(batch) for it in profiles)
-            found.append(next((it for it in known if it is not None), math.nan))
-        noise[asked] = np.array(found)[which]
+            known = (profile.noise_scale_over_run(batch) for profile in profiles)
+            scales.append(next((scale for scale in known if scale is not None), math.nan))
+        noise[unknown] = np.array(scales)[pair_of]
         return tuned, noise
 
-    def _pairs(self, held: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """The job and cluster of every count that a job may have; those of a job are together, kind by kind, and rise."""
+    def _pairs(self, shapes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Returns the job and the cluster of every legal count, sorted by job, then kind, then count."""
         jobs, number = self.jobs, self.jobs.number
         least, most = number["min_gpus"].copy(), np.minimum(number["max_gpus"], self._useful())
         sound = np.ones(jobs.rows, bool)
@@ -280,8 +285,8 @@ class Planner:
             legal[[row for row in typed if name not in (jobs.types[row] or ())]] = False
             first = np.searchsorted(kind.counts, least, "left")
             size = np.where(legal, np.searchsorted(kind.counts, most, "right") - first, 0).clip(0)
-            keeps = np.flatnonzero(sound & jobs.pinned & (held[0] == at))
-            first[keeps], size[keeps] = np.searchsorted(kind.counts, held[1][keeps]), 1
+            keeps = np.flatnonzero(sound & jobs.pinned & (shapes[0] == at))
+            first[keeps], size[keeps] = np.searchsorted(kind.counts, shapes[1][keeps]), 1
             blocks.append((first, size))
         if (rows := sum(int(size.sum()) for _, size in blocks)) > _MAX_ROWS:
             raise InputError(
@@ -296,10 +301,10 @@ class Planner:
         return job[order], np.concatenate(parts)[order].astype(np.uint32)
 
     def _useful(self) -> NDArray[np.float64]:
-        """GPUs beyond which no plan under policy keep can go: each replica has a sample."""
+        """Returns the most GPUs of each job under policy keep: each replica needs a sample."""
         names = ("effective_batch", "model_parallel", "batch_tolerance")
-        batch, own, tolerance = (self.jobs.table.reals(it) for it in names)
-        parallel = floats_of([it.hardware.get("model_parallel") for it in self.pool.kinds])
+        batch, own, tolerance = (self.jobs.table.reals(name) for name in names)
+        parallel = floats_of([kind.hardware.get("model_parallel") for kind in self.pool.kinds])
         of_all = self.settings["batch_tolerance"] or 0.0
         tolerance = np.where(np.isnan(tolerance), of_all, tolerance)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""The pool: its nodes in kinds, the counts that fit them, and what each job holds of them."""
+"""The pool: its nodes by kind, the counts that fit them, and the holdings of each job."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ Held = dict[str, int]
 
 @dataclass(frozen=True)
 class GpuKind:
-    """Nodes that are alike."""
+    """Nodes with the same GPUs and hardware."""
 
     gpus: int
     hardware: dict[str, Any]
@@ -36,18 +36,18 @@ class GpuKind:
 
     @property
     def total(self) -> int:
-        """GPUs of all its nodes."""
+        """Counts the GPUs of all its nodes."""
         return self.gpus * len(self.nodes)
 
     @property
     def price(self) -> float:
-        """Of a GPU-hour; NaN where it is not known."""
+        """Price of a GPU-hour; NaN if not known."""
         price = self.hardware.get("price_per_gpu_hour")
         return float("nan") if price is None else float(price)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """GPU counts that a job may have of it: any in a node, above it whole nodes."""
+        """Lists the legal counts: any number within a node, above it whole nodes."""
         whole = np.arange(2, len(self.nodes) + 1, dtype=np.int64) * self.gpus
         return np.concatenate([np.arange(1, self.gpus + 1, dtype=np.int64), whole])
 
@@ -58,7 +58,7 @@ class GpuKind:
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes, by kinds in the order in which they first come."""
+    """The nodes of a pool by kind, in the order of their first node."""
 
     kinds: tuple[GpuKind, ...]
     kind_of: dict[str, int] = field(default_factory=dict)
@@ -80,15 +80,18 @@ class Pool:
                 columns[name] = [*chain(*cells)]
         return columns
 
-    def shapes(self, held: Sequence[Held]) -> NDArray[np.int64]:
-        """Kind and GPUs of what each job holds; −1 where it is not in one node or in whole nodes of one kind."""
-        if not held:
+    def shapes(self, holdings: Sequence[Held]) -> NDArray[np.int64]:
+        """Returns the kind and the GPUs of each holding.
+
+        Both are −1 unless it is within a node, or whole nodes of one kind.
+        """
+        if not holdings:
             return np.empty((2, 0), np.int64)
-        several = np.array([*map(len, held)])
+        several = np.array([*map(len, holdings)])
         starts = np.cumsum(several) - several
-        kind = np.array([*map(self.kind_of.__getitem__, chain(*held))])
-        gpus = np.array([*chain(*map(dict.values, held))])
-        size = np.array([it.gpus for it in self.kinds])[kind]
+        kind = np.array([*map(self.kind_of.__getitem__, chain(*holdings))])
+        gpus = np.array([*chain(*map(dict.values, holdings))])
+        size = np.array([of_gpus.gpus for of_gpus in self.kinds])[kind]
         alike = np.minimum.reduceat(kind, starts) == np.maximum.reduceat(kind, starts)
         alike &= (several == 1) | np.logical_and.reduceat(gpus == size, starts)
         return np.where(alike, [kind[starts], np.add.reduceat(gpus, starts)], -1)
@@ -128,8 +131,8 @@ def _counts(table: InputTable, least: int, legal: str) -> list[int]:
     if not is_legal.all():
         row = int(np.argmin(is_legal))
         raise must_be(legal, cells_of(table.extra["gpus"])[row], field="gpus", file=table.file, row=row + 1)
-    found: list[int] = counts.astype(np.int64).tolist()
-    return found
+    numbers: list[int] = counts.astype(np.int64).tolist()
+    return numbers
 
 
 def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
@@ -154,34 +157,40 @@ def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]
 
 
 def read_held(
-    held: Any, pool: Pool, row_of: Mapping[str, int]
+    source: Any, pool: Pool, row_of: Mapping[str, int]
 ) -> tuple[dict[int, Held], dict[int, list[str]], list[str]]:
-    """Reads what each job holds, and the nodes that it held and that are gone from the pool, by the job's row; and the jobs that have
-    none.
+    """Reads the holdings of each job, and its missing nodes.
+
+    Returns:
+        Both by the job's row, and the names of jobs that are not among the jobs.
 
     Raises:
-        InputError: it is no table of job, node and gpus, GPUs are no count, or more are held of a node than it has.
+        InputError: it is no table of job, node and gpus, GPUs are no count, or a job holds more of a node
+            than it has.
     """
-    found: defaultdict[int, Held] = defaultdict(dict)
+    holdings: defaultdict[int, Held] = defaultdict(dict)
     gone: defaultdict[int, list[str]] = defaultdict(list)
-    if held is None or (isinstance(held, (list, tuple)) and not held):
+    if isinstance(source, Mapping) and all(isinstance(nodes, Mapping) for nodes in source.values()):
+        placed = [(job, node, gpus) for job, nodes in source.items() for node, gpus in nodes.items()]
+        source = [dict(zip(("job", "node", "gpus"), row, strict=True)) for row in placed]
+    if source is None or (isinstance(source, (list, tuple)) and not source):
         return {}, {}, []
-    table = input_table("held", held, unique=False)
-    left = {name: kind.gpus for kind in pool.kinds for name in kind.nodes}
+    table = input_table("held", source, unique=False)
+    free = {name: kind.gpus for kind in pool.kinds for name in kind.nodes}
     names, nodes = ([*map(str, cells_of(table.extra[name]))] for name in ("job", "node"))
     counts = _counts(table, 1, "a whole number from 1")
     rows = zip([row_of.get(name, -1) for name in names], nodes, counts, strict=True)
     for at, (job, node, count) in enumerate(rows):
-        if (room := left.get(node)) is None:
+        if (room := free.get(node)) is None:
             gone[job].append(node)
             continue
-        left[node] = room = room - count
+        free[node] = room = room - count
         if room < 0:
-            there = pool.kinds[pool.kind_of[node]].gpus
-            text = f"more is held of node {shown(node)} than its {there} GPUs: {there - room}"
+            size = pool.kinds[pool.kind_of[node]].gpus
+            text = f"more is held of node {shown(node)} than its {size} GPUs: {size - room}"
             raise InputError(text, file=table.file, row=at + 1, field="gpus")
-        mine = found[job]
-        mine[node] = mine.get(node, 0) + count
-    for of_nobody in (found, gone):
+        holding = holdings[job]
+        holding[node] = holding.get(node, 0) + count
+    for of_nobody in (holdings, gone):
         of_nobody.pop(-1, None)
-    return {**found}, {**gone}, sorted({*names} - row_of.keys())
+    return {**holdings}, {**gone}, sorted({*names} - row_of.keys())

@@ -1,4 +1,4 @@
-"""What a division is worth: for each objective the value of a job on each count, of one that waits, and of all together."""
+"""Objectives: the value of a job on each count, of waiting, and of all jobs together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,17 +12,21 @@ from isobatch.allocation.nodes import Pool
 Reals = NDArray[np.float64]
 
 WAITING_SHARE = 0.01
-"""The speed-up at which a mean counts a job that waits: at 0, one job that waits would make every division alike."""
+"""Speed-up of a waiting job in a mean.
+
+At 0, one waiting job would make every division equal.
+"""
 
 _DEADLINE = 1000.0
-"""How many times more it counts that a job with a deadline waits."""
+"""Weight of a waiting job with a deadline, over one without."""
 
 
 class Values:
-    """Of every choice and of waiting, larger is better.
+    """Values of every choice and of waiting; larger is better.
 
     Attributes:
-        value: of each choice; NaN where the objective knows too little of it, it misses its deadline, or nothing of the run is left.
+        value: of each choice; NaN if the objective lacks a figure, the choice misses its deadline, or the run
+            is over.
         wait: of each job that waits.
         whole: makes the objective of the sum.
         speedup: of each choice, over the job's fair share.
@@ -39,22 +43,22 @@ class Values:
         self.past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
         self.fair = _fair_rates(jobs.rows, pool, choices)
         every = np.arange(len(choices.job))
-        rate, self.speedup, self.hours = self._after(every, holders[choices.job] & ~choices.held)
+        rate, self.speedup, self.hours = self._after(every, holders[choices.job] & ~choices.is_held)
         self.worth, self.wait, self.whole = OBJECTIVES[objective](
             _Known(p, number["weight"], self.hours, jobs, pool, choices)
         )
         self.value = self._value(every, rate, self.speedup, self.hours)
 
     def moved(self, at: NDArray[np.int64]) -> Reals:
-        """The values of these choices where a job that runs is started again, also on the count that it has."""
+        """Returns the values of these choices after a restart, even on the same count."""
         return self._value(at, *self._after(at, np.ones(len(at), bool)))
 
     def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> tuple[Reals, Reals, Reals]:
         """Rate, speed-up and hours left of these choices, some after a restart."""
         job, rate, hours = self.choices.job[at], self.choices.rate[at], self.choices.hours[at]
-        restart, left = self.jobs.number["restart_seconds"][job], hours * 3600
+        restart, seconds = self.jobs.number["restart_seconds"][job], hours * 3600
         # As in eq. 16, what this one leaves of the time to the end.
-        factor = np.fmin(self.past[job], left / np.maximum(left + restart, 1e-9))
+        factor = np.fmin(self.past[job], seconds / np.maximum(seconds + restart, 1e-9))
         rate = rate * np.where(restarts & ~np.isnan(factor), factor, 1.0)
         return rate, rate / self.fair[job], hours + np.where(restarts, restart / 3600, 0.0)
 
@@ -66,7 +70,7 @@ class Values:
 
 
 class _Known(NamedTuple):
-    """What the objectives know before: `hours` are left on each choice after the move."""
+    """Input of the objectives; `hours` are left on each choice after the move."""
 
     p: float
     weight: Reals
@@ -91,17 +95,20 @@ _Worth = tuple[Callable[[_After], Reals], Reals, Callable[[float], float]]
 
 
 def _smallest(jobs: int, choices: Choices, values: Reals) -> Reals:
-    """The value on the fewest GPUs of each job; NaN where it has none."""
-    found = np.full(jobs, np.nan)
+    """Returns the value of each job on its fewest GPUs; NaN if it has none."""
+    values_of = np.full(jobs, np.nan)
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.lexsort((choices.kind[known], choices.gpus[known], choices.job[known]))][::-1]
-    found[choices.job[order]] = values[order]  # of several, the last is written: the first of the table
-    return found
+    values_of[choices.job[order]] = values[order]  # of several, the last is written: the first of the table
+    return values_of
 
 
 def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
-    """The rate of each job on its share: of each kind of GPU one part in as many as there are jobs that could run (Pollux, eq. 15). Below
-    its fewest GPUs a share is a share of the time; over several kinds it is the mean, by their GPUs."""
+    """Returns the rate of each job on its fair share.
+
+    The share of each kind of GPU is its total divided by the jobs that could run (Pollux, eq. 15). Below a
+    job's fewest GPUs it is a share of the time; over several kinds it is the mean, weighted by their GPUs.
+    """
     sums, weights = np.zeros((2, jobs))
     known = np.flatnonzero(~np.isnan(choices.rate))
     several = max(int(np.count_nonzero(np.bincount(choices.job[known]))), 1)
@@ -120,51 +127,59 @@ def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
         return sums / weights
 
 
-def _fair(it: _Known) -> _Worth:
-    least = WAITING_SHARE if it.p <= 0 else 0.0
-    can = np.bincount(it.choices.job[~np.isnan(it.choices.rate)], minlength=it.jobs.rows) > 0
-    total = it.weight[can].sum() or 1.0
-    sign = -1.0 if it.p < 0 else 1.0
+def _fair(known: _Known) -> _Worth:
+    least = WAITING_SHARE if known.p <= 0 else 0.0
+    can = np.bincount(known.choices.job[~np.isnan(known.choices.rate)], minlength=known.jobs.rows) > 0
+    total = known.weight[can].sum() or 1.0
+    sign = -1.0 if known.p < 0 else 1.0
 
     def worth(s: Reals) -> Reals:
-        return np.log(s) if it.p == 0 else sign * s**it.p
+        return np.log(s) if known.p == 0 else sign * s**known.p
 
     def whole(value: float) -> float:
-        if it.p == 0:
+        if known.p == 0:
             return float(np.exp(value / total))
-        return float((max(sign * value, 0.0) / total) ** (1 / it.p)) if value else 0.0
+        return float((max(sign * value, 0.0) / total) ** (1 / known.p)) if value else 0.0
 
-    wait = it.weight * worth(np.full(it.jobs.rows, least))
-    return lambda after: it.weight[after.job] * worth(np.maximum(after.speedup, least)), wait, whole
-
-
-def _throughput(it: _Known) -> _Worth:
-    least = _smallest(it.jobs.rows, it.choices, it.choices.rate)
-    return (lambda after: it.weight[after.job] * after.rate / least[after.job], np.zeros(it.jobs.rows), float)
+    wait = known.weight * worth(np.full(known.jobs.rows, least))
+    return lambda after: known.weight[after.job] * worth(np.maximum(after.speedup, least)), wait, whole
 
 
-def _finish(it: _Known) -> _Worth:
-    long = _smallest(it.jobs.rows, it.choices, it.choices.hours)
-    known = ~np.isnan(long)
-    wait = np.zeros(it.jobs.rows)
-    if known.any():
-        fewest = _smallest(it.jobs.rows, it.choices, it.choices.gpus.astype(float))
-        drain = (long * fewest)[known].sum() / it.pool.total
-        # Smith's rule (1956): of jobs that cannot all run, first those with the most weight for their hours.
-        wait = it.weight * (long + drain * long[known].min() / np.maximum(long, 1e-12))
+def _throughput(known: _Known) -> _Worth:
+    least = _smallest(known.jobs.rows, known.choices, known.choices.rate)
     return (
-        lambda after: -it.weight[after.job] * after.hours,
-        -np.where(known, wait, 0.0),
+        lambda after: known.weight[after.job] * after.rate / least[after.job],
+        np.zeros(known.jobs.rows),
+        float,
+    )
+
+
+def _finish(known: _Known) -> _Worth:
+    long = _smallest(known.jobs.rows, known.choices, known.choices.hours)
+    is_known = ~np.isnan(long)
+    wait = np.zeros(known.jobs.rows)
+    if is_known.any():
+        fewest = _smallest(known.jobs.rows, known.choices, known.choices.gpus.astype(float))
+        drain = (long * fewest)[is_known].sum() / known.pool.total
+        # Smith's rule (1956): of jobs that cannot all run, first those with the most weight for their hours.
+        wait = known.weight * (long + drain * long[is_known].min() / np.maximum(long, 1e-12))
+    return (
+        lambda after: -known.weight[after.job] * after.hours,
+        -np.where(is_known, wait, 0.0),
         lambda value: -value,
     )
 
 
-def _cost(it: _Known) -> _Worth:
-    a_gpu_hour = np.array([kind.price for kind in it.pool.kinds])[it.choices.kind] * it.choices.gpus
-    cost = a_gpu_hour * it.hours
+def _cost(known: _Known) -> _Worth:
+    a_gpu_hour = np.array([kind.price for kind in known.pool.kinds])[known.choices.kind] * known.choices.gpus
+    cost = a_gpu_hour * known.hours
     dearest = 2 * cost[~np.isnan(cost)].max(initial=0.0)
-    due = np.where(np.isnan(it.jobs.number["deadline_hours"]), 1.0, _DEADLINE)
-    return lambda after: -a_gpu_hour[after.at] * after.hours, -it.weight * dearest * due, lambda value: -value
+    due = np.where(np.isnan(known.jobs.number["deadline_hours"]), 1.0, _DEADLINE)
+    return (
+        lambda after: -a_gpu_hour[after.at] * after.hours,
+        -known.weight * dearest * due,
+        lambda value: -value,
+    )
 
 
 OBJECTIVES: dict[str, Callable[[_Known], _Worth]] = {

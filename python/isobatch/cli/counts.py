@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
     for line in _refused(rows, bool(profiles)):
         say(line)
+    for line in options.sheet_memory(profiles, args.memory_gib):
+        say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
     if not profiles and args.price_per_gpu_hour is not None:
@@ -189,13 +191,14 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     mute = [int(row["gpus"]) for row in feasible if row["hours"] != row["hours"]]
     if not mute:
         return None
-    if len(mute) < len(feasible) and min(mute) > node.gpus_per_node and profile.inter_gb_s is None:
-        todo = "the profile has no network between nodes: isobatch estimate --inter-gb-s GB, or calibrate on more nodes"
+    if all(gpus > node.gpus_per_node for gpus in mute) and profile.inter_gb_s is None:
+        todo = "the profile has no network between nodes: add --inter-gb-s GB, or calibrate on more nodes"
     elif all(row["total_steps"] == -1 for row in feasible):
         todo = "hours need the length of the run: --set duration=90ep"
     else:
         todo = "the profile does not cover them"
-    return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}"
+    rest = "" if len(mute) == len(feasible) else ". The others alone are compared"
+    return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}{rest}"
 
 
 def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:

@@ -72,7 +72,8 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; stderr names those missing."""
-    from isobatch.forecast.estimate import SHEETS, EstimateOptions, estimated
+    from isobatch.forecast.data_sheets import SHEETS
+    from isobatch.forecast.estimate import EstimateOptions, estimated
 
     if args.laws:
         return _laws(args)
@@ -99,7 +100,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _say_how(args: argparse.Namespace, found: Any) -> None:
     """Says whether a GPU holds the model's states, and the options to plan with the profile."""
-    from isobatch.forecast.estimate import STATES, sheet_of
+    from isobatch.forecast.data_sheets import sheet_of
+    from isobatch.forecast.estimate import STATES
 
     sheet = sheet_of(args.gpu)
     fits = sheet.memory_gb * 1e9 / 2**30

@@ -10,12 +10,15 @@ from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import show_lines, write_json
 from isobatch.errors import InputError, missing, unknown
+from isobatch.words import counted, few
 
 if TYPE_CHECKING:
     from isobatch.fleet.explain import Inputs
 
 MAX_ROWS = 10
 """Rows that are explained at once."""
+MAX_PLACES = 5
+"""Rows of one kind of illegal value that are named."""
 
 DESCRIPTION = (
     "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
@@ -38,7 +41,7 @@ OPTIONS = {
     "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
     "--clusters FILE": "their clusters likewise (needs --jobs)",
     **DECIMAL,
-    "--illegal": "list every job whose values are illegal, a line each (needs --jobs)",
+    "--illegal": "list the illegal values by kind, the most frequent first, with their jobs (needs --jobs)",
     "--rules": "list the scaling rules with their formulas, ranges and sources",
     "--json": "print the rules as JSON",
 }
@@ -109,25 +112,29 @@ def _explained(args: argparse.Namespace) -> int:
 
 
 def _listed(table: Any, rows: list[int], given: Inputs) -> int:
-    """Prints all illegal values, each fault once: a job has the same on every cluster; 1 where there is any."""
-    from isobatch.fleet.explain import is_illegal
+    """Prints the illegal values by kind, the most frequent first, each with its jobs; 1 if there are any."""
+    from isobatch.fleet.explain import is_illegal, kinds_of_faults
+    from isobatch.fleet.rows import decimal_hint
 
     names = [name for name in ("job", "cluster") if name in table.column_names]
     columns = [table[name].to_pylist() for name in names]
     reasons = table["reasons"].to_pylist() if "reasons" in table.column_names else []
-    said = set()
+    faults: dict[tuple[str, str], None] = {}  # each once: a job has the same on every cluster
     for row in rows if reasons else ():
         if not is_illegal(reasons[row]):
             continue
         ids = {name: column[row] for name, column in zip(names, columns, strict=True)}
-        fault: str | None
-        fault = f"row {row + 1:,} of the plans: its job has no id: each row of the jobs needs one"
-        if ids.get("job", row) not in (None, ""):
-            fault = given.fault(**ids)
-        if fault is not None and fault not in said:
-            said.add(fault)
-            show_lines(fault)
-    return 1 if said else 0
+        if ids.get("job", row) in (None, ""):
+            faults[f"row {row + 1:,} of the plans", "the job has no id: each row of the jobs needs one"] = (
+                None
+            )
+            continue
+        place, texts = given.faults(**ids)
+        faults |= dict.fromkeys((place, text) for text in texts)
+    for text, places in kinds_of_faults(faults):
+        show_lines(f"{counted(len(places), 'row')}: {text}{decimal_hint([text])}")
+        show_lines(f"  {few(places, MAX_PLACES)}")
+    return 1 if faults else 0
 
 
 def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:

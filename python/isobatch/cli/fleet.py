@@ -43,7 +43,7 @@ OPTIONS = {
     "--columns A,B,…": ("compute and write only these columns of the result", {"type": options.names}),
     **options.DECIMAL,
     "target cluster, with --gpus": {
-        "--gpus-per-node N": "GPUs per node (default: each count is one node)",
+        "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
         **options.HARDWARE,
     },
     "how to plan": {"settings": options.add_settings},
@@ -115,8 +115,9 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    if args.gpus is not None and args.profile and (note := options.one_node(max(args.gpus), args)):
-        say(note)
+    if args.profile and (asked.clusters is None or not asked.clusters.has("memory_gib")):
+        for line in options.sheet_memory(asked.profiles):
+            say(line)
     for why in failed.values():
         say(f"isobatch fleet: {why}")
     if failed:
@@ -143,14 +144,24 @@ def _clusters(args: argparse.Namespace) -> Any:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --gpus: a table of clusters has the column {given[0]}")
         return args.clusters
-    # Clusters are called by their GPU counts. Counts alone are two columns, of which there may be millions of rows.
-    counts = args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus))
-    if not given:
-        return {"cluster": counts, "gpus_per_node": counts}
-    clusters = [options.in_nodes(gpus, args) for gpus in counts]
-    return {"cluster": counts} | {
-        name: [getattr(it, name) for it in clusters] for name in clusters[0].__struct_fields__
-    }
+    # Clusters are called by their GPU counts. Columns, as there may be millions of rows.
+    import numpy as np
+
+    counts = np.array(args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus)))
+    is_timed, each = bool(args.profile), args.gpus_per_node or options.PER_NODE
+    is_whole = (counts < each) | (counts % each == 0)
+    if not is_whole.all() and (is_timed or args.gpus_per_node):
+        left_out = words.counted(int((~is_whole).sum()), "GPU count")
+        say(
+            f"left out {left_out} that fill no whole nodes of {each:,} GPUs: another --gpus-per-node plans them"
+        )
+        counts = counts[is_whole]
+    if not counts.size:
+        raise InputError(f"no count fills whole nodes of {each:,} GPUs", field="--gpus")
+    per_node = np.where(counts % each, counts, np.minimum(counts, each))
+    sizes = {"cluster": counts, "nodes": counts // per_node, "gpus_per_node": per_node}
+    hardware = {name: value for name, value in options.hardware(args).items() if value is not None}
+    return sizes | {name: [value] * len(counts) for name, value in hardware.items()}
 
 
 def _is_folder(output: str) -> bool:
@@ -185,8 +196,9 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
 def _into_one(args: argparse.Namespace, asked: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
-    from isobatch.fleet.job_files import BLOCK_ROWS, plan_blocks, stream
+    from isobatch.fleet.job_files import BLOCK_ROWS, plan_blocks
     from isobatch.fleet.rows import Summary
+    from isobatch.fleet.stream import stream
 
     is_given = {"--engine": args.engine != "local", "--address": args.address is not None}
     is_given["--no-resume"] = not args.resume

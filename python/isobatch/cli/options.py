@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -10,7 +10,7 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, right_form
 from isobatch.planning.settings import Settings
 from isobatch.recipes.cluster import Cluster
-from isobatch.words import shown
+from isobatch.words import figure, shown
 
 _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
 """Commas between thousands; anywhere else they stand between the items of a list."""
@@ -216,12 +216,14 @@ HARDWARE: dict[str, Any] = {
         "price of a GPU-hour, for the cost",
         {"type": number("price_per_gpu_hour")},
     ),
+    "--inter-gb-s GB": "network of a node, 1e9 bytes a second, if the profile lacks it",
+    "--intra-gb-s GB": "link between the GPUs of a node, likewise",
 }
 """The options of a cluster beside its GPU count."""
 CLUSTER: dict[str, Any] = {
-    "--gpus N": ("number of GPUs: one node, or nodes of --gpus-per-node", {"type": gpu_count}),
+    "--gpus N": (f"number of GPUs: above {PER_NODE}, nodes of --gpus-per-node", {"type": gpu_count}),
     "--nodes N": "number of nodes, instead of --gpus",
-    "--gpus-per-node N": f"GPUs per node (with --nodes {PER_NODE} by default)",
+    "--gpus-per-node N": f"GPUs per node (default: {PER_NODE})",
     **HARDWARE,
 }
 
@@ -243,32 +245,52 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
 
 
 def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
-    """The Cluster of this many GPUs: in nodes of --gpus-per-node, else one node.
+    """The Cluster of this many GPUs: whole nodes of --gpus-per-node, or a part of one.
 
     Raises:
         InputError: they are more than a node and fill no whole nodes.
     """
-    per_node = min(gpus, args.gpus_per_node or gpus)
-    if gpus % per_node:
-        below = gpus // per_node * per_node
-        raise InputError(
-            f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}: use {below:,} or {below + per_node:,} GPUs, or "
-            "another --gpus-per-node"
-        )
-    return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **hardware(args))
+    nodes, per_node = nodes_of(gpus, args.gpus_per_node, is_timed=bool(args.profile))
+    return Cluster(nodes=nodes, gpus_per_node=per_node, **hardware(args))
 
 
-def one_node(most: int, args: argparse.Namespace) -> str | None:
-    """Warns of times where a GPU count above a usual node's was taken for one node; None where it was not."""
-    if most <= PER_NODE or args.gpus_per_node is not None:
-        return None
-    return f"--gpus {most:,} is one node here, so its times have no network between nodes: add --gpus-per-node {PER_NODE} if it has"
+def nodes_of(
+    gpus: int, per_node: int | None = None, *, is_timed: bool = False, name: str = "--gpus"
+) -> tuple[int, int]:
+    """Returns the nodes of this many GPUs, and the GPUs of each: `per_node` or, where that is not given, 8.
+
+    A count that fills no whole nodes of 8 is one node, unless times depend on it (`is_timed`).
+
+    >>> nodes_of(4), nodes_of(512), nodes_of(12), nodes_of(12, 4)
+    ((1, 4), (64, 8), (1, 12), (3, 4))
+
+    Raises:
+        InputError: they are more than a node and fill no whole nodes.
+    """
+    each = min(gpus, per_node or PER_NODE)
+    if gpus % each == 0:
+        return gpus // each, each
+    if per_node is None and not is_timed:
+        return 1, gpus
+    below = gpus // each * each
+    todo = f"use {below:,} or {below + each:,} GPUs, or another --gpus-per-node ({gpus:,}: one node)"
+    raise InputError(f"{name} {gpus:,} fills no whole nodes of {each:,} GPUs: {todo}")
 
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the hardware's options beside the GPU count."""
     names = ("model_parallel", "expert_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
+    names = (*names, "inter_gb_s", "intra_gb_s")
     return {name: getattr(args, name) for name in names}
+
+
+def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> Iterator[str]:
+    """Yields a note for each profile whose GPU's memory is that of its data sheet, as no other is given."""
+    from isobatch.forecast.data_sheets import memory_gib_of
+
+    for gpu in (profile.gpu for profile in profiles if memory_gib is None):
+        if (known := memory_gib_of(gpu)) is not None:
+            yield f"memory of {gpu}: {figure(known)} GiB by its data sheet; --memory-gib N replaces it"
 
 
 # ---- the settings ----

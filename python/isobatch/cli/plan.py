@@ -76,10 +76,8 @@ def run(args: argparse.Namespace) -> int:
         write_json(made.to_json())
     else:
         show_lines(made.explain(), made.status)
-    for line in _by_noise(made, how):
+    for line in (*_by_noise(made, how), *options.sheet_memory(how.get("profile", ()), where.memory_gib)):
         say(line)
-    if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
-        say(note)
     if written is not None:
         show(written)
     if made.status == "infeasible":
@@ -238,7 +236,9 @@ def _answer(
     if "allocate" in found:
         return {"id": found.get("id"), "allocation": _division(found, how)}
     tuned, cluster, settings = _each(
-        lambda: _recipe(found, fields), lambda: _cluster(found, where), lambda: _settings(found, how)
+        lambda: _recipe(found, fields),
+        lambda: _cluster(found, where, is_timed="profile" in how),
+        lambda: _settings(found, how),
     )
     made = plan(tuned, cluster, **settings)
     answer = {
@@ -261,7 +261,8 @@ def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
     for name in ("jobs", "nodes", "held"):
         rows = asked.get(name, [])
         is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-        if not is_table and not (name == "nodes" and type(rows) is int):
+        is_placement = isinstance(rows, dict) and name == "held"
+        if not (is_table or is_placement or (name == "nodes" and type(rows) is int)):
             raise must_be("a list of objects, one a row", rows, field=name)
     settings = _settings(found, how)
     options = {name: asked[name] for name in known[2:] if asked.get(name) is not None}
@@ -305,14 +306,15 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
     return given
 
 
-def _cluster(found: Mapping[str, Any], where: Any) -> Any:
+def _cluster(found: Mapping[str, Any], where: Any, *, is_timed: bool) -> Any:
     if "gpus" in found:
         if "cluster" in found:
             raise InputError("gpus goes without cluster: give one or the other", field="gpus")
         gpus = found["gpus"]
         if type(gpus) is not int or not 1 <= gpus <= 2**31:
             raise must_be("a whole number from 1 to 2,147,483,648", gpus, field="gpus")
-        return gpus
+        nodes, per_node = options.nodes_of(gpus, is_timed=is_timed, name="gpus")
+        return Cluster(nodes=nodes, gpus_per_node=per_node)
     if "cluster" in found:
         return Cluster(**_table(found, "cluster"))
     if where is None:

@@ -1,4 +1,4 @@
-"""The effective batch under a limit that works at the most GPU counts, by trying every batch in a sieve."""
+"""The effective batch under a limit for the most GPU counts, by a sieve over all batches."""
 
 from collections.abc import Sequence
 from math import gcd
@@ -12,7 +12,10 @@ MAX_BATCH = 2**26
 
 
 class BestBatch(NamedTuple):
-    """A batch in samples, and how each count splits it: int64, one value a count, −1 where the batch does not work."""
+    """A batch in samples, and its split at each count.
+
+    Both columns are int64, one value a count, −1 where the batch does not work.
+    """
 
     batch: int
     micro_batch: NDArray[np.int64]
@@ -22,10 +25,10 @@ class BestBatch(NamedTuple):
 def best_batch(
     replicas: NDArray[np.int64], max_batch: int, micro_batches: Sequence[int] = (1,), multiple: int = 1
 ) -> BestBatch | None:
-    """Finds the effective batch up to `max_batch` that works at the most counts; of equally good ones the largest.
+    """Finds the effective batch up to `max_batch` for the most counts; of equally good batches the largest.
 
-    A batch works at a count if one of `micro_batches` × a whole accumulation × the replicas is the batch. The split takes the
-    largest such micro-batch.
+    A batch works at a count if one of `micro_batches` × a whole accumulation × the replicas is the batch. The
+    split takes the largest such micro-batch.
 
     Args:
         replicas: data-parallel replicas of each GPU count; 0 where no whole number of replicas fits.
@@ -36,11 +39,13 @@ def best_batch(
     Returns:
         The batch with its splits; None where no batch works at any count.
 
-    >>> best_batch(np.arange(1, 9), 100, [4])
-    BestBatch(batch=96, micro_batch=array([ 4,  4,  4,  4, -1,  4, -1,  4]), accumulation=array([24, 12,  8,  6, -1,  4, -1,  3]))
+    >>> best_batch(np.arange(1, 5), 100, [4])
+    BestBatch(batch=96, micro_batch=array([4, 4, 4, 4]), accumulation=array([24, 12,  8,  6]))
     """
     micros = sorted(set(micro_batches))
-    roots = [micro for micro in micros if not any(micro % other == 0 for other in micros if other < micro)]
+    roots = [
+        micro for micro in micros if not any(micro % divisor == 0 for divisor in micros if divisor < micro)
+    ]
     counts = replicas[replicas > 0]
     tally = np.zeros(max_batch + 1, np.min_scalar_type(len(counts)))
     for at, root in enumerate(roots):

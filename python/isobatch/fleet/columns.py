@@ -33,15 +33,17 @@ Data = NDArray[np.int64] | NDArray[np.float64] | Codes
 
 
 def fields_for_core(columns: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
-    """Leaves out columns without a value in any row: setting a field to its default in every row costs as much as to a value. Schedules
-    are texts that only Python can read: an illegal one becomes the empty text, which the core refuses."""
-    found = []
+    """Leaves out columns without a value in any row: a default in every row costs as much as a value.
+
+    Only Python reads the texts of schedules: an illegal one becomes the empty text, and the core refuses it.
+    """
+    problems = []
     for name, data in columns:
         if name == "schedule" and isinstance(data, tuple):
             data = data[0], [text if text is None or _is_schedule(text) else "" for text in data[1]]
         if not isinstance(data, tuple) or data[1] != [None]:
-            found.append((name, data))
-    return found
+            problems.append((name, data))
+    return problems
 
 
 def _is_schedule(text: str) -> bool:
@@ -134,19 +136,21 @@ _LOOKED_AT, _FEW = 1 << 8, 8
 
 
 def _few_texts(name: str, values: NDArray[np.str_], file: str | None) -> Codes | None:
-    """Reads a long column of few texts, comparing each with all rows at once: a fifth of the time that a Python object for
-    each row takes, and it is time in which no other thread can plan. None where there are, or may be, more."""
+    """Reads a long column of few texts, comparing each with all rows at once; None where there may be more.
+
+    This takes a fifth of the time of a Python object for each row, and no lock that other threads need.
+    """
     if len(values) < 64 * _LOOKED_AT or len(set(values[:: len(values) // _LOOKED_AT].tolist())) > _FEW // 2:
         return None
     codes = np.zeros(len(values), np.uint32)
-    left = np.ones(len(values), np.bool_)
+    remaining = np.ones(len(values), np.bool_)
     texts: list[str | None] = []
-    while left[at := int(np.argmax(left))]:
+    while remaining[at := int(np.argmax(remaining))]:
         if len(texts) == _FEW:
             return None
         same = values == values[at]
         codes[same] = len(texts)
-        left &= ~same
+        remaining &= ~same
         texts.append(str(values[at]))
     try:
         return codes, [_text(text) for text in texts]
@@ -174,7 +178,7 @@ def _list_text(cell: Any) -> Any:
     items = cell.tolist() if isinstance(cell, np.ndarray) else cell
     if not isinstance(items, (list, tuple)):
         return items
-    values = tuple(it.item() if isinstance(it, np.generic) else it for it in items)
+    values = tuple(item.item() if isinstance(item, np.generic) else item for item in items)
     return str(values) if _is_hashable(values) else items
 
 
@@ -225,8 +229,10 @@ def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not (pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type)):
         return column
     chunks = [
-        pa.DictionaryArray.from_arrays(it.indices, it.dictionary.cast(pa.string()), ordered=kind.ordered)
-        for it in column.chunks
+        pa.DictionaryArray.from_arrays(
+            chunk.indices, chunk.dictionary.cast(pa.string()), ordered=kind.ordered
+        )
+        for chunk in column.chunks
     ]
     return pa.chunked_array(chunks, pa.dictionary(kind.index_type, pa.string(), kind.ordered))
 
@@ -243,7 +249,7 @@ def of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
 
 @contextmanager
 def naming_column(name: str, file: str | None) -> Iterator[None]:
-    """Names an Arrow column in errors of its cells, which may have no value in Python: dates past its calendar, unknown time zones."""
+    """Names an Arrow column in errors of its cells: dates past Python's calendar, unknown time zones."""
     import pyarrow as pa
 
     try:
@@ -320,7 +326,7 @@ def _decimal_number(decimal: str) -> re.Pattern[str]:
 
 
 def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
-    """Reads the numbers of a column of texts with this sign before their fractions; None: as they are, with a point.
+    """Reads the numbers of a column of texts with this sign before their fractions; None: a point.
 
     >>> with_decimal("dataset_size", (np.zeros(1, np.uint32), ["1.281.167,0"]), ",")[1]
     ['1281167']
@@ -331,11 +337,11 @@ def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
 
 
 def _plain_number(text: str, decimal: str) -> str:
-    found = _decimal_number(decimal).fullmatch(text)
-    if found is not None:
-        part = (found["part"] or "").rstrip("0")
-        whole = "".join(filter(str.isdigit, found["whole"]))
-        return f"{whole}{part and f'.{part}'}{found['rest'] or ''}"
+    match = _decimal_number(decimal).fullmatch(text)
+    if match is not None:
+        part = (match["part"] or "").rstrip("0")
+        whole = "".join(filter(str.isdigit, match["whole"]))
+        return f"{whole}{part and f'.{part}'}{match['rest'] or ''}"
     # 0.1 has no thousands: nothing says what it is here.
     return f"{text} where the decimal sign is {decimal!r}" if {*text} & {*DECIMALS} else text
 
@@ -353,7 +359,7 @@ def fill_missing(data: Data, value: Any) -> Data:
 
 
 def _number(cell: float) -> float | None:
-    """Returns a cell of numbers as one would write it: pandas has whole ones as reals where others are missing."""
+    """Returns a cell of numbers as people write it: pandas makes whole numbers beside NaN reals."""
     if cell == MISSING or cell != cell:
         return None
     return int(cell) if cell == cell // 1 else cell
@@ -366,14 +372,16 @@ def cells_of(column: Any) -> list[Any]:
     """Reads a column of NumPy or Arrow as Python's values; None where one is not known."""
     if isinstance(column, list):
         return column
-    found: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
+    cells: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else column.tolist()
     if getattr(column, "dtype", np.dtype(object)).kind in "biu":
-        return found
-    return [None if isinstance(it, (str, float)) and (it == "" or it != it) else it for it in found]
+        return cells
+    return [
+        None if isinstance(cell, (str, float)) and (cell == "" or cell != cell) else cell for cell in cells
+    ]
 
 
 def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | None:
-    """Reads a cell's number, also one that is text; None where it is none, or not legal."""
+    """Reads the number of a cell or of its text; None if it is no number, or not legal."""
     value = number_of(cell) if isinstance(cell, str) else cell
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
@@ -383,7 +391,7 @@ def number_in(cell: Any, is_legal: Callable[[float], bool]) -> int | float | Non
 
 
 def floats_of(column: Any) -> NDArray[np.float64]:
-    """Reads the numbers of a column or of its cells, also those that are texts; NaN where one is none."""
+    """Reads the numbers of a column or of its cells, texts too; NaN for a cell without a number."""
     if type(column) is np.ndarray and column.dtype.kind in "iuf":
         return column.astype(np.float64)
     cells = cells_of(column)

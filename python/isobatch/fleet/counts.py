@@ -19,8 +19,10 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, figure
 
 _COLUMNS = (
-    "status", "reasons", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "step_seconds",
-    "samples_per_second", "efficiency", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "data_parallel",
+    "status", "reasons", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps",
+    "step_seconds",
+    "samples_per_second", "efficiency", "hours", "hours_error", "gpu_hours", "cost", "memory_gib",
+    "data_parallel",
     "batch_change", "lr_scale", "nearest_world_size", "nearest_batch",
 )  # fmt: skip
 
@@ -31,15 +33,16 @@ _MAX_GPU_COUNTS = 10_000_000
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
-    ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is known
-    ``samples_over_least`` (1 + B/Bcrit) and ``steps_over_least`` (1 + Bcrit/B). ``fastest`` and ``cheapest`` are counts.
-    ``knee`` is the count with the least hours × GPU-hours: past it, one percent less time costs more than one percent
-    more GPU-hours. Each is ``None`` where no row has the figure. Where the same samples are trained in batches that differ, the hours
-    of the knee are to the same loss, by the critical batch; it is ``None`` where that is not known. ``critical_batch`` is in
-    samples, ``definition`` says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
-    ``best_batch`` is the effective batch up to ``max_batch`` that works at the most counts, the largest of equally good ones;
-    ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and ``best_accumulation`` have its split at
-    each count, −1 where it does not work.
+    ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is
+    known ``samples_over_least`` (1 + B/Bcrit) and ``steps_over_least`` (1 + Bcrit/B). ``fastest`` and
+    ``cheapest`` are counts. ``knee`` is the count with the least hours × GPU-hours: past it, one percent less
+    time costs more than one percent more GPU-hours. Each is ``None`` where no row has the figure. Where the
+    same samples are trained in batches that differ, the hours of the knee are to the same loss, by the
+    critical batch; it is ``None`` where that is not known. ``critical_batch`` is in samples, ``definition``
+    says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
+    ``best_batch`` is the effective batch up to ``max_batch`` that works at the most counts, the largest of
+    equally good ones; ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and
+    ``best_accumulation`` have its split at each count, −1 where it does not work.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -55,8 +58,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> list[tuple[tuple[int, int], ...]]:
-        """Lists, for each row, groups of equal replicas as (replicas, samples of each in a step): one, two where uneven, none without a
-        plan.
+        """Lists the groups of equal replicas of each row, as (replicas, samples of each in a step).
+
+        A row has one group, two if it is uneven, and none without a plan.
 
         >>> counts(Recipe(effective_batch=128, lr=0.1), [8, 24, 160], split="ragged").groups
         [((8, 16),), ((8, 6), (16, 5)), ()]
@@ -67,7 +71,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def working(self) -> list[int]:
-        """The counts that have a plan."""
+        """Lists the counts with a plan."""
         return [int(gpus) for gpus, group in zip(self.columns["gpus"], self.groups, strict=True) if group]
 
     def plan_at(self, gpus: int) -> Plan:
@@ -99,21 +103,24 @@ def counts(
     Args:
         recipe: what was tuned.
         gpus: the counts.
-        profile: what was measured, for the times; without it hours and cost are not known, and no count is fastest.
+        profile: what was measured, for the times; without it hours and cost are not known, and no count is
+            fastest.
         cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
         critical_batch: in samples; default: the noise scale of the recipe or the profile.
-        max_batch: looks for the effective batch up to this one (at most 2^26 samples) that works at the most counts. With a
-            `policy` it is the setting of `plan` instead.
+        max_batch: looks for the effective batch up to this one (at most 2^26 samples) that works at the most
+            counts. With a `policy` it is the setting of `plan` instead.
         micro_batches: the samples per replica per pass that such a batch may be split into; default: any.
         settings: the keywords of `plan`.
 
     Raises:
-        InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million counts, a `max_batch` or
-            `micro_batches` outside the limits, or as `plan_fleet`.
+        InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million
+            counts, a `max_batch` or `micro_batches` outside the limits, or as `plan_fleet`.
 
     >>> from isobatch.forecast.profile import Constant
-    >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
-    ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5), intra_gb_s=Constant(value=1),
+    >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
+    ...     overlap=Constant(value=1),
+    ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5),
+    ...     intra_gb_s=Constant(value=1),
     ...     noise_scale=Constant(value=2048))
     >>> found = counts(Recipe(effective_batch=256, lr=0.1, duration="1000st"), [1, 2, 4, 8], profile=measured)
     >>> found.columns["hours"].round(4).tolist(), found.fastest, found.knee
@@ -129,15 +136,16 @@ def counts(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    asked = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
-    if asked.dtype.kind == "f" and ((np.abs(asked) <= 2**53) & (np.floor(asked) == asked)).all():
-        asked = asked.astype(np.int64)
-    if asked.dtype.kind not in "iu" or asked.ndim != 1 or not asked.size or asked.min() < 1:
+    requested = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
+    is_float = requested.dtype.kind == "f"
+    if is_float and ((np.abs(requested) <= 2**53) & (np.floor(requested) == requested)).all():
+        requested = requested.astype(np.int64)
+    if requested.dtype.kind not in "iu" or requested.ndim != 1 or not requested.size or requested.min() < 1:
         raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
-    if asked.size > _MAX_GPU_COUNTS:
+    if requested.size > _MAX_GPU_COUNTS:
         why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
         raise InputError(why, field="gpus")
-    whole = asked[(asked <= node.gpus_per_node) | (asked % node.gpus_per_node == 0)]
+    whole = requested[(requested <= node.gpus_per_node) | (requested % node.gpus_per_node == 0)]
     if not whole.size:
         raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")
     clusters = [_node_of(node, count) for count in whole.tolist()]
@@ -181,7 +189,7 @@ def _best_batch(
     max_batch: int | None,
     micro_batches: Sequence[int] | None,
 ) -> int | None:
-    """Finds the batch that works at the most counts, and adds its split at each to the columns."""
+    """Finds the batch for the most counts, and adds its split at each count to the columns."""
     if max_batch is None:
         if micro_batches is not None:
             raise InputError(
@@ -214,7 +222,10 @@ def _groups(reasons: int, batch: int, replicas: int, micro: int) -> tuple[tuple[
 
 
 def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Returns hours × GPU-hours of a job's rows, to the same loss, up to a common factor; NaN where they cannot be compared."""
+    """Returns hours × GPU-hours of a job's rows, to the same loss and up to a common factor.
+
+    NaN where they cannot be compared.
+    """
     # The factors keep the product from overflow, and from 0 everywhere.
     spent = (columns[name] for name in ("hours", "gpu_hours"))
     hours, work = (values / (np.nanmax(values, initial=0.0) or 1.0) for values in spent)
@@ -226,7 +237,7 @@ def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def grows_here(columns: Mapping[str, NDArray[Any]]) -> bool:
-    """Tells of one job's rows with hours what `grows` does."""
+    """Tells whether the rows with hours of one job grow, as `grows` does."""
     known = ~np.isnan(columns["hours"])
     batch, steps = (columns[name][known].astype(float) for name in ("effective_batch", "total_steps"))
     return bool(known.any() and grows(batch, steps, np.zeros(1, np.int64))[0])
@@ -235,8 +246,11 @@ def grows_here(columns: Mapping[str, NDArray[Any]]) -> bool:
 def grows(
     batch: NDArray[np.float64], steps: NDArray[np.float64], starts: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Tells of each job, by the row where it starts, whether its rows train the same samples in batches that differ, as under policy
-    grow: to different losses, unless the rule holds the loss by more steps."""
+    """Tells, for each job, whether its rows train the same samples in different batches.
+
+    Under policy grow they do, and reach different losses unless the rule holds the loss by more steps.
+    `starts` has the first row of each job.
+    """
     high, low = (
         [ends.reduceat(values, starts) for values in (batch, batch * steps)]
         for ends in (np.maximum, np.minimum)
@@ -248,17 +262,17 @@ _INFEASIBLE = sum(1 << reason.bit for reason in Reason if reason.severity == "in
 
 
 def end_of(gpus: NDArray[Any], hours: NDArray[np.float64], reasons: NDArray[np.uint64], best: int) -> str:
-    """Says why a job's best row may not be the best: what is beyond it, where no count with hours is; else empty."""
-    known, said = ~np.isnan(hours), []
+    """Says why a job's best row may not be the best: no count beyond it has hours; else empty."""
+    known, notes = ~np.isnan(hours), []
     for side, beyond in (("fewer", gpus < gpus[best]), ("more", gpus > gpus[best])):
         if (beyond & known).any() or (side == "fewer" and gpus[best] == 1):
             continue
-        said.append(_beyond(side, reasons[beyond]))
-    return "; ".join(said) if len(gpus) > 1 else ""
+        notes.append(_beyond(side, reasons[beyond]))
+    return "; ".join(notes) if len(gpus) > 1 else ""
 
 
 def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
-    """Says why no count on one side has hours, by the reasons of those that were asked."""
+    """Says why no count on one side has hours, by the reasons of these counts."""
 
     def has(*any_of: Reason) -> bool:
         return bool((reasons & np.uint64(sum(1 << reason.bit for reason in any_of))).any())
@@ -274,14 +288,22 @@ def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
     return f"{side} GPUs have no plan"
 
 
-def _critical(recipe: Recipe, profile: Profile | None, given: float | None) -> tuple[float | None, str]:
-    if given is not None:
-        return real(given, "critical_batch", "a number of samples above 0", lambda x: x > 0), "as given"
+def _critical(
+    recipe: Recipe, profile: Profile | None, critical_batch: float | None
+) -> tuple[float | None, str]:
+    if critical_batch is not None:
+        return real(
+            critical_batch, "critical_batch", "a number of samples above 0", lambda x: x > 0
+        ), "as given"
     noise, ends = recipe.noise_scale, None
     if noise is None and profile is not None:
         noise = profile.noise_scale_over_run(recipe.effective_batch)
-        one = None if profile.noise_by_progress else profile.noise_scale
-        ends = (one.value - one.error, one.value + one.error) if one is not None and one.error else None
+        constant = None if profile.noise_by_progress else profile.noise_scale
+        ends = (
+            (constant.value - constant.error, constant.value + constant.error)
+            if constant is not None and constant.error
+            else None
+        )
     if noise is None:
         return None, "not known"
     return noise, f"the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162); {_sure(ends)}"

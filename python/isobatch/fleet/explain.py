@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from isobatch.errors import InputError, missing, must_be, unknown
 from isobatch.fleet.columns import naming_column
 from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
-from isobatch.fleet.rows import Fleet
+from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
@@ -26,25 +27,28 @@ _SOUGHT = {Reason.NOT_DIVISIBLE, Reason.MODEL_PARALLEL, Reason.RAMP_NOT_DIVISIBL
 
 
 def explain(table: Any, row: int, *, jobs: Any = None, clusters: Any = None) -> str:
-    """Explains a row of a fleet's plans: how to train there, or why not and what is nearest, with each warning's source.
+    """Explains a row of a fleet's plans: how to train there, or why not and the nearest way.
 
-    A table has results and no recipe: for the formulas, plan the row alone (`ib.plan`).
+    Each warning has its source. A table has results and no recipe: plan the row alone for the
+    formulas (`ib.plan`).
 
     Args:
         table: what `plan_fleet` gave, or a file of it was read into: a dict of arrays, or any Arrow table.
         row: counted from 0.
-        jobs, clusters: what was planned, a path or a table as in `plan_fleet`: of a row whose values are illegal, the field, its
-            value and what is legal.
+        jobs, clusters: what was planned, a path or a table as in `plan_fleet`: of a row whose values are
+            illegal, the field, its value and what is legal.
 
     Raises:
-        InputError: there is no such row, the table is no fleet's, or the jobs or clusters have no row of that id.
+        InputError: there is no such row, the table is no fleet's, or the jobs or clusters have no row of that
+            id.
 
     >>> from isobatch.fleet.plan_fleet import plan_fleet
     >>> from isobatch.recipes.recipe import Recipe
-    >>> print(explain(plan_fleet([Recipe(effective_batch=256, lr=0.1)], [8, 3]), 1))
-    job 0, cluster 1, 3 GPUs: infeasible
-      - the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as would batch_tolerance or split="ragged"
-    Nearest that works: 2 GPUs; or a batch of 255
+    >>> print(explain(plan_fleet([Recipe(effective_batch=256, lr=0.1, duration="9st")], [8]), 0))
+    job 0, cluster 0, 8 GPUs: ok
+    Micro-batch 32 × accumulation 1 × 8 replicas: 256 samples per step.
+    Learning rate 0.1, as tuned.
+    The run: 9 steps.
     """
     columns, length = _columns(table)
     if type(row) is not int:
@@ -142,16 +146,20 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
     if ways:
         yield f"Nearest that works: {'; or '.join(ways)}"
         return
-    others = list(_others(row, columns))
-    if others:
-        more = f", and {count(len(others) - _MAX_SHOWN_ROWS)} more" if len(others) > _MAX_SHOWN_ROWS else ""
-        yield f"Other rows of this job that work: {'; '.join(others[:_MAX_SHOWN_ROWS])}{more}"
+    alternatives = list(_others(row, columns))
+    if alternatives:
+        more = (
+            f", and {count(len(alternatives) - _MAX_SHOWN_ROWS)} more"
+            if len(alternatives) > _MAX_SHOWN_ROWS
+            else ""
+        )
+        yield f"Other rows of this job that work: {'; '.join(alternatives[:_MAX_SHOWN_ROWS])}{more}"
         return
     if not _SOUGHT & set(row["reasons"]):
         # Of time, money, memory and what is not known, only the job's own plan says more.
-        yield "Other GPU counts were not looked at: isobatch counts of this job does, and isobatch plan lists what would work."
+        yield "Other GPU counts were not tried: use isobatch counts, or isobatch plan for all ways out."
     elif not {"nearest_world_size", "nearest_batch"} <= row.keys():
-        yield "What would work is in the columns nearest_world_size and nearest_batch, which this table lacks."
+        yield "For what would work, plan again with --columns nearest_world_size,nearest_batch and your own."
     else:
         yield "Nothing close to it would work."
 
@@ -162,15 +170,15 @@ _NODE = 8
 
 def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
     """Writes the nearest count, and whether it is of whole nodes."""
-    here = row.get("world_size") or 0
-    broken = here > _NODE and here % _NODE == 0 and nearest % _NODE
+    world_size = row.get("world_size") or 0
+    broken = world_size > _NODE and world_size % _NODE == 0 and nearest % _NODE
     return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
 
 
 def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
     if inputs is None:
-        how = "pass the jobs that were planned (jobs=, --jobs FILE), or plan this job alone, whose error names all"
-        return f"Correct the values that went in. Which they are: {how}."
+        how = "pass the jobs that were planned (jobs=, --jobs FILE), or plan this job alone"
+        return f"A value of the job or the cluster is illegal. To see which: {how}."
     if Reason.INVALID_ID in row["reasons"]:
         return "Give the row an id, in the column job, and plan it again."
     wrong = inputs.fault(row.get("job"), row.get("cluster"))
@@ -185,15 +193,19 @@ def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]
     if row.get("job") is None:
         return
     of_job = np.flatnonzero(np.asarray(columns["job"]) == row["job"])
-    at = [other for other in of_job.tolist() if _value("status", columns["status"][other]) != "infeasible"]
+    at = [
+        position
+        for position in of_job.tolist()
+        if _value("status", columns["status"][position]) != "infeasible"
+    ]
     names = [name for name in ("cluster", "world_size", "hours", "cost") if name in columns]
-    rows = [{name: _value(name, columns[name][other]) for name in names} for other in at]
-    for found in sorted(rows, key=lambda it: it.get("hours") or float("inf")):
-        gpus, cluster = found.get("world_size"), found.get("cluster")
+    rows = [{name: _value(name, columns[name][position]) for name in names} for position in at]
+    for option in sorted(rows, key=lambda option: option.get("hours") or float("inf")):
+        gpus, cluster = option.get("world_size"), option.get("cluster")
         where = counted(gpus, "GPU") if gpus else "a row"
         where += "" if cluster is None else f" on cluster {printable(str(cluster))}"
-        took = [duration(found["hours"] * 3600)] if found.get("hours") is not None else []
-        took += [f"cost {figure(found['cost'])}"] if found.get("cost") is not None else []
+        took = [duration(option["hours"] * 3600)] if option.get("hours") is not None else []
+        took += [f"cost {figure(option['cost'])}"] if option.get("cost") is not None else []
         yield where + (f" ({', '.join(took)})" if took else "")
 
 
@@ -203,7 +215,8 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
         micro, accumulation, replicas, batch = map(count, split)  # type: ignore[arg-type]
         moved = row.get("batch_change") or 0.0
         change = f" ({percent(moved, signed=True)} of the tuned batch)" if moved else ""
-        yield f"Micro-batch {micro} × accumulation {accumulation} × {replicas} replicas: {batch} samples per step{change}."
+        product = f"Micro-batch {micro} × accumulation {accumulation} × {replicas} replicas"
+        yield f"{product}: {batch} samples per step{change}."
     if row.get("lr") is not None:
         scale = row.get("lr_scale") or 1.0
         tuned = f"{figure(scale)} × the tuned one" if scale != 1 else "as tuned"
@@ -211,18 +224,27 @@ def _planned(row: Mapping[str, Any]) -> Iterator[str]:
     if row.get("total_steps"):
         warmup = f", {count(row['warmup_steps'])} of them warmup" if row.get("warmup_steps") else ""
         yield f"The run: {count(row['total_steps'])} steps{warmup}."
-    if row.get("hours") is not None:
-        error = row.get("hours_error")
-        share = error / row["hours"] if error and row["hours"] else None
-        work, cost = (
-            ranged(row[name], share and row[name] * share) if row.get(name) is not None else ""
-            for name in ("gpu_hours", "cost")
-        )
-        took = ranged(row["hours"], error, lambda hours: duration(hours * 3600))
-        sure = "no range known" if share is None else f"± {percent(share)}"
-        yield f"It takes {took}{work and f', {work} GPU-hours'}{cost and f', cost {cost}'}; {sure}."
+    yield from _spent(row)
     if row.get("memory_gib") is not None:
         yield f"Memory: {figure(row['memory_gib'])} GiB per GPU."
+
+
+def _spent(row: Mapping[str, Any]) -> Iterator[str]:
+    """Writes the hours, GPU-hours and cost of the row, each with its range."""
+    hours, error = row.get("hours"), row.get("hours_error")
+    share = error / hours if error and hours else None
+    parts = [] if hours is None else [ranged(hours, error, lambda value: duration(value * 3600))]
+    for name, form in (("gpu_hours", "{} GPU-hours"), ("cost", "cost {}")):
+        if (value := row.get(name)) is not None:
+            parts.append(form.format(ranged(value, share and value * share)))
+    if not parts:
+        return
+    notes = [] if share is None else [f"± {percent(share)}"]
+    if share is None and "hours_error" in row:
+        notes.append("no range known")
+    if row.get("cost", 0.0) is None:
+        notes.append("cost not known, as the cluster has no price_per_gpu_hour")
+    yield "; ".join([f"It takes {', '.join(parts)}", *notes]) + "."
 
 
 # Which input is illegal
@@ -251,21 +273,45 @@ class Inputs:
             self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
-        """Names the illegal value of a row of the plans, by its ids: its place, field, value and what is legal; None: all are legal.
+        """Names the illegal values of a row of the plans, and its place; None: all are legal.
+
+        Raises:
+            InputError: the tables have no such job, or no such cluster.
+        """
+        place, texts = self.faults(job, cluster)
+        return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
+
+    def faults(self, job: Any, cluster: Any = None) -> tuple[str, list[str]]:
+        """Returns the place of a row of the plans, by its ids, and each illegal value with its field.
 
         Raises:
             InputError: the tables have no such job, or no such cluster.
         """
         at = _row(self._jobs, job)
-        other = at if self._own else 0
+        cluster_row = at if self._own else 0
         if self._known and not self._own and cluster is not None:
-            other = _row(self._clusters, cluster)
-        pair = self._jobs.row(at), self._clusters.row(other)
-        wrong = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_fault(0)
-        if wrong is None:
-            return None
+            cluster_row = _row(self._clusters, cluster)
+        pair = self._jobs.row(at), self._clusters.row(cluster_row)
+        texts = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_faults(0)
         where = [pair[0].where(0), *([pair[1].where(0)] if self._known and not self._own else [])]
-        return f"{', '.join(where)}: {wrong}"
+        return ", ".join(where), texts
+
+
+def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Groups faults, each a place and a text, by field and kind of slip, the most frequent first.
+
+    Returns:
+        The first text of each kind, with the places of all faults of the kind.
+
+    >>> kinds_of_faults([("row 1", "lr must be above 0, got -1"), ("row 2", "lr must be above 0, got -2.5")])
+    [('lr must be above 0, got -1', ['row 1', 'row 2'])]
+    """
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    for place, text in faults:
+        legal, _, value = text.partition(", got ")
+        kind = f"{legal} {re.sub(r'[0-9.]+', '0', value)}"
+        kinds.setdefault(kind, (text, []))[1].append(place)
+    return sorted(kinds.values(), key=lambda kind: -len(kind[1]))
 
 
 def _row(table: InputTable, name: Any) -> int:

@@ -24,7 +24,7 @@ MAX_HASHED_IDS = 1 << 27
 
 
 def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
-    """Marks the ids that are null, NaN or an empty text; None where none is."""
+    """Marks null, NaN and empty ids; None if there are none."""
     if ids is None:
         return None
     if hasattr(ids, "null_count"):
@@ -32,10 +32,10 @@ def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
     if ids.dtype.kind in "biu" and not isinstance(ids, np.ma.MaskedArray):
         return None
     if ids.dtype.kind == "U" and not isinstance(ids, np.ma.MaskedArray):
-        found = ids == ""
+        marks = ids == ""
     else:
-        found = np.fromiter((_is_missing(it) for it in ids.tolist()), np.bool_, len(ids))
-    return found if found.any() else None
+        marks = np.fromiter((_is_missing(name) for name in ids.tolist()), np.bool_, len(ids))
+    return marks if marks.any() else None
 
 
 def _is_missing(name: Any) -> bool:
@@ -49,14 +49,14 @@ def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
     kind = ids.type
     if pa.types.is_dictionary(kind):
         ids, kind = ids.cast(kind.value_type), kind.value_type
-    found = pc.is_null(ids, nan_is_null=True)
+    marks = pc.is_null(ids, nan_is_null=True)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        found = pc.or_(found, pc.fill_null(pc.equal(ids, ""), fill_value=True))
-    return found.to_numpy() if pc.any(found).as_py() else None
+        marks = pc.or_(marks, pc.fill_null(pc.equal(ids, ""), fill_value=True))
+    return marks.to_numpy() if pc.any(marks).as_py() else None
 
 
 def refuse_unreadable(kind: str, ids: pa.ChunkedArray | None, file: str | None) -> None:
-    """Refuses Arrow ids that no value of Python stands for: of other types than these all can be read."""
+    """Refuses Arrow ids without a Python value; only temporal and nested types may have them."""
     import pyarrow as pa
 
     if ids is not None and (pa.types.is_temporal(ids.type) or pa.types.is_nested(ids.type)):
@@ -79,13 +79,13 @@ def refuse_duplicates(
     for row, name in enumerate(ids.to_pylist() if hasattr(ids, "to_pylist") else ids.tolist()):
         if missing is not None and missing[row]:
             continue
-        here = row_offset + row + 1
+        number = row_offset + row + 1
         try:
-            before = first.setdefault(name, here)
+            before = first.setdefault(name, number)
         except TypeError:
-            raise must_be("a text or a number", name, field=kind, file=file, row=here) from None
-        if before != here:
-            faults.append(duplicate_id(kind, name, file, here, f"row {before:,}"))
+            raise must_be("a text or a number", name, field=kind, file=file, row=number) from None
+        if before != number:
+            faults.append(duplicate_id(kind, name, file, number, f"row {before:,}"))
         if len(faults) == _MAX_NAMED:
             break
     raise_all(faults)
@@ -112,13 +112,15 @@ def _are_unique(ids: Any) -> bool:
         return False
 
 
-def duplicate_id(kind: str, name: Any, file: str | None, row: int, other: str) -> InputError:
-    """Returns the error of an id in two rows; `row` counts from 1 in the file, `other` is the earlier one's place in words."""
-    return InputError(f"duplicate {kind} id {shown(name)} (also in {other})", file=file, row=row, field=kind)
+def duplicate_id(kind: str, name: Any, file: str | None, row: int, first_place: str) -> InputError:
+    """Returns the error of an id in two rows: `row` counts from 1, `first_place` names the earlier row."""
+    return InputError(
+        f"duplicate {kind} id {shown(name)} (also in {first_place})", file=file, row=row, field=kind
+    )
 
 
 def hashes_of(ids: Any) -> Hashes:
-    """Hashes ids of NumPy or Arrow: equal ids have equal ones, and of 10^7 different ids two have the same one once in 10^5 times.
+    """Hashes ids of NumPy or Arrow; of 10^7 different ids two share a hash once in 10^5 times.
 
     Raises:
         TypeError: an id is a list, or of another kind that has no hash.
@@ -136,7 +138,7 @@ def hashes_of(ids: Any) -> Hashes:
 
 
 def duplicates(blocks: Sequence[Hashes]) -> Hashes:
-    """Returns the hashes that are in two blocks, each once; those of one block are all different."""
+    """Returns the hashes in two or more blocks, each once; within a block all are different."""
     if len(blocks) < 2:
         return np.empty(0, np.int64)
     every = np.concatenate(blocks)

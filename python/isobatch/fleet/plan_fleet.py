@@ -25,43 +25,48 @@ def plan_fleet(
     top: int | None = None,
     **settings: Any,
 ) -> Any:
-    """Plans every job on every cluster, or the named pairs, on all cores (RAYON_NUM_THREADS sets another number of threads),
-    without holding Python's lock.
+    """Plans every job on every cluster, or the named pairs.
+
+    It uses all cores (RAYON_NUM_THREADS sets another number of threads) and releases Python's lock.
 
     Args:
-        jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null cells take
-            Recipe's defaults, other columns are carried along (with a warning where the name looks like a slip). A mapping of NumPy arrays, any object with
-            `__arrow_c_stream__` (pandas, polars, pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of
-            files with the same columns), or a sequence of Recipe.
-        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None: each row of the
-            jobs has its own cluster's columns, and is planned on that one.
+        jobs: a table whose columns are Recipe's fields, and `job`, an id; missing optional columns and null
+            cells take Recipe's defaults, other columns are carried along (with a warning where the name looks
+            like a slip). A mapping of NumPy arrays, any object with `__arrow_c_stream__` (pandas, polars,
+            pyarrow, DuckDB), a path or URL (CSV, Parquet, JSON lines, a folder or a glob of files with the
+            same columns), or a sequence of Recipe.
+        clusters: the same with Cluster's fields, and `cluster`; or a sequence of Cluster or GPU counts. None:
+            each row of the jobs has its own cluster's columns, and is planned on that one.
         pairs: a table with the columns `job` and `cluster`, where not all are to meet.
-        columns: the columns of the result to compute, in this order; None: all but those that `isobatch.schedules.COLUMNS` adds
-            for `schedule_matrix` (docs/fleet.md).
+        columns: the columns of the result to compute, in this order; None: all but those that
+            `isobatch.schedules.COLUMNS` adds for `schedule_matrix` (docs/fleet.md).
         profile: as in `plan`; of several, each row takes the one for its cluster's GPU type.
-        select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss soonest
-            ("goodput"), best first, ties in the order of the rows. A job none of whose rows can be compared keeps the first that can
-            be planned, with the caution `not_compared`; without any its first row, which says why.
+        select: "all" rows, or of each job the `top` rows that are "fastest", "cheapest" or reach the loss
+            soonest ("goodput"), best first, ties in the order of the rows. Rows that cannot be compared are
+            left out, and the kept rows of such a job have the caution `not_compared`. A job without a
+            comparable row keeps its first plan, a job without a plan its first row, with the reasons.
         top: how many; None: one. It needs `select`.
         settings: the keywords of `plan`; a column of the same name in either table wins.
 
     Returns:
-        A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a dict of NumPy
-        arrays, unknown −1 or NaN and `reasons` a bit set (`Reason.of` reads it). Rows come in the order of the pairs, or
-        job by job. A row that cannot be planned has status "infeasible" and its reasons; it stops no other.
+        A `pyarrow.Table`, its unknown values null; where both tables are mappings of arrays or sequences, a
+        dict of NumPy arrays, unknown −1 or NaN and `reasons` a bit set (`Reason.of` reads it). Rows come in
+        the order of the pairs, or job by job. A row that cannot be planned has status "infeasible" and its
+        reasons; it stops no other.
 
     Raises:
-        InputError: a table cannot be read, a column is missing or of an impossible type, an id is not unique, a setting is
-            not legal, the result is larger than memory.
+        InputError: a table cannot be read, a column is missing or of an impossible type, an id is not unique,
+            a setting is not legal, the result is larger than memory.
 
     >>> import numpy as np
     >>> jobs = {"effective_batch": np.array([256, 250]), "lr": np.array([0.1, 0.1])}
-    >>> plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
-    {'status': array(['ok', 'infeasible', 'infeasible', 'infeasible'], dtype='<U10'), 'micro_batch': array([32, -1, -1, -1], dtype=int32)}
+    >>> plans = plan_fleet(jobs, [8, 7], columns=["status", "micro_batch"])
+    >>> plans["status"].tolist(), plans["micro_batch"].tolist()
+    (['ok', 'infeasible', 'infeasible', 'infeasible'], [32, -1, -1, -1])
     """
-    asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
-    fleet = asked.fleet(jobs, pairs=pairs)
-    asked.tell_unknown_columns(fleet.jobs.extra)
+    question = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
+    fleet = question.fleet(jobs, pairs=pairs)
+    question.tell_unknown_columns(fleet.jobs.extra)
     return fleet.plan()
 
 
@@ -82,15 +87,18 @@ def plan_files(
     which appears whole or not at all (docs/fleet.md).
 
     Args:
-        jobs: a path or URL: a file of jobs (CSV, Parquet, JSON lines), a folder, or a glob of files with the same columns.
+        jobs: a path or URL: a file of jobs (CSV, Parquet, JSON lines), a folder, or a glob of files with the
+            same columns.
         clusters: as in `plan_fleet`; None: each row of the jobs has its own cluster's columns.
         output: the folder, a path or URL.
         engine: "local", or "ray": the Ray cluster that is connected, else one on this machine.
-        resume: leave a file of plans as it is where the same arguments made it of the same jobs; False plans all anew.
+        resume: leave a file of plans as it is where the same arguments made it of the same jobs; False plans
+            all anew.
         columns, profile, select, top, settings: as in `plan_fleet`.
 
     Returns:
-        What is in the folder now. A file of jobs that cannot be used is in its `failed`, with the reason, and stops no other.
+        What is in the folder now. A file of jobs that cannot be used is in its `failed`, with the reason, and
+        stops no other.
 
     Raises:
         InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
@@ -106,10 +114,10 @@ def plan_files(
         from isobatch.fleet.plan_folder import run
     except ModuleNotFoundError:
         raise needs_extra("tables in files", "fleet") from None
-    asked = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
+    question = query(clusters, columns=columns, profile=profile, select=select, top=top, **settings)
     if not isinstance(jobs, (str, os.PathLike)):
         raise must_be("a path or URL; tables go to plan_fleet", type(jobs), field="jobs")
-    return run(asked, jobs, output, engine=engine, resume=resume)
+    return run(question, jobs, output, engine=engine, resume=resume)
 
 
 def plan_table(
@@ -120,25 +128,27 @@ def plan_table(
     profile: Profile | Sequence[Profile] | None = None,
     **settings: Any,
 ) -> Any:
-    """Plans a table of Arrow: a pure function for those who map tables themselves (Ray Data, Spark's mapInArrow, Dask, DuckDB).
+    """Plans an Arrow table: a pure function for mapping tables (Ray Data, Spark's mapInArrow, Dask, DuckDB).
 
     Args:
-        table: a `pyarrow.Table`; each row has a job's columns and, where no clusters are given, its cluster's.
+        table: a `pyarrow.Table`; each row has a job's columns and, where no clusters are given, its
+            cluster's.
         clusters, columns, profile, settings: as in `plan_fleet`.
 
     Returns:
-        A `pyarrow.Table`, a row for each row of the table, or for each of its rows on each cluster, in their order. Its
-        schema depends on that of the table, not on what the rows hold.
+        A `pyarrow.Table`, a row for each row of the table, or for each of its rows on each cluster, in their
+        order. Its schema depends on that of the table, not on what the rows hold.
 
     Raises:
         InputError: as `plan_fleet`.
 
     >>> import pyarrow as pa
-    >>> jobs = pa.table({"effective_batch": [256, 250], "lr": [0.1, 0.1], "nodes": [1, 1], "gpus_per_node": [8, 8]})
+    >>> hardware = {"nodes": [1, 1], "gpus_per_node": [8, 8]}
+    >>> jobs = pa.table({"effective_batch": [256, 250], "lr": [0.1, 0.1], **hardware})
     >>> plan_table(jobs, columns=["status", "micro_batch"]).to_pylist()
     [{'status': 'ok', 'micro_batch': 32}, {'status': 'infeasible', 'micro_batch': None}]
     """
     if not hasattr(table, "__arrow_c_stream__"):
         raise must_be("a pyarrow.Table", type(table), field="table")
-    asked = query(clusters, columns=columns, profile=profile, **settings)
-    return asked.fleet(table, numbered=False).plan()
+    question = query(clusters, columns=columns, profile=profile, **settings)
+    return question.fleet(table, numbered=False).plan()

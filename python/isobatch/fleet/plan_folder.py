@@ -1,7 +1,7 @@
-"""Files of jobs into a folder of plans: each a task of its own, whose file of plans appears whole or not at all.
+"""A folder of plans from files of jobs: each file is a task, and its plans are written whole or not at all.
 
-A file of plans says in its footer what made it. The next run skips it where that is the same, so that a run that was stopped at any
-time goes on with what is left, and gives the same files.
+The footer of a file of plans has a digest of its arguments and its file of jobs. The next run skips the file
+if the digest is the same: a run that was stopped at any time goes on with the rest, and gives the same files.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,14 +30,12 @@ from isobatch.fleet.rows import Summary
 from isobatch.fleet.table import InputTable
 
 MAX_RETRIES = 5
-"""Of a file whose worker or node was lost. Planning it again does no harm: its plans appear under the same name."""
-
+"""Of a file whose worker was lost: planning it again does no harm."""
 _MADE_OF, _SUMMARY = b"isobatch.made_of", b"isobatch.summary"
 
 
 class FolderPlans(msgspec.Struct, frozen=True, kw_only=True):
-    """The plans in a folder: what they are, how many of its files were there already (`skipped`), and by its path why a file of jobs
-    could not be used (`failed`)."""
+    """The plans in a folder, the number of former files, and the unusable files with the reason."""
 
     summary: Summary
     skipped: int
@@ -51,7 +49,7 @@ class FolderPlans(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Work:
-    """The context of all files of a run; `arguments` is a digest of all that decides the plans beside the jobs."""
+    """The common input of all tasks of a run; `arguments` is a digest of all input beside the jobs."""
 
     query: Query
     jobs: FileSystem
@@ -85,8 +83,10 @@ def run(
     progress: Callable[[int, int], None] = lambda _done, _files: None,
     note: Callable[[str], None] | None = None,
 ) -> FolderPlans:
-    """Plans files of jobs into a folder; see `isobatch.plan_files`. `progress` hears of each file that is done, `note` of columns that
-    are no fields; without it those that look like a slip are a warning.
+    """Plans files of jobs into a folder; see `isobatch.plan_files`.
+
+    `progress` gets the files that are done and all files, `note` the columns that are no fields (default: a
+    warning).
 
     Raises:
         InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
@@ -99,24 +99,24 @@ def run(
         _refuse_columns(query, listing.schema.names)
         query.tell_unknown_columns(listing.schema.names, note, level=4)
     fs, base = location(os.fspath(output))
-    work = Work(query, files.fs, listing.schema, fs, base.rstrip("/"), _digest_of(*_arguments(query)), resume)
+    work = Work(query, files.fs, listing.schema, fs, base.rstrip("/"), _digest(*_arguments(query)), resume)
     refuse_output(files, fs, work.base)
-    names, outcomes, failed = _names(files), {}, listing.failed
+    names = _names_of_plans(files)
+    outcomes: list[Outcome] = []
     try:
         fs.create_dir(work.base)
-        _refuse_others(work, names)
+        _refuse_strangers(work, names)
         for outcome in ENGINES[engine](work, listing.files):
-            outcomes[outcome.file.name] = outcome
-            if outcome.why is not None:
-                failed[outcome.file.path] = outcome.why
+            outcomes.append(outcome)
             progress(len(outcomes), len(listing.files))
     except OSError as error:
         why = unwritable(error, work.base).message
         raise InputError(f"{why}. What is done is kept: rerun to go on", file=work.base) from None
     summary = Summary()
-    for name in sorted(outcomes):
-        summary.merge(outcomes[name].summary)
-    skipped = sum(outcome.skipped for outcome in outcomes.values())
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.file.name):
+        summary.merge(outcome.summary)
+    failed = {outcome.file.path: outcome.why for outcome in outcomes if outcome.why is not None}
+    skipped = sum(outcome.skipped for outcome in outcomes)
     return FolderPlans(summary=summary, skipped=skipped, failed=failed)
 
 
@@ -127,8 +127,8 @@ def _refuse_columns(query: Query, jobs: Sequence[str]) -> None:
     query.refuse_unknown_names(tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL))))
 
 
-def _names(files: Files) -> dict[str, str]:
-    """Names the file of plans of each file of jobs, in the folder.
+def _names_of_plans(files: Files) -> dict[str, str]:
+    """Returns the file of jobs of each file of plans in the folder.
 
     Raises:
         InputError: two files of jobs would become one.
@@ -136,13 +136,13 @@ def _names(files: Files) -> dict[str, str]:
     names: dict[str, str] = {}
     for info in files.infos:
         name = f"{name_of(files, info)}.parquet"
-        if (other := names.setdefault(name, info.path)) != info.path:
-            raise InputError(f"becomes {name}, as {other} does: rename one", file=info.path)
+        if (first := names.setdefault(name, info.path)) != info.path:
+            raise InputError(f"becomes {name}, as {first} does: rename one", file=info.path)
     return names
 
 
-def _refuse_others(work: Work, names: Container[str]) -> None:
-    """Refuses a folder with anything but plans of these jobs: who reads the folder would take it for one of them."""
+def _refuse_strangers(work: Work, names: dict[str, str]) -> None:
+    """Refuses a folder with other files: who reads the folder would take them for plans."""
     for info in work.output.get_file_info(FileSelector(work.base, recursive=True)):
         name = below(info.path, work.base)
         is_hidden = any(part.startswith(("_", ".")) for part in name.split("/"))
@@ -151,28 +151,31 @@ def _refuse_others(work: Work, names: Container[str]) -> None:
             raise InputError(f"is no file of these jobs' plans: {todo}", file=info.path)
 
 
+# ---- one file ----
+
+
 def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: False) -> Outcome:
-    """Plans one file of jobs into its file of plans, unless that is there. `stopped` is asked between blocks.
+    """Plans a file of jobs into its file of plans, unless it is there; asks `stopped` between blocks.
 
     Raises:
         OSError: it cannot be written.
         Stopped: the run is being stopped.
     """
-    place = f"{work.base}/{file.name}.parquet"
+    path = f"{work.base}/{file.name}.parquet"
     schema = None if work.schema is None else work.schema.to_string()
-    made_of = _digest_of(work.arguments, schema, file.size, file.modified, file.first_id)
-    if work.resume and (summary := _summary_at(work.output, place, made_of)) is not None:
+    made_of = _digest(work.arguments, schema, file.size, file.modified, file.first_id).encode()
+    if work.resume and (summary := _summary_at(work.output, path, made_of)) is not None:
         return Outcome(file, summary, skipped=True)
     summary = Summary()
 
     def footer() -> dict[bytes, bytes]:
-        return {_MADE_OF: made_of.encode(), _SUMMARY: msgspec.json.encode(summary)}
+        return {_MADE_OF: made_of, _SUMMARY: msgspec.json.encode(summary)}
 
     try:
         if "/" in file.name:
-            work.output.create_dir(place.rpartition("/")[0], recursive=True)
+            work.output.create_dir(path.rpartition("/")[0], recursive=True)
         with (
-            unfinished(work.output, place) as partial,
+            unfinished(work.output, path) as partial,
             parquet_writer(work.output, partial, work.query.metadata, footer) as write,
         ):
             for block, table, status, reasons in plan_file_blocks(work.query, work.jobs, file, work.schema):
@@ -185,33 +188,25 @@ def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: F
     return Outcome(file, summary)
 
 
-def _summary_at(fs: FileSystem, path: str, made_of: str) -> Summary | None:
-    """Reads what a file of plans holds; None where there is none, it is not whole, or something else made it."""
+def _summary_at(fs: FileSystem, path: str, made_of: bytes) -> Summary | None:
+    """Reads the summary of a file of plans; None if there is no whole file, or something else made it."""
     import pyarrow.parquet as pq
 
     try:
         with fs.open_input_file(path) as source:
             footer = pq.read_metadata(source).metadata or {}
-        if footer.get(_MADE_OF) != made_of.encode():
-            return None
-        return msgspec.json.decode(footer[_SUMMARY], type=Summary)
+        return msgspec.json.decode(footer[_SUMMARY], type=Summary) if footer[_MADE_OF] == made_of else None
     except (OSError, pa.ArrowException, KeyError, msgspec.MsgspecError):
         return None
 
 
-# What makes plans the same plans
-
-
 def _arguments(query: Query) -> Iterator[Any]:
-    """Gives all that decides the plans of a job."""
+    """Yields all input of the plans beside the jobs."""
     yield _core.__version__, query.settings, query.columns, query.select, query.top, query.decimal
     yield from map(msgspec.json.encode, query.profiles)
-    if query.clusters is not None:
-        yield from _contents(query.clusters)
-
-
-def _contents(table: InputTable) -> Iterator[Any]:
-    """Gives all that a table holds."""
+    table: InputTable | None = query.clusters
+    if table is None:
+        return
     yield table.arrow
     for name, data in table.fields:
         yield name, (data[0].tobytes(), data[1]) if isinstance(data, tuple) else data.tobytes()
@@ -219,7 +214,7 @@ def _contents(table: InputTable) -> Iterator[Any]:
         yield name, column.to_pylist() if table.arrow else column.tolist()
 
 
-def _digest_of(*values: Any) -> str:
+def _digest(*values: Any) -> str:
     """Returns a digest of values, by how Python prints them."""
     digest = hashlib.blake2b(digest_size=16)
     for value in values:
@@ -227,35 +222,32 @@ def _digest_of(*values: Any) -> str:
     return digest.hexdigest()
 
 
-# Engines
+# ---- engines: each maps `plan_file` ----
 
 
 def _as_done(
     submit: Callable[[JobFile], "Future[Outcome]"], files: Sequence[JobFile], most: int
 ) -> Iterator[tuple[JobFile, "Future[Outcome]"]]:
-    """Submits the files, and gives them with their futures as they are done. Few wait at a time: each takes a kilobyte, and there may be
-    100,000."""
-    waiting = iter(files)
-    flying: dict[Future[Outcome], JobFile] = {}
+    """Submits the files, at most `most` at a time, and yields each file with its future when it is done."""
+    waiting, running = iter(files), dict[Future[Outcome], JobFile]()
     while True:
-        for file in itertools.islice(waiting, most - len(flying)):
-            flying[submit(file)] = file
-        if not flying:
+        running |= {submit(file): file for file in itertools.islice(waiting, most - len(running))}
+        if not running:
             return
-        for future in wait(flying, return_when=FIRST_COMPLETED).done:
-            yield flying.pop(future), future
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(future), future
 
 
 def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in this process, a thread for each core, and gives their outcomes as they come.
+    """Plans the files in this process, a thread for each core, and yields their outcomes as they come.
 
     Raises:
         OSError: the output cannot be written.
     """
-    threads = len(os.sched_getaffinity(0))
-    pool, stopped = ThreadPoolExecutor(threads), threading.Event()
+    cores, stopped = len(os.sched_getaffinity(0)), threading.Event()
+    pool = ThreadPoolExecutor(cores)
     try:
-        tasks = _as_done(lambda file: pool.submit(plan_file, work, file, stopped.is_set), files, 2 * threads)
+        tasks = _as_done(lambda file: pool.submit(plan_file, work, file, stopped.is_set), files, 2 * cores)
         yield from (future.result() for _, future in tasks)
     finally:
         stopped.set()
@@ -263,8 +255,10 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
 
 
 def on_ray(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans each file in a Ray task, sending paths and no rows, on the cluster that is connected, else on one in this machine, and gives
-    the outcomes as they come. Every node must see the same files. A file whose worker was lost again and again fails.
+    """Plans the files in Ray tasks on the connected cluster, else on a new one here; yields their outcomes.
+
+    Paths travel and rows do not, so every node must see the same files. A file fails if its worker was lost
+    too often.
 
     Raises:
         OSError: the output cannot be written.
@@ -291,8 +285,7 @@ def _task(work: Work, file: JobFile) -> Outcome:
 
 
 def connect(address: str | None = None) -> Any:
-    """Returns the module of Ray, connected to the cluster at the address, else to the one that is connected already, else to a new one on
-    this machine.
+    """Returns Ray, connected to the cluster at the address, else to the current one, else to a new one.
 
     Raises:
         InputError: Ray is not there, or no cluster at the address.

@@ -24,7 +24,7 @@ SELECT = ("all", "fastest", "cheapest", "goodput")
 
 @dataclass(frozen=True)
 class Query:
-    """A question about every job: the clusters, the settings, the columns of the result, and the choice of its rows.
+    """A question about every job: clusters, settings, columns of the result, and the choice of its rows.
 
     `clusters` is None where each row of the jobs has its own cluster's columns.
     """
@@ -51,7 +51,10 @@ class Query:
     def tell_unknown_columns(
         self, names: Iterable[str], note: Callable[[str], None] | None = None, level: int = 3
     ) -> None:
-        """Notes the columns of the jobs and the clusters other than fields; without `note`, warns of likely slips, the line `level` calls above."""
+        """Notes the columns of the jobs and the clusters other than fields.
+
+        Without `note` it warns of likely slips, at the line `level` calls above.
+        """
         # A field of the other side is no slip: it is repeated on purpose.
         fields = {*FIELDS["job"], *FIELDS["cluster"], "job", "cluster"}
         every = (*names, *(() if self.clusters is None else self.clusters.extra))
@@ -69,10 +72,10 @@ class Query:
         Raises:
             InputError: naming the nearest.
         """
-        asked = (*every, *results.ON_REQUEST, *results.ECHOED)
+        known = (*every, *results.ON_REQUEST, *results.ECHOED)
         for name in self.columns or ():
-            if name not in asked:
-                raise unknown("column", name, asked, file=file, field="columns")
+            if name not in known:
+                raise unknown("column", name, known, file=file, field="columns")
             if name in results.ECHOED and name in every:
                 why = f"{name} is a column of the tables and, asked for by name, of the result: rename it"
                 raise InputError(why, file=file, field=name)
@@ -93,8 +96,9 @@ class Query:
         first_id: int = 0,
         numbered: bool = True,
     ) -> Fleet:
-        """The jobs in a table, ready to be planned; `row_offset` rows behind the first of its file. Without ids they are
-        numbered from `first_id`, or have none.
+        """Makes a fleet of the jobs in a table; `row_offset` rows of its file come before.
+
+        Jobs without ids are numbered from `first_id`, or have none.
 
         Raises:
             InputError: the table cannot be read or used; the message names the file, row and field.
@@ -121,7 +125,7 @@ class Query:
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it
-        noisy = any(it.noise_scale is not None or it.noise_by_progress for it in self.profiles)
+        noisy = any(profile.noise_scale is not None or profile.noise_by_progress for profile in self.profiles)
         if self.select == "goodput" and not (noisy or jobs.has("noise_scale")):
             lacks = "noise_scale, of the jobs or the profile: without it no row can be compared"
             raise InputError(f"select='goodput' needs {lacks}", file=file, field="select")
@@ -152,7 +156,7 @@ def query(
     decimal: str | None = None,
     **settings: Any,
 ) -> Query:
-    """Reads and checks a question; the arguments are those of `plan_fleet`, and the sign before fractions in texts."""
+    """Reads and checks a question: the arguments of `plan_fleet`, and the sign before fractions in texts."""
     shared = checked_settings(settings)  # refused here, once, rather than in every row
     profiles = as_profiles(profile)
     _check_choice(select, top, profiles, clusters)
@@ -235,14 +239,14 @@ def _result_names(table: InputTable, *, numbered: bool) -> tuple[str, ...]:
 
 def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
     """Refuses a column of the result with two meanings, and a setting with two columns."""
-    taken = {**dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")}
+    owners = {**dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")}
     for table in (jobs, clusters):
         settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
         for name in (*table.extra, *settings):
-            if name in taken:
-                both = f"of the {table.kind}s and of {taken[name]}"
+            if name in owners:
+                both = f"of the {table.kind}s and of {owners[name]}"
                 raise InputError(f"{name} is a column {both}: rename it", field=name)
-        taken.update(dict.fromkeys((*table.extra, *settings), "the jobs"))
+        owners.update(dict.fromkeys((*table.extra, *settings), "the jobs"))
 
 
 # Columns that are no fields: they are repeated in the result, and one that looks like a slip is told
@@ -251,7 +255,7 @@ _MIN_LIKENESS = 0.82
 """How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""
 
 
-_LIMITS = frozenset(f"{end}_{what}" for end in ("min", "max") for what in ("gpus", "nodes", "world_size"))
+_LIMITS = frozenset(f"{end}_{unit}" for end in ("min", "max") for unit in ("gpus", "nodes", "world_size"))
 """Names that sound as if they limited a job's clusters, and do not."""
 
 _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
@@ -265,11 +269,11 @@ def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None
     >>> unknown_columns(["lr", "max_gpus"], ["lr", "gpus"])
     'not fields, carried along: max_gpus (limits nothing: name the clusters of each job by pairs)'
     """
-    others = [name for name in names if name not in fields]
-    if not others:
+    extra = [name for name in names if name not in fields]
+    if not extra:
         return None
     hinted = []
-    for name in others:
+    for name in extra:
         hint = _hint(name, fields)
         hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
     return f"not fields, carried along: {few(hinted, 20)}"

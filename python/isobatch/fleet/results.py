@@ -1,4 +1,4 @@
-"""The columns of a fleet's result: those that the core computes, and on request some of the jobs' own, for `schedule_matrix`."""
+"""The columns of a fleet's result: those of the core and, on request, some of the jobs' own."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ ECHOED = {
     "dataset_size": "dataset_size",
     "seq_len": "seq_len",
 }
-"""These columns, and the recipe's field that each repeats. A result has them only where they are asked for by name."""
+"""These columns, and the recipe's field that each repeats. A result has them only on request."""
 
 _DEFAULT_SCHEDULE = "cosine"
 
 
 def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
-    """Returns one of these columns, a value for each job, as NumPy or Arrow has it; −1 or null where it is not known.
+    """Returns one of these columns, a value for each job, in NumPy or Arrow; −1 or null if not known.
 
     A schedule is not known where the job has a ramp: its clock is no text.
     """
@@ -107,13 +107,13 @@ def _count(field: str, text: str | None) -> int:
 # How a file of plans was made: written beside its columns, read where they are shown
 
 MAX_NAMED_CLUSTERS = 200
-"""Clusters whose GPU types a file names: a folder has them in each of its files, of which there may be 100,000."""
+"""The most clusters with their GPU types in a file: a folder has them in each of up to 100,000 files."""
 
 
 class Provenance(NamedTuple):
-    """The settings, the choice of rows and their number for each job ("all": no choice), and the GPU type of each cluster.
+    """The origin of plans: settings, choice of rows, rows of each job, and the GPU type of each cluster.
 
-    `select` is None where the file does not say: it is no Parquet, or an older one.
+    `select` is "all" without a choice, and None if the file does not say: it is no Parquet, or an older one.
     """
 
     settings: dict[str, Any]
@@ -124,20 +124,21 @@ class Provenance(NamedTuple):
 
 def to_metadata(provenance: Provenance) -> dict[str, str]:
     """Writes it as a file's metadata."""
-    found = {
+    metadata = {
         "isobatch.version": _core.__version__,
         "isobatch.settings": _json(provenance.settings),
         "isobatch.select": _json({"by": provenance.select, "top": provenance.top}),
     }
     if provenance.gpu_types:
-        found["isobatch.gpu_types"] = _json(dict(provenance.gpu_types))
-    return found
+        metadata["isobatch.gpu_types"] = _json(dict(provenance.gpu_types))
+    return metadata
 
 
 def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
     """Reads it from a file's metadata; where no fleet wrote them, nothing is known.
 
-    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest", 2)).items()})
+    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest",
+    ...     2)).items()})
     Provenance(settings={}, select='cheapest', top=2, gpu_types={})
     >>> of_metadata({b"isobatch.select": b"[[[", b"isobatch.settings": b"1"})
     Provenance(settings={}, select=None, top=1, gpu_types={})
@@ -158,7 +159,7 @@ def _json(value: Any) -> str:
 
 def _read(metadata: Mapping[bytes, bytes], name: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(metadata.get(name, b"{}"))
+        value = json.loads(metadata.get(name, b"{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -63,7 +63,9 @@ class Fleet:
     columns: tuple[str, ...]
     workloads: _core.Workloads | None = None
     not_compared: NDArray[np.bool_] | None = None
-    """Of each pair, whether it was chosen though nothing could be compared; None: none was."""
+    """Marks the pairs of jobs whose rows could not all be compared; None: there are none."""
+    left_out: int = 0
+    """Rows that the choice left out, as they could not be compared."""
 
     @property
     def rows(self) -> int:
@@ -81,22 +83,22 @@ class Fleet:
 
     def chosen(self, workloads: _core.Workloads, select: str, top: int) -> "Fleet":
         """Returns the best rows of each job, best first."""
-        jobs, clusters, places = _core.choose_rows(
+        jobs, clusters, places, left_out = _core.choose_rows(
             *self._tables, self.settings, self.pairs, workloads, select, top
         )
         marks = None
         if len(places):
             marks = np.zeros(len(jobs), dtype=bool)
             marks[places] = True
-        return replace(self, pairs=(jobs, clusters), not_compared=marks)
+        return replace(self, pairs=(jobs, clusters), not_compared=marks, left_out=left_out)
 
     def fault(self, row: int, reason: Reason) -> str | None:
         """Names the illegal value behind a reason of a row of the result, and its place."""
         job, _ = self._pair(row)
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
-        wrong = self.row_fault(row)
-        return wrong and f"{self.where(row)}: {wrong}"
+        texts = self.row_faults(row)
+        return f"{self.where(row)}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
     def where(self, row: int) -> str:
         """Names the job and the cluster of a row of the result."""
@@ -109,29 +111,29 @@ class Fleet:
             return divmod(row, self.clusters.rows)
         return int(self.pairs[0][row]), int(self.pairs[1][row])
 
-    def row_fault(self, row: int) -> str | None:
-        """Names the illegal values of a row of the result: field, value and what is legal; None where there is none."""
+    def row_faults(self, row: int) -> list[str]:
+        """Names the illegal values of a row of the result: the field, the legal values and the value."""
         job, cluster = self._pair(row)
         jobs = self.jobs.slice(job, job + 1).fields
         clusters = self.clusters.slice(cluster, cluster + 1).fields
         faults: dict[str, str] = {}
         # The core names one: the others are those of the row without it. A field that it needs comes again.
-        while (found := _core.fleet_fault((1, jobs), (1, clusters), self.settings, None, 0)) is not None:
-            if found[0] in faults:
+        while (fault := _core.fleet_fault((1, jobs), (1, clusters), self.settings, None, 0)) is not None:
+            if fault[0] in faults:
                 break
-            faults[found[0]] = self._fault_text(*found, job, cluster)
-            jobs, clusters = ([it for it in side if it[0] != found[0]] for side in (jobs, clusters))
-        commas = any(_COMMA.search(fault) for fault in faults.values())
-        hint = commas * " (decimal=',' reads decimal commas: --decimal ,)"
-        return "; ".join(faults.values()) + hint or None
+            faults[fault[0]] = self._fault_text(*fault, job, cluster)
+            jobs, clusters = (
+                [column for column in side if column[0] != fault[0]] for side in (jobs, clusters)
+            )
+        return list(faults.values())
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
         cells = [self.jobs.cell(field, job), self.clusters.cell(field, cluster)]
-        got = [cell for cell in cells if cell is not None]
+        values = [cell for cell in cells if cell is not None]
         # Where both sides have it, or neither does, the core alone knows which value it took.
-        if len(got) == 1:
-            return str(must_be(legal, got[0], field=field))
-        if not got and field in _NEEDED:
+        if len(values) == 1:
+            return str(must_be(legal, values[0], field=field))
+        if not values and field in _NEEDED:
             return str(missing(field, f"it must be {legal}"))
         return f"{field} must be {legal}"
 
@@ -145,7 +147,8 @@ class Fleet:
             for start in range(0, len(jobs), rows):
                 cut = slice(start, start + rows)
                 marks = None if self.not_compared is None else self.not_compared[cut]
-                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks)
+                left_out = 0 if start else self.left_out
+                yield replace(self, pairs=(jobs[cut], clusters[cut]), not_compared=marks, left_out=left_out)
             return
         step = max(1, rows // max(1, self.clusters.rows))
         for start in range(0, self.jobs.rows, step):
@@ -156,7 +159,7 @@ class Fleet:
         return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
 
     def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
-        """Returns the plan, and the status codes and reason bits of its rows, whether or not they are among its columns."""
+        """Returns the plan, and the status codes and reason bits of its rows, even if they are no columns."""
         arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
         return self._assembled(arrays), arrays["status"], arrays["reasons"]
 
@@ -181,10 +184,11 @@ class Fleet:
     def _refuse_too_large(self, results: list[str]) -> None:
         """Refuses a result larger than memory: it would end the process, or the machine."""
         needed = self.rows * sum(np.dtype(RESULTS[name]).itemsize for name in results)
-        if needed > (there := memory()):
+        if needed > (available := memory()):
             raise InputError(
                 f"the result has {counted(self.rows, 'row')} of {counted(len(results), 'column')}, "
-                f"{figure(needed / 2**30)} GiB, and this machine has {figure(there / 2**30)} GiB: ask for fewer columns, "
+                f"{figure(needed / 2**30)} GiB, and this machine has {figure(available / 2**30)} GiB: ask "
+                f"for fewer columns, "
                 "choose the best rows by select and top, or plan into files by plan_files"
             )
 
@@ -226,6 +230,13 @@ class Fleet:
         return (pa.array(column) if isinstance(column, np.ndarray) else column).take(pa.array(rows))
 
 
+def decimal_hint(faults: Iterable[str]) -> str:
+    """Returns how to read decimal commas, if one of these faults is such a number; else nothing."""
+    if any(_COMMA.search(fault) for fault in faults):
+        return " (decimal=',' reads decimal commas: --decimal ,)"
+    return ""
+
+
 # Jobs and clusters that meet, where not all do
 
 
@@ -254,27 +265,27 @@ def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
 def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> NDArray[np.uint32]:
     if table.kind not in pairs:
         raise missing(table.kind, "pairs needs the columns job and cluster", file=file)
-    wanted = pairs[table.kind]
-    wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else wanted
-    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
-        raise must_be("a sequence of ids", wanted, field=table.kind, file=file)
+    names = pairs[table.kind]
+    names = names.tolist() if isinstance(names, np.ndarray) else names
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        raise must_be("a sequence of ids", names, field=table.kind, file=file)
     ids = table.id_list
     number = {name: row for row, name in enumerate(ids)}
     if file is not None and ids and not isinstance(ids[0], str):
         number |= {str(name): row for name, row in number.items()}  # a CSV file has texts only
     try:
-        return np.fromiter((number[name] for name in wanted), np.uint32, len(wanted))
+        return np.fromiter((number[name] for name in names), np.uint32, len(names))
     except (KeyError, TypeError):
         # What cannot be a key is no id either.
-        row, name = next((row, name) for row, name in enumerate(wanted, 1) if name not in ids)
+        row, name = next((row, name) for row, name in enumerate(names, 1) if name not in ids)
         why = f"there is no {table.kind} {shown(name)}: {_ids_of(table, ids, name)}"
         raise InputError(why, file=file, row=row, field=table.kind) from None
 
 
-def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
+def _ids_of(table: InputTable, ids: Sequence[Any], name_asked: Any) -> str:
     """Suggests an id."""
     texts = [name for name in ids if isinstance(name, str)]
-    if isinstance(wanted, str) and (close := nearest(wanted, texts)) is not None:
+    if isinstance(name_asked, str) and (close := nearest(name_asked, texts)) is not None:
         return f"did you mean {close!r}?"
     if table.ids is None:
         return f"without a column {table.kind} they are numbered from {ids[0] if ids else 0}"
@@ -285,10 +296,14 @@ def _ids_of(table: InputTable, ids: Sequence[Any], wanted: Any) -> str:
 
 
 class Summary(msgspec.Struct):
-    """Counts rows by status and by reason; for each reason of a wrong or missing value, the first such row in words."""
+    """Counts of rows by status and by reason, with the first row of each wrong or missing value in words.
+
+    `left_out` counts the rows that a choice could not compare with the others of their job.
+    """
 
     rows: int = 0
     feasible: int = 0
+    left_out: int = 0
     reasons: dict[str, int] = {}
     examples: dict[str, str] = {}
 
@@ -309,15 +324,17 @@ class Summary(msgspec.Struct):
             if reason.value not in self.examples and (example := _example(reason, block, hit)):
                 self.examples[reason.value] = example
         self.rows += len(status)
+        self.left_out += block.left_out
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
-    def merge(self, other: "Summary") -> None:
+    def merge(self, summary: "Summary") -> None:
         """Adds the counts of another."""
-        self.rows += other.rows
-        self.feasible += other.feasible
-        for name, count in other.reasons.items():
+        self.rows += summary.rows
+        self.left_out += summary.left_out
+        self.feasible += summary.feasible
+        for name, count in summary.reasons.items():
             self.reasons[name] = self.reasons.get(name, 0) + count
-        self.examples = {**other.examples, **self.examples}
+        self.examples = {**summary.examples, **self.examples}
 
     def lines(self) -> list[str]:
         """The summary as people read it."""
@@ -326,6 +343,9 @@ class Summary(msgspec.Struct):
             reason = Reason(name)
             detail = f"; first in {self.examples[name]}" if name in self.examples else ""
             lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
+        if self.left_out:
+            rows = counted(self.left_out, "row")
+            lines.append(f"{rows} left out of the choice: their time, cost or noise scale is not known")
         return lines
 
 

@@ -104,11 +104,11 @@ class InputTable:
 
     def cell(self, field: str, row: int) -> Any:
         """Returns the value of a field in a row; None where it is not known, or there is no such column."""
-        found: Any = self.row(row).cells(field)[0]
-        return found
+        value: Any = self.row(row).cells(field)[0]
+        return value
 
     def cells(self, field: str) -> list[Any]:
-        """Returns the values of a field in all rows; None where one is not known, or there is no such column."""
+        """Returns the values of a field in all rows; None if unknown, or if there is no such column."""
         data = dict(self.fields).get(field)
         if data is None:
             return [None] * self.rows
@@ -118,7 +118,7 @@ class InputTable:
         return [None if value == MISSING or value != value else value for value in data.tolist()]
 
     def reals(self, field: str) -> NDArray[np.float64]:
-        """Returns the numbers of a field in all rows, also those that are texts; NaN where one is not known, or there is no such column."""
+        """Returns the numbers of a field in all rows, texts too; NaN if unknown, or without such a column."""
         data = dict(self.fields).get(field)
         if data is None:
             return np.full(self.rows, np.nan)
@@ -127,7 +127,7 @@ class InputTable:
         return np.where(data == MISSING, np.nan, data)
 
     def has(self, field: str) -> bool:
-        """Whether a field may be known in some row. Of a file, which comes in blocks, it is enough that it has the column."""
+        """Tells whether a field may be known in some row: a file, read in blocks, only needs the column."""
         data = dict(self.fields).get(field)
         if data is None or self.arrow or isinstance(data, tuple):
             return data is not None
@@ -149,8 +149,8 @@ class InputTable:
     def id_list(self) -> list[Any]:
         """The ids as Python's values."""
         ids = self.row_ids
-        found: list[Any] = ids.to_pylist() if self.arrow else ids.tolist()
-        return found
+        names: list[Any] = ids.to_pylist() if self.arrow else ids.tolist()
+        return names
 
     @cached_property
     def rows_by_id(self) -> dict[str, int]:
@@ -164,12 +164,12 @@ class InputTable:
 
     def row(self, at: int) -> InputTable:
         """Returns one row, without the texts of all others."""
-        one = self.slice(at, at + 1)
+        part = self.slice(at, at + 1)
         fields = [
             (name, (np.zeros(1, np.uint32), [d[1][d[0][0]]]) if isinstance(d, tuple) else d)
-            for name, d in one.fields
+            for name, d in part.fields
         ]
-        return replace(one, fields=fields)
+        return replace(part, fields=fields)
 
     def slice(self, start: int, stop: int) -> InputTable:
         """Returns the rows from start to stop."""
@@ -204,14 +204,14 @@ def input_table(
     unique: bool = True,
     decimal: str | None = None,
 ) -> InputTable:
-    """Reads a table from anything tabular: a mapping of arrays or a sequence of mappings, an Arrow stream, records, a Cluster, GPU counts.
-    `decimal` is the sign before the fractions of numbers that are texts.
+    """Reads a table from anything tabular: arrays, mappings, an Arrow stream, records, a Cluster, GPU counts.
 
-    Jobs without an id get a reason, since others can be planned without them; on a cluster without one each job would be planned.
+    `decimal` is the sign before the fractions of numbers that are texts. Jobs without an id get a reason,
+    since other jobs can be planned; a cluster without an id is refused, as all jobs would be planned on it.
 
     Raises:
-        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id is missing, or an id
-            is not unique where it must be.
+        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id
+            is missing, or an id is not unique where it must be.
     """
     place, source = table_at(source)
     file = file or place
@@ -226,10 +226,10 @@ def input_table(
     elif isinstance(source, np.ndarray) and source.ndim == 1:
         source = source.tolist()
     if hasattr(source, "__arrow_c_stream__"):
-        found = _table_of(kind, source, file)
-        columns = _arrow_columns(found, file)
+        arrow_table = _table_of(kind, source, file)
+        columns = _arrow_columns(arrow_table, file)
         refuse_unreadable(kind, columns.get(kind), file)
-        table = _of_columns(kind, columns, found.num_rows, file, arrow=True)
+        table = _of_columns(kind, columns, arrow_table.num_rows, file, arrow=True)
     elif isinstance(source, Mapping):
         columns = {str(name): as_array(str(name), column, file) for name, column in source.items()}
         table = _of_columns(kind, columns, _equally_long(columns, file), file, arrow=False)
@@ -238,8 +238,8 @@ def input_table(
     else:
         legal = "a mapping of NumPy arrays, an object with __arrow_c_stream__, a path, or a sequence, each"
         tables = "held" if kind == "held" else f"the {kind}s"
-        got = f"{_RECORD[kind]}, got a {type(source).__name__}"
-        raise InputError(f"{tables} must be {legal} {got}", field=kind)
+        expected = f"{_RECORD[kind]}, got a {type(source).__name__}"
+        raise InputError(f"{tables} must be {legal} {expected}", field=kind)
     fields = [(name, with_decimal(name, data, decimal)) for name, data in table.fields]
     table = replace(table, fields=fields, file=file, row_offset=row_offset, first_id=first_id)
     if not unique:
@@ -253,7 +253,7 @@ def input_table(
 
 
 def table_at(source: Any) -> tuple[str | None, Any]:
-    """Reads a table from files where the source is a path or URL: returns the place, None of another source, and the table."""
+    """Reads a table from files if the source is a path or URL; returns the path, else None, and the table."""
     if not isinstance(source, (str, os.PathLike)):
         return None, source
     try:
@@ -315,8 +315,8 @@ def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
 
 def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:
     """Returns a way out of a missing column: multiply others, rename one, or add it."""
-    others = (other for other in names if other not in FIELDS.get(kind, ()))
-    close = next((other for other in others if nearest(other, needed) == name), None)
+    unknown = [field for field in names if field not in FIELDS.get(kind, ())]
+    close = next((field for field in unknown if nearest(field, needed) == name), None)
     if name == "effective_batch" and OURS.get(str(close).lower()) != name:
         product = how_to_multiply(names, in_python=file is None)
         if product:
@@ -364,8 +364,10 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
 
 
 def _mixed_as_texts(source: Any) -> Any:
-    """Reads a pandas frame's columns of mixed kinds, unknown to Arrow, as texts, so each row is judged by its own cell; None where they
-    hold other things. Of NumPy and of files such a column is read cell by cell, too."""
+    """Reads columns of mixed kinds in a pandas frame as texts, so each row is judged by its own cell.
+
+    Returns None if they hold other things. Such a column of NumPy or of a file is read cell by cell, too.
+    """
     if type(source).__module__.partition(".")[0] != "pandas" or not hasattr(source, "isetitem"):
         return None
     frame = source.copy(deep=False)

@@ -1,1 +1,1 @@
-"""The time and cost of a plan: profiles of measurements, step times, the batch that reaches the loss soonest."""
+"""Time and cost of a plan: profiles, step times, and the batch that reaches the loss soonest."""

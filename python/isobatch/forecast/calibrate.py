@@ -1,8 +1,8 @@
 """Fits a profile to measurements.
 
-The measurements are those of a validator's report: step times of some shapes and splits, and, where there are some,
-times of bare all-reduces by size. :func:`calibrate` fits all constants at once, on relative errors, with a loss that
-outliers hardly move, and says which constants the measurements do not tell.
+The measurements are those of a validator's report: step times of some shapes and splits, and, where there are
+some, times of bare all-reduces by size. :func:`calibrate` fits all constants at once, on relative errors,
+with a loss that outliers hardly move, and says which constants the measurements do not tell.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from isobatch.forecast.profile import GIB, Constant, Profile, Reduced, core_cons
 
 # A constant whose logarithm is not known to better than this (one standard deviation) is not identified.
 _VAGUE = 0.7
-# A constant that not every workload has is believed where with it the misfit is below this share of that without it: a
-# floor must explain much, a lead, which a forward pass always is, only must not explain worse.
+# A constant that not every workload has is believed where with it the misfit is below this share of that
+# without it: a floor must explain much, a lead, which a forward pass always is, only must not explain worse.
 _BELIEVED = {"lead": 1.1, "compute_floor": 0.5}
 
 
@@ -32,28 +32,30 @@ def calibrate(
 ) -> Profile:
     """Fits a profile to measurements, and merges it with an older one of the same workload, GPU and link.
 
-    Every configuration counts by its median. Constants that the measurements do not tell are taken from ``older``, else
-    left out or, where the model needs them, set to nothing at all; ``unidentified`` names them. Constants of both
-    profiles are averaged by their errors. Needs SciPy.
+    Every configuration counts by its median. Constants that the measurements do not tell are taken from
+    ``older``, else left out or, where the model needs them, set to nothing at all; ``unidentified`` names
+    them. Constants of both profiles are averaged by their errors. Needs SciPy.
 
     ``names`` are the files that they come from, for messages.
 
-    Raises :class:`isobatch.errors.InputError` for fewer than two configurations, times that are not above 0, medians
-    of one configuration that differ by a factor of 2, measurements that no constants explain, an all-reduce table with
-    one point, and profiles or measurements of different workloads, GPUs or links.
+    Raises :class:`isobatch.errors.InputError` for fewer than two configurations, times that are not above 0,
+    medians of one configuration that differ by a factor of 2, measurements that no constants explain, an
+    all-reduce table with one point, and profiles or measurements of different workloads, GPUs or links.
 
     >>> from isobatch.forecast.measurements import Measurements, StepRecord
-    >>> step = lambda b, t: StepRecord(gpus=1, gpus_per_node=1, micro_batch=b, accumulation=1, step_seconds=(t,))
+    >>> step = lambda b, t: StepRecord(gpus=1, gpus_per_node=1, micro_batch=b, accumulation=1,
+    ...     step_seconds=(t,))
     >>> runs = Measurements(gradient_bytes=1e8, steps=(step(8, 0.018), step(16, 0.026), step(32, 0.042)))
     >>> profile = calibrate(runs)
-    >>> round(profile.compute_constant.value, 4), round(profile.compute_per_sample.value, 4), profile.unidentified
-    (0.01, 0.001, ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
+    >>> constants = profile.compute_constant, profile.compute_per_sample
+    >>> [round(constant.value, 4) for constant in constants], profile.unidentified
+    ([0.01, 0.001], ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
     several = [measured] if isinstance(measured, Measurements) else _several(measured)
     if older is not None and not isinstance(older, Profile):
         raise must_be("a Profile", older, field="older")
-    for one in several:
-        check_values(one)
+    for measurement in several:
+        check_values(measurement)
     records = joined(several)
     check_steps(several, names or [f"report {number}" for number in range(1, len(several) + 1)])
     check_tables(records)
@@ -62,7 +64,9 @@ def calibrate(
 
 
 def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
-    if not isinstance(measured, (list, tuple)) or not all(isinstance(one, Measurements) for one in measured):
+    if not isinstance(measured, (list, tuple)) or not all(
+        isinstance(measurement, Measurements) for measurement in measured
+    ):
         raise must_be("Measurements, or a list of them", measured, field="measured")
     return measured
 
@@ -70,34 +74,41 @@ def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
 def merge(newer: Profile, older: Profile) -> Profile:
     """Merges two profiles: constants of both are averaged by their errors, those of one are taken from it.
 
-    An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or gradients.
+    An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or
+    gradients.
     """
     for name in SAME:
-        here, there = getattr(newer, name), getattr(older, name)
-        if here != there:
+        value, old_value = getattr(newer, name), getattr(older, name)
+        if value != old_value:
             raise InputError(
-                f"{name} must be the same, got {here!r} here and {there!r} in the older profile", field=name
+                f"{name} must be the same, got {value!r} here and {old_value!r} in the older profile",
+                field=name,
             )
-    ours, theirs = (
-        {name: constant for name, constant in one.constants().items() if name not in one.unidentified}
-        for one in (newer, older)
+    new_constants, old_constants = (
+        {name: constant for name, constant in profile.constants().items() if name not in profile.unidentified}
+        for profile in (newer, older)
     )
     parts = {"memory_fixed_gib", "memory_sharded_gib", "memory_per_sample_gib"}
-    if "memory_fixed_gib" in ours and ("memory_sharded_gib" in ours) != ("memory_sharded_gib" in theirs):
+    if "memory_fixed_gib" in new_constants and ("memory_sharded_gib" in new_constants) != (
+        "memory_sharded_gib" in old_constants
+    ):
         # One of them splits the memory in other parts, which do not mix.
-        theirs = {name: constant for name, constant in theirs.items() if name not in parts}
-    both = {name: _averaged(ours[name], theirs[name]) for name in ours.keys() & theirs.keys()}
+        old_constants = {name: constant for name, constant in old_constants.items() if name not in parts}
+    both = {
+        name: _averaged(new_constants[name], old_constants[name])
+        for name in new_constants.keys() & old_constants.keys()
+    }
     ranges = {
         name: _hull(getattr(newer, name), getattr(older, name))
         for name in ("micro_batch", "replicas_per_node", "nodes")
     }
     return msgspec.structs.replace(
         newer,
-        **{**theirs, **ours, **both, **ranges},
+        **{**old_constants, **new_constants, **both, **ranges},
         all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
-        unidentified=tuple(name for name in newer.unidentified if name not in theirs),
+        unidentified=tuple(name for name in newer.unidentified if name not in old_constants),
     )
 
 
@@ -161,11 +172,13 @@ class ConstantsFit:
 
     def _table(self) -> tuple[Reduced, ...]:
         """Groups the measured all-reduces by layout; a size measured twice counts by its median."""
-        found: dict[tuple[int, int], dict[float, list[float]]] = {}
+        seconds_by_bytes: dict[tuple[int, int], dict[float, list[float]]] = {}
         node, groups, size = self.reduce_wire
         for n, g, s, seconds in zip(node, groups, size, self.reduce_seconds, strict=True):
             if n * g > 1:
-                found.setdefault((int(n), int(g)), {}).setdefault(float(s), []).append(float(seconds))
+                seconds_by_bytes.setdefault((int(n), int(g)), {}).setdefault(float(s), []).append(
+                    float(seconds)
+                )
         return tuple(
             Reduced(
                 replicas_per_node=n,
@@ -173,20 +186,20 @@ class ConstantsFit:
                 bytes=tuple(sorted(by_size)),
                 seconds=tuple(float(np.median(by_size[size])) for size in sorted(by_size)),
             )
-            for (n, g), by_size in sorted(found.items())
+            for (n, g), by_size in sorted(seconds_by_bytes.items())
             if len(by_size) > 1
         )
 
     def _known_sync(self) -> NDArray[np.float64]:
-        """Seconds of each step's all-reduces by the table, NaN where it does not reach: as the forecast takes them."""
+        """Returns the seconds of each step's all-reduces by the table, as forecast; NaN outside of it."""
         sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
         known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
         whole = self.shape["model_parallel"] == 1
-        found = [
+        seconds = [
             known.get((int(n), int(g))) if w else None
             for n, g, w in zip(self.per_node, self.groups, whole, strict=True)
         ]
-        return np.array(found, np.float64)
+        return np.array(seconds, np.float64)
 
     def _free(self) -> list[str]:
         """Returns the constants with an influence on anything measured."""
@@ -232,12 +245,12 @@ class ConstantsFit:
         return nothing | values
 
     def _start(self, gamma: float) -> dict[str, float]:
-        """Guesses where to start: half of the fastest sample is constant, links as fast as what is left over would need."""
+        """Guesses a start: half of the fastest sample is constant, and links are as fast as needed."""
         s = self.shape
         per_pass = self.seconds / s["accumulation"]
         fastest = int(np.argmin(per_pass / s["micro_batch"]))
-        left = max(float(np.median(self.seconds)) * 0.2, 1e-9)
-        bandwidth = max(2 * self.measured.gradient_bytes / left / 1e9, 1e-6)
+        remainder = max(float(np.median(self.seconds)) * 0.2, 1e-9)
+        bandwidth = max(2 * self.measured.gradient_bytes / remainder / 1e9, 1e-6)
         return {
             "compute_constant": float(per_pass[fastest]) / 5,
             "compute_per_sample": float(per_pass[fastest] / s["micro_batch"][fastest]) * 0.8,
@@ -262,7 +275,8 @@ class ConstantsFit:
             )
 
         best = None
-        # With a lead, little of it and much of γ explains nearly the same as the reverse: look from where a lead is.
+        # With a lead, little of it and much of γ explains nearly the same as the reverse: look from where a
+        # lead is.
         for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
@@ -273,34 +287,36 @@ class ConstantsFit:
             ):
                 raise InputError("the measurements hold numbers that no constants explain: measure again")
             bounds = centre - 25, centre + 25
-            found = least_squares(
+            solution = least_squares(
                 residuals, centre, args=(centre,), loss="soft_l1", f_scale=0.05, bounds=bounds
             )
-            if best is None or found.cost < best.cost:
-                best = found
+            if best is None or solution.cost < best.cost:
+                best = solution
         return best
 
     def profile(self) -> Profile:
         free = self.free
-        found = self._solve(free)
+        solution = self._solve(free)
         several = len(np.unique(self.shape["micro_batch"])) >= 3
         for name, needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
             if needed:
                 more = self._solve([*free, name])
-                if more.cost < _BELIEVED[name] * found.cost and found.cost > 1e-6:
-                    free, found = [*free, name], more
-        constants = self._constants(found.x, free)
+                if more.cost < _BELIEVED[name] * solution.cost and solution.cost > 1e-6:
+                    free, solution = [*free, name], more
+        constants = self._constants(solution.x, free)
         points = len(self.seconds) + len(self.reduce_seconds)
-        residual = found.fun[:points]
-        # A few outliers do not make the others scatter: 1.4826 × the median deviation stands for its square root.
+        residual = solution.fun[:points]
+        # A few outliers do not make the others scatter: 1.4826 × the median deviation stands for its square
+        # root.
         typical = float(1.4826 * np.median(np.abs(residual))) * (points / max(points - len(free), 1)) ** 0.5
         if typical > 0.5:
             raise InputError(
-                f"the measured times do not fit the model (the best fit is {typical:.0%} off): rerun validate on an idle host; "
+                f"the measured times do not fit the model (the best fit is {typical:.0%} off): "
+                "rerun validate on an idle host; "
                 "`isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
-        spread = self._spread(found.jac, typical)
+        spread = self._spread(solution.jac, typical)
         vague = {name for name, sigma in zip(free, spread, strict=True) if sigma > _VAGUE}
         unidentified = tuple(
             name for name in (*self.NAMES[3:8], *self.NAMES[:3]) if name not in free or name in vague
@@ -332,21 +348,23 @@ class ConstantsFit:
 
     @staticmethod
     def _fitted(constants: dict[str, float], spread: dict[str, float], vague: set[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, sigma in spread.items():
             value = constants[name]
             # d value / d logarithm: the overlap is 1 + 9·(logistic function), the lead is one.
             rises = {"overlap": (value - 1) * (10 - value) / 9, "lead": value * (1 - value)}
             rise = rises.get(name, value)
             # A vague constant is kept, since the fit leans on it, but its error is not pretended.
-            found[name] = Constant(value=value, error=None if name in vague else float(1.96 * sigma * rise))
-        if "compute_constant" not in found:
-            found["compute_constant"] = Constant(value=0.0)
-        return found
+            fields[name] = Constant(value=value, error=None if name in vague else float(1.96 * sigma * rise))
+        if "compute_constant" not in fields:
+            fields["compute_constant"] = Constant(value=0.0)
+        return fields
 
     def _memory(self) -> dict[str, Any]:
-        """Fixed and per sample, from the peaks of at least two micro-batches: the line that no point lies above. Of states that are
-        sharded, by 1/replicas too, from at least two counts of them."""
+        """Fits the fixed memory and that per sample to the peaks of at least two micro-batches.
+
+        No peak lies above the line. Sharded states also need at least two counts of replicas.
+        """
         if self.measured.sharded:
             return self._sharded_memory()
         points = {(s.micro_batch, s.memory_gib) for s in self.measured.steps if s.memory_gib is not None}

@@ -1,8 +1,9 @@
-"""The arithmetic of a dense decoder: parameters, operations and kept activations, from its transformers `config.json`.
+"""The arithmetic of a dense decoder: parameters, operations and stored activations, from its `config.json`.
 
-The file is read as data: nothing in it is imported or run. Operations are those of Chowdhery et al. 2022 (PaLM, arXiv 2204.02311, appendix B):
-6 for each parameter of a matrix product and token, and 12 · layers · heads · head size · span for the attention's two products, a causal
-mask not taken off. Activations are counted as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4): for a GPT layer in 16 bits 34·s·h bytes a
+The file is read as data: nothing in it is imported or run. Operations are those of Chowdhery et al. 2022
+(PaLM, arXiv 2204.02311, appendix B): 6 for each parameter of a matrix product and token, and 12 · layers ·
+heads · head size · span for the attention's two products, a causal mask not taken off. Activations are
+counted as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4): for a GPT layer in 16 bits 34·s·h bytes a
 sample, and 5·a·s² more where the attention's scores are kept.
 """
 
@@ -24,9 +25,10 @@ from isobatch.words import shown
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of a decoder.
 
-    ``intermediate`` is the MLP's width, ``gated`` whether it has a gate beside it (SwiGLU, GeGLU); ``query_norm`` whether queries
-    and keys have a norm of their own; ``biases`` whether all linear maps and norms have one, ``query_bias`` whether only
-    queries, keys and values do; ``positions`` are learned ones; ``window`` is the farthest that attention looks back.
+    ``intermediate`` is the MLP's width, ``gated`` whether it has a gate beside it (SwiGLU, GeGLU);
+    ``query_norm`` whether queries and keys have a norm of their own; ``biases`` whether all linear maps and
+    norms have one, ``query_bias`` whether only queries, keys and values do; ``positions`` are learned ones;
+    ``window`` is the farthest that attention looks back.
     """
 
     family: str
@@ -66,7 +68,8 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self) -> int:
         """All parameters, tied ones once.
 
-        >>> gpt2 = Decoder(family="gpt2", layers=12, hidden=768, heads=12, kv_heads=12, head_dim=64, intermediate=3072,
+        >>> gpt2 = Decoder(family="gpt2", layers=12, hidden=768, heads=12, kv_heads=12, head_dim=64,
+        ...     intermediate=3072,
         ...     vocabulary=50257, gated=False, tied=True, biases=True, positions=1024)
         >>> gpt2.parameters
         124439808
@@ -91,11 +94,13 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return float(seq_len) * (6 * matrices + 12 * self.layers * self.query * span)
 
     def layer_bytes(self, seq_len: int, width: int, *, keep_scores: bool) -> float:
-        """Counts the bytes kept of a sample for a layer's backward pass, each value `width` bytes, a dropout's mask one.
+        """Counts the bytes per sample for a layer's backward pass: `width` a value, 1 a dropout mask.
 
-        >>> gpt = Decoder(family="gpt", layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16, intermediate=256, vocabulary=1,
+        >>> gpt = Decoder(family="gpt", layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16,
+        ...     intermediate=256, vocabulary=1,
         ...     gated=False, tied=True, dropout=True)
-        >>> gpt.layer_bytes(10, 2, keep_scores=False) / (10 * 64), gpt.layer_bytes(10, 2, keep_scores=True) - 34 * 640
+        >>> gpt.layer_bytes(10, 2, keep_scores=False) / (10 * 64), gpt.layer_bytes(10, 2,
+        ...     keep_scores=True) - 34 * 640
         (34.0, 2000.0)
         """
         h, f = self.hidden, self.intermediate
@@ -103,14 +108,14 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         mlp = h + (4 if self.gated else 2) * f
         norms = 2 * h
         masks = 2 * h if self.dropout else 0
-        kept = float(seq_len) * (width * (attention + mlp + norms) + masks)
+        stored = float(seq_len) * (width * (attention + mlp + norms) + masks)
         if keep_scores:
             scores = float(self.heads) * seq_len * seq_len
-            kept += scores * ((2 * width + 1) if self.dropout else width)
-        return kept
+            stored += scores * ((2 * width + 1) if self.dropout else width)
+        return stored
 
     def head_bytes(self, seq_len: int, width: int) -> float:
-        """Counts the bytes kept of a sample after the layers: the last norm's input, the head's, and the logits in float32."""
+        """Counts the bytes per sample after the layers: the norm's and head's input, float32 logits."""
         return float(seq_len) * (2 * width * self.hidden + 4 * self.vocabulary)
 
 
@@ -128,7 +133,8 @@ def read_model(path: str | os.PathLike[str]) -> Decoder:
         path: the file, or the folder that has it.
 
     Raises:
-        InputError: it cannot be read, or is of a model that has no arithmetic here; the message says which models do.
+        InputError: it cannot be read, or is of a model that has no arithmetic here; the message says which
+            models do.
     """
     file = os.fspath(path)
     if Path(file).is_dir():
@@ -158,7 +164,8 @@ def decoder_of(fields: Any) -> Decoder:
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in _FAMILIES:
         raise InputError(
-            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; of another dense model give "
+            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; "
+            "of another dense model give "
             "--parameters and --seq-len",
             field="model_type",
         )
@@ -191,8 +198,8 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
 
 
 def _drops(fields: Fields, *names: str, default: float = 0.0) -> bool:
-    found = [fields.get(name, default) for name in names]
-    return any(type(value) in (int, float) and value > 0 for value in found)
+    values = [fields.get(name, default) for name in names]
+    return any(type(value) in (int, float) and value > 0 for value in values)
 
 
 def _gpt2(kind: str, fields: Fields) -> Decoder:

@@ -1,101 +1,19 @@
 """A profile from a model's size and a data sheet, before anything is measured: every figure a range.
 
-What is guessed has a range, and a constant's error covers it: the share of the peak that training reaches, the share of a link, what
-kernels keep beside what must be kept. `Estimate.missing` says what is not in it.
+What is guessed has a range, and a constant's error covers it: the share of the peak that training reaches,
+the share of a link, what kernels keep beside what must be kept. `Estimate.missing` says what is not in it.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, must_be, unknown
+from isobatch.errors import missing, must_be
+from isobatch.forecast.data_sheets import DataSheet, peak_of, sheet_of
 from isobatch.forecast.decoder import Decoder, read_model
 from isobatch.forecast.profile import GIB, Constant, Profile, state_bytes
 from isobatch.limits import one_of, real, whole
-
-
-class DataSheet(NamedTuple):
-    """A data sheet.
-
-    ``tflops`` are peaks by precision in 1e12 operations a second, ``memory_gb_s`` and ``link_gb_s`` are in 1e9 bytes a second,
-    the link's in one direction (sheets give both together).
-    """
-
-    name: str
-    title: str
-    memory_gb: float
-    memory_gb_s: float
-    tflops: Mapping[str, float]
-    link: str
-    link_gb_s: float
-    source: str
-
-
-def _row(
-    name: str,
-    title: str,
-    memory: tuple[float, float],
-    peaks: tuple[float, float | None, float | None, float],
-    link: tuple[str, float],
-    source: str,
-) -> DataSheet:
-    """`memory` in GB and GB/s; `peaks` of fp16, bf16, tf32 and fp32."""
-    known = zip(("fp16", "bf16", "tf32", "fp32"), peaks, strict=True)
-    tflops = {precision: peak for precision, peak in known if peak is not None}
-    return DataSheet(name, title, *memory, tflops, *link, source)
-
-
-_ROWS = (
-    _row("V100-32", "NVIDIA V100 SXM2", (32, 900), (125, None, None, 15.7), ("NVLink 2", 150), "NVIDIA V100 data sheet, January 2020"),
-    _row("T4-16", "NVIDIA T4", (16, 320), (65, None, None, 8.1), ("PCIe 3", 16), "NVIDIA T4 data sheet, 2019"),
-    _row("A10-24", "NVIDIA A10", (24, 600), (125, 125, 62.5, 31.2), ("PCIe 4", 32), "NVIDIA A10 data sheet, 2021"),
-    _row("A100-40", "NVIDIA A100 SXM4, 40 GB", (40, 1555), (312, 312, 156, 19.5), ("NVLink 3", 300), "NVIDIA A100 data sheet, 2021"),
-    _row("A100-80", "NVIDIA A100 SXM4, 80 GB", (80, 2039), (312, 312, 156, 19.5), ("NVLink 3", 300), "NVIDIA A100 data sheet, 2021"),
-    _row("L4-24", "NVIDIA L4", (24, 300), (121, 121, 60, 30.3), ("PCIe 4", 32), "NVIDIA L4 data sheet, 2023"),
-    _row("L40S-48", "NVIDIA L40S", (48, 864), (362, 362, 183, 91.6), ("PCIe 4", 32), "NVIDIA L40S data sheet, 2023"),
-    _row("H100-PCIe-80", "NVIDIA H100 PCIe", (80, 2000), (756, 756, 378, 51), ("PCIe 5", 64), "NVIDIA H100 data sheet, 2022"),
-    _row("H100-80", "NVIDIA H100 SXM5", (80, 3350), (989, 989, 494.5, 67), ("NVLink 4", 450), "NVIDIA H100 data sheet, 2023"),
-    _row("H200-141", "NVIDIA H200 SXM", (141, 4800), (989, 989, 494.5, 67), ("NVLink 4", 450), "NVIDIA H200 data sheet, 2023"),
-    _row("B200-180", "NVIDIA B200, HGX", (180, 8000), (2250, 2250, 1100, 80), ("NVLink 5", 900), "NVIDIA Blackwell architecture brief and HGX B200 data sheet, 2024"),
-    _row("MI300X-192", "AMD Instinct MI300X", (192, 5300), (1307, 1307, 653.7, 163.4), ("Infinity Fabric", 448), "AMD Instinct MI300X data sheet, 2023"),
-)  # fmt: skip
-
-SHEETS: dict[str, DataSheet] = {row.name: row for row in _ROWS}
-
-
-def sheet_of(gpu: str) -> DataSheet:
-    """Returns the data sheet of a GPU.
-
-    Raises:
-        InputError: there is none by this name; the message has the names.
-
-    >>> sheet_of("h100-80").tflops["bf16"]
-    989
-    """
-    for name, sheet in SHEETS.items():
-        if name.lower() == str(gpu).lower():
-            return sheet
-    raise unknown("gpu", gpu, SHEETS, field="gpu")
-
-
-def peak_of(sheet: DataSheet, precision: str) -> float:
-    """Returns the dense peak in TFLOP/s.
-
-    Raises:
-        InputError: the GPU has no units for the precision.
-
-    >>> peak_of(SHEETS["V100-32"], "bf16")
-    Traceback (most recent call last):
-    isobatch.errors.InputError: V100-32 has no peak for precision 'bf16' in its data sheet: use one of fp16, fp32
-    """
-    if precision not in sheet.tflops:
-        raise InputError(
-            f"{sheet.name} has no peak for precision {precision!r} in its data sheet: use one of {', '.join(sheet.tflops)}",
-            field="precision",
-        )
-    return sheet.tflops[precision]
-
 
 Recompute: TypeAlias = Literal["attention", "none", "full"]
 
@@ -106,7 +24,7 @@ STATES = "weights, gradients, optimizer"
 LINK_SHARE = (0.5, 0.9)
 LATENCY_US = 10.0
 KEPT_GATED, KEPT_PLAIN = 1.3, 2.0
-"""How much more than the count is kept where operations are not fused: see docs/forecast.md, "Before anything is measured"."""
+"""Stored activations over their count if operations are not fused (docs/forecast.md)."""
 LOGITS_BYTES = 10.0
 """Bytes a logit beside its float32: in 16 bits, a float32 copy and its gradient."""
 
@@ -166,35 +84,43 @@ class _Request(NamedTuple):
 
     @property
     def replays(self) -> float:
-        """Returns the operations done over those needed by a step: with full recomputation the forward pass twice."""
+        """Returns done over needed operations: full recomputation runs the forward pass twice."""
         return 4 / 3 if self.recompute == "full" else 1.0
 
 
 def estimate(
     model: str | os.PathLike[str] | None = None, *, gpu: str, seq_len: int, **options: Unpack[EstimateOptions]
 ) -> Profile:
-    """Estimates a profile for `plan`, `plan_fleet` and `counts`; the error of every constant covers its range.
+    """Estimates a profile for `plan`, `plan_fleet` and `counts`.
+
+    The error of every constant covers its range.
 
     Args:
-        model: a transformers config.json, or the folder that has it, read as data (gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma,
-            phi3); None with `parameters`.
-        parameters: the number of them, where there is no config: then attention's operations and activations are missing.
+        model: a transformers config.json, or the folder that has it, read as data (gpt2, gpt_neox, llama,
+            mistral, qwen2, qwen3, gemma, phi3); None with `parameters`.
+        parameters: the number of them, where there is no config: then attention's operations and activations
+            are missing.
         seq_len: tokens in a sample.
         gpu: a name of `isobatch.forecast.estimate`, such as "H100-80".
         precision: bf16, fp16, tf32 or fp32. optimizer: as in a Recipe.
-        tensor_parallel, pipeline_parallel: GPUs that share a layer, and stages; plan with model_parallel, their product.
-        micro_batch: of the pipeline's bubble, (stages − 1) micro-batches a step (Narayanan et al. 2021, arXiv 2104.04473).
-        utilization: the share of the peak that is reached, one or a range; 0.3 to 0.5 unless given (PaLM's table 3 has 0.21 to 0.46
-            for four models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv 2407.21783).
+        tensor_parallel, pipeline_parallel: GPUs that share a layer, and stages; plan with model_parallel,
+            their product.
+        micro_batch: of the pipeline's bubble, (stages − 1) micro-batches a step (Narayanan et al. 2021, arXiv
+            2104.04473).
+        utilization: the share of the peak that is reached, one or a range; 0.3 to 0.5 unless given (PaLM's
+            table 3 has 0.21 to 0.46 for four models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv
+            2407.21783).
         recompute: "attention" (scores are not kept, as in flash attention), "none" or "full".
         shards: GPUs over which weights, gradients and optimizer are sharded (ZeRO 3, FSDP).
         inter_gb_s: of a node's network, in 1e9 bytes a second and one direction.
 
     Raises:
-        InputError: a value is illegal, the config is of a model without an estimate, or the GPU has no such precision.
+        InputError: a value is illegal, the config is of a model without an estimate, or the GPU has no such
+            precision.
 
     >>> profile = estimate(parameters=7_000_000_000, seq_len=4096, gpu="H100-80")
-    >>> profile.estimated, round(profile.compute_per_sample.value, 3), round(profile.compute_per_sample.error, 3)
+    >>> pass_seconds = profile.compute_per_sample
+    >>> profile.estimated, round(pass_seconds.value, 3), round(pass_seconds.error, 3)
     (True, 0.464, 0.116)
     """
     return estimated(model, gpu=gpu, seq_len=seq_len, **options).profile
@@ -246,13 +172,13 @@ def _check_parallel(request: _Request) -> None:
     model = request.decoder
     if model is None:
         return
-    for field, count, what in (
+    for field, count, title in (
         ("tensor_parallel", model.heads, "heads"),
         ("pipeline_parallel", model.layers, "layers"),
     ):
         parts = getattr(request, field)
         if count % parts:
-            raise must_be(f"a divisor of the model's {count} {what}", parts, field=field)
+            raise must_be(f"a divisor of the model's {count} {title}", parts, field=field)
 
 
 def _profile_of(request: _Request) -> Estimate:
@@ -262,9 +188,11 @@ def _profile_of(request: _Request) -> Estimate:
     )
     fixed, sample, of_memory = _memory(request)
     link = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s)
-    lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed")]  # fmt: skip
+    assumed = f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed"
+    lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", assumed)]
     if request.pipeline_parallel > 1:
-        lines.append(Figure("pipeline bubble", *bubble, "s a step", "Narayanan et al. 2021, arXiv 2104.04473"))  # fmt: skip
+        source = "Narayanan et al. 2021, arXiv 2104.04473"
+        lines.append(Figure("pipeline bubble", *bubble, "s a step", source))
     family = request.decoder.family if request.decoder else "model"
     profile = Profile(
         workload=f"{family} of {request.parameters} parameters, {request.seq_len} tokens",
@@ -287,7 +215,10 @@ def _profile_of(request: _Request) -> Estimate:
 
 
 def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
-    """Estimates the seconds a sample of a stage's forward and backward pass (fastest, slowest), seconds a micro-batch beside them, and the lines."""
+    """Estimates the (fastest, slowest) seconds per sample of a stage's passes.
+
+    Returns them with the seconds per micro-batch beside them, and their lines.
+    """
     peak, gpus = (
         peak_of(request.sheet, request.precision),
         request.tensor_parallel * request.pipeline_parallel,
@@ -297,28 +228,38 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
     low, high = request.utilization
     ideal = operations * request.replays / (peak * 1e12 * gpus)
     fastest, slowest = ideal / high, ideal / low
+    of_size, of_count, of_share = "as given", "6 a parameter and token", "as given"
+    if model:
+        of_size, of_count = "the config", "PaLM, arXiv 2204.02311, appendix B"
+    if request.utilization == UTILIZATION:
+        of_share = "PaLM, table 3; Llama 3, arXiv 2407.21783"
     lines = [
-        Figure("parameters", request.parameters, request.parameters, "", "the config" if model else "as given"),
-        Figure("operations", operations, operations, "a sample", "PaLM, arXiv 2204.02311, appendix B" if model else "6 a parameter and token"),
+        Figure("parameters", request.parameters, request.parameters, "", of_size),
+        Figure("operations", operations, operations, "a sample", of_count),
         Figure("peak", peak, peak, f"TFLOP/s, {request.precision}", request.sheet.source),
-        Figure("share of the peak", low, high, "", "PaLM, table 3; Llama 3, arXiv 2407.21783" if request.utilization == UTILIZATION else "as given"),
-    ]  # fmt: skip
+        Figure("share of the peak", low, high, "", of_share),
+    ]
     latency = 0.0
     if request.tensor_parallel > 1 and model:
-        # Two all-reduces in a layer's forward pass, two in its backward, and the forward's again where all is recomputed.
+        # Two all-reduces in a layer's forward pass, two in its backward, and the forward's again where all is
+        # recomputed.
         reduces = model.layers / request.pipeline_parallel * (6 if request.recompute == "full" else 4)
         ring = 2 * (request.tensor_parallel - 1)
         traffic = reduces * ring / request.tensor_parallel * request.seq_len * model.hidden * request.width
         quick, slow = (traffic / (share * request.sheet.link_gb_s * 1e9) for share in reversed(LINK_SHARE))
         latency = reduces * ring * LATENCY_US * 1e-6
-        lines.append(Figure("tensor-parallel traffic", quick, slow, "s a sample", "Shoeybi et al. 2019, arXiv 1909.08053"))  # fmt: skip
+        source = "Shoeybi et al. 2019, arXiv 1909.08053"
+        lines.append(Figure("tensor-parallel traffic", quick, slow, "s a sample", source))
         fastest, slowest = fastest + quick, slowest + slow
     lines.append(Figure("pass", fastest, slowest, "s a sample", "the lines above"))
     return (fastest, slowest), latency, lines
 
 
 def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
-    """Estimates the GiB a GPU of weights, gradients and optimizer; GiB a sample of activations; and their lines."""
+    """Estimates the GiB per GPU of weights, gradients and optimizer, and per sample of activations.
+
+    Returns both with their lines.
+    """
     gpus = request.tensor_parallel * request.pipeline_parallel * request.shards
     state, width = state_bytes(request.optimizer, request.precision)
     least = request.parameters * (state + 2 * width) / GIB / gpus
@@ -348,25 +289,26 @@ def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float]
 
 
 def _missing(request: _Request) -> tuple[str, ...]:
-    found = ["communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come out long"]  # fmt: skip
+    gaps = [
+        "communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come "
+        "out long"
+    ]
     if request.decoder is None:
-        found.append("operations of attention, and activations: give the model's config.json")
+        gaps.append("operations of attention, and activations: give the model's config.json")
         if request.tensor_parallel > 1:
-            found.append("traffic of tensor parallelism: give the model's config.json")
+            gaps.append("traffic of tensor parallelism: give the model's config.json")
     elif request.tensor_parallel > 1:
-        found.append(
-            "activations that tensor parallelism does not split: sequence parallelism is taken as on"
-        )
+        gaps.append("activations that tensor parallelism does not split: sequence parallelism is taken as on")
     if request.pipeline_parallel > 1:
-        found.append("what stages send to each other; a bubble of other micro-batches than "
+        gaps.append("what stages send to each other; a bubble of other micro-batches than "
                      f"{request.micro_batch}")  # fmt: skip
     if request.inter_gb_s is None:
-        found.append("the network between nodes: give inter_gb_s, or plan on a cluster that has it")
+        gaps.append("the network between nodes: give inter_gb_s, or plan on a cluster that has it")
     if request.shards > 1:
-        found.append("gathers of sharded weights, half as many bytes again as the gradient's")
-    found.append("memory of the driver's context, communication buffers and fragmentation")
-    found.append("time of the loader, the optimizer's update and checkpoints")
-    return tuple(found)
+        gaps.append("gathers of sharded weights, half as many bytes again as the gradient's")
+    gaps.append("memory of the driver's context, communication buffers and fragmentation")
+    gaps.append("time of the loader, the optimizer's update and checkpoints")
+    return tuple(gaps)
 
 
 def _each(ends: tuple[float, float], of: Callable[[float], float]) -> tuple[float, float]:

@@ -28,20 +28,21 @@ def optimize_goodput(
 ) -> dict[str, NDArray[Any]]:
     """Finds the best split of each row by goodput, exactly, over every whole split.
 
-    A micro-batch of b samples takes ``max(compute_floor, compute_constant + compute_per_sample * b)`` seconds; all
-    but the last of a step's passes take just that; behind the last one, without its share ``lead`` (0 to 1),
-    ``sync_seconds`` hide as far as ``overlap`` (γ, 1 to 10) says; the update comes on top. m samples of a step are worth ``m * (noise_scale + tuned_batch) /
-    (noise_scale + m)`` at the tuned batch (Pollux, OSDI 2021). The effective batch lies between ``min_batch`` (the
-    tuned batch unless given) and ``max_batch``, the micro-batch is at most ``max_micro_batch``. Of equally good
-    splits the larger micro-batch is taken.
+    A micro-batch of b samples takes ``max(compute_floor, compute_constant + compute_per_sample * b)``
+    seconds; all but the last of a step's passes take just that; behind the last one, without its share
+    ``lead`` (0 to 1), ``sync_seconds`` hide as far as ``overlap`` (γ, 1 to 10) says; the update comes on top.
+    m samples of a step are worth ``m * (noise_scale + tuned_batch) / (noise_scale + m)`` at the tuned batch
+    (Pollux, OSDI 2021). The effective batch lies between ``min_batch`` (the tuned batch unless given) and
+    ``max_batch``, the micro-batch is at most ``max_micro_batch``. Of equally good splits the larger
+    micro-batch is taken.
 
     Every argument is one value or one a row. Returns the columns ``effective_batch``, ``micro_batch``,
     ``accumulation`` (int64, −1 where no whole split lies within the limits), ``step_seconds``,
     ``samples_per_second``, ``statistical_efficiency`` and ``goodput`` (float64, NaN there).
 
-    Raises :class:`isobatch.errors.InputError`, naming row and field, for values that are not finite, times below 0,
-    a time per sample that is not above 0, a noise scale below 0, an overlap outside 1 to 10, a lead outside 0 to 1, and counts
-    below 1.
+    Raises :class:`isobatch.errors.InputError`, naming row and field, for values that are not finite, times
+    below 0, a time per sample that is not above 0, a noise scale below 0, an overlap outside 1 to 10, a lead
+    outside 0 to 1, and counts below 1.
 
     >>> best = optimize_goodput(replicas=[1, 8], tuned_batch=128, max_batch=4096, max_micro_batch=64,
     ...     noise_scale=1000.0, compute_constant=0.01, compute_per_sample=0.001, sync_seconds=[0.0, 0.05])

@@ -1,7 +1,9 @@
-"""Published laws of a fresh language-model run: its learning rate, its batch, and what another length changes.
+"""Published laws of a fresh language-model run.
 
-They come from other people's data and architectures. Each value carries its formula, its source and where it holds, and `caution`
-where the constants were taken from a secondary account and not from the paper.
+Its learning rate, its batch, and what another length changes.
+
+They come from other people's data and architectures. Each value carries its formula, its source and where it
+holds, and `caution` where the constants were taken from a secondary account and not from the paper.
 """
 
 import math
@@ -15,7 +17,7 @@ from isobatch.limits import real
 
 
 class _Run(NamedTuple):
-    """D tokens (or how many times as many), N parameters, B sequences in a batch; NaN where it is not given."""
+    """A run: D tokens (or their multiple), N parameters, B sequences in a batch; NaN where not given."""
 
     d: float
     n: float = math.nan
@@ -39,11 +41,11 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
 class Laws(msgspec.Struct, frozen=True, kw_only=True):
     """The published laws, evaluated for a fresh run; each quantity is a range over them.
 
-    ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best, ``lr`` None where no law
-    could be asked; ``lr_laws``, ``batch_laws`` and ``critical_laws`` say where each value comes from. A critical batch is no
-    best batch: it is where larger ones stop paying, by the definition in its law. ``duration_laws`` are factors of a learning
-    rate that was tuned at another number of tokens; they disagree about the sign. ``batch_duration_laws`` are factors of a batch that
-    was best at another number.
+    ``lr`` and ``batch_tokens`` are the ranges of the learning rate and of the batch that trains best, ``lr``
+    None where no law could be asked; ``lr_laws``, ``batch_laws`` and ``critical_laws`` say where each value
+    comes from. A critical batch is no best batch: it is where larger ones stop paying, by the definition in
+    its law. ``duration_laws`` are factors of a learning rate that was tuned at another number of tokens; they
+    disagree about the sign. ``batch_duration_laws`` are factors of a batch that was best at another number.
     """
 
     lr: tuple[float, float] | None
@@ -77,7 +79,8 @@ _STEP_LAW = (
 )
 _DEEPSEEK = (
     "DeepSeek-AI 2024, arXiv:2401.02954, section 3.1",
-    "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters × tokens",
+    "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters "
+    "× tokens",
 )
 _SHEN = (
     "Shen et al. 2024, arXiv:2408.13359",
@@ -86,7 +89,8 @@ _SHEN = (
 )
 _ZHANG = (
     "Zhang et al. 2024, arXiv:2410.21676",
-    "the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, whose "
+    "the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, "
+    "whose "
     "tokens grow with them: it is the tokens that it follows",
 )
 _BERGSMA = (
@@ -108,25 +112,35 @@ _SECONDARY = "constants from a secondary account; check them in the paper before
 # Of D tokens, N parameters, C = 6·N·D operations and B sequences in a batch; in tokens where it is a batch.
 _TABLE: dict[str, tuple[tuple[str, str, _Formula, tuple[str, str], str | None], ...]] = {
     "lr": (
-        ("Step Law", "1.79 · N^−0.713 · D^0.307", lambda run: 1.79 * run.n**-0.713 * run.d**0.307, _STEP_LAW, None),
-        ("DeepSeek", "0.3118 · C^−0.125", lambda run: 0.3118 * (6 * run.n * run.d) ** -0.125, _DEEPSEEK, None),
-        ("Power", "min(0.02, 4 · B · n^−0.51) at n = D, B in sequences", lambda run: min(run.b * 4 * run.d**-0.51, 0.02), _SHEN, None),
+        ("Step Law", "1.79 · N^−0.713 · D^0.307", lambda run: 1.79 * run.n**-0.713 * run.d**0.307, _STEP_LAW,
+        None),
+        ("DeepSeek", "0.3118 · C^−0.125", lambda run: 0.3118 * (6 * run.n * run.d) ** -0.125, _DEEPSEEK,
+        None),
+        ("Power", "min(0.02, 4 · B · n^−0.51) at n = D, B in sequences",
+        lambda run: min(run.b * 4 * run.d**-0.51, 0.02), _SHEN, None),
     ),
     "batch_tokens": (
         ("Step Law", "0.58 · D^0.571 tokens", lambda run: 0.58 * run.d**0.571, _STEP_LAW, None),
-        ("DeepSeek", "0.2920 · C^0.3271 tokens", lambda run: 0.2920 * (6 * run.n * run.d) ** 0.3271, _DEEPSEEK, None),
-        ("Power Lines", "0.0306 · D^0.383 sequences of 2048 tokens", lambda run: 0.0306 * run.d**0.383 * 2048, _BERGSMA, _SECONDARY),
+        ("DeepSeek", "0.2920 · C^0.3271 tokens", lambda run: 0.2920 * (6 * run.n * run.d) ** 0.3271,
+        _DEEPSEEK, None),
+        ("Power Lines", "0.0306 · D^0.383 sequences of 2048 tokens",
+        lambda run: 0.0306 * run.d**0.383 * 2048, _BERGSMA, _SECONDARY),
         ("Schaipp", "0.667 · D^0.566 tokens", lambda run: 0.667 * run.d**0.566, _SCHAIPP, _SECONDARY),
     ),
     "critical_batch": (
-        ("Zhang", "93.197 · (N/10^6)^0.468 sequences of 512 tokens", lambda run: 93.197 * (run.n / 1e6) ** 0.468 * 512, _ZHANG, None),
-        ("Zhang, by tokens", "22.91 · (D/10^6)^0.47 sequences of 512 tokens", lambda run: 22.91 * (run.d / 1e6) ** 0.47 * 512, _ZHANG, None),
+        ("Zhang", "93.197 · (N/10^6)^0.468 sequences of 512 tokens",
+        lambda run: 93.197 * (run.n / 1e6) ** 0.468 * 512, _ZHANG, None),
+        ("Zhang, by tokens", "22.91 · (D/10^6)^0.47 sequences of 512 tokens",
+        lambda run: 22.91 * (run.d / 1e6) ** 0.47 * 512, _ZHANG, None),
     ),
     # Factors of a tuned learning rate at the same batch: here D is how many times as long the run is.
     "lr_factor": (
-        ("Complete(d)P", "(D/D0)^−0.5", lambda run: run.d**-0.5, ("arXiv:2512.22382", _CONTESTED), _SECONDARY),
-        ("Marin", "(D/D0)^−0.3", lambda run: run.d**-0.3, ("the Marin project's notes", _CONTESTED), _SECONDARY),
-        ("2601.05049", "(D/D0)^−0.351", lambda run: run.d**-0.351, ("arXiv:2601.05049", _CONTESTED), _SECONDARY),
+        ("Complete(d)P", "(D/D0)^−0.5", lambda run: run.d**-0.5, ("arXiv:2512.22382", _CONTESTED),
+        _SECONDARY),
+        ("Marin", "(D/D0)^−0.3", lambda run: run.d**-0.3, ("the Marin project's notes", _CONTESTED),
+        _SECONDARY),
+        ("2601.05049", "(D/D0)^−0.351", lambda run: run.d**-0.351, ("arXiv:2601.05049", _CONTESTED),
+        _SECONDARY),
         ("Power", "(D/D0)^−0.51", lambda run: run.d**-0.51, (_SHEN[0], _CONTESTED), None),
         ("Step Law", "(D/D0)^0.307", lambda run: run.d**0.307, (_STEP_LAW[0], _CONTESTED), None),
     ),
@@ -149,8 +163,8 @@ def laws(
         tokens: that the run trains on, D.
         parameters: of the model, without embeddings, N; laws that need them are left out where None.
         effective_batch: in sequences; needed for the law that gives the learning rate by the batch.
-        tuned_tokens: the length of the tuned run: `duration_laws` then say by what its learning rate is multiplied, and
-            `batch_duration_laws` its batch.
+        tuned_tokens: the length of the tuned run: `duration_laws` then say by what its learning rate is
+            multiplied, and `batch_duration_laws` its batch.
 
     Returns:
         The laws. These are starting points for a search: take the range, not a value.
@@ -196,8 +210,8 @@ def _evaluated(quantity: str, run: _Run) -> tuple[Law, ...]:
     )
 
 
-def _ends(found: tuple[Law, ...]) -> tuple[float, float]:
-    values = [law.value for law in found]
+def _ends(laws: tuple[Law, ...]) -> tuple[float, float]:
+    values = [law.value for law in laws]
     return min(values), max(values)
 
 

@@ -1,4 +1,4 @@
-"""Measurements: step times of some shapes and splits, and times of bare all-reduces by size, as validators' reports hold them."""
+"""Measurements: step times of some shapes and splits, and times of bare all-reduces by size."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ _CONTRADICTION = 2.0
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Step times of one shape and split: ``gpus`` over nodes of ``gpus_per_node``, seconds of whole optimizer steps.
+    """Step times of one shape and split.
+
+    They are seconds of whole optimizer steps on ``gpus`` over nodes of ``gpus_per_node``.
 
     ``memory_gib`` is the peak on one GPU, where it was measured.
     """
@@ -46,9 +48,10 @@ class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one workload on one kind of GPU and link.
 
-    A validator's report holds them under the key ``measurements``; a file may also hold them alone. ``bucket_bytes`` are
-    the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says that the replicas share out states among
-    themselves (ZeRO, FSDP), so that the peaks fall with their number.
+    A validator's report holds them under the key ``measurements``; a file may also hold them alone.
+    ``bucket_bytes`` are the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says
+    that the replicas share out states among themselves (ZeRO, FSDP), so that the peaks fall with their
+    number.
     """
 
     gradient_bytes: float
@@ -69,26 +72,26 @@ class _Report(msgspec.Struct):
 def load_measurements(path: str | os.PathLike[str]) -> Measurements:
     """Reads measurements from a validator's report or a file of their own.
 
-    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and field for
-    values that no measurement has.
+    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and
+    field for values that no measurement has.
     """
     try:
         text = read_whole(path)
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         if "measurements" in keys:
-            found = msgspec.json.decode(text, type=_Report).measurements
+            records = msgspec.json.decode(text, type=_Report).measurements
         elif "steps" in keys:
-            found = msgspec.json.decode(text, type=Measurements)
+            records = msgspec.json.decode(text, type=Measurements)
         else:
             raise InputError(
                 "is neither a validator's report nor measurements: it has neither measurements nor steps"
             )
-        check_values(found)
+        check_values(records)
     except InputError as error:
         raise error.at(file=os.fspath(path)) from error
     except msgspec.DecodeError as error:
         raise InputError(f"no measurements: {error}", file=os.fspath(path)) from error
-    return found
+    return records
 
 
 def joined(measured: Sequence[Measurements]) -> Measurements:
@@ -96,12 +99,12 @@ def joined(measured: Sequence[Measurements]) -> Measurements:
     if not measured:
         raise InputError("measurements must have at least one report, got none", field="measurements")
     first = measured[0]
-    for other in measured[1:]:
+    for measurement in measured[1:]:
         for name in _JOINED:
-            ours, theirs = getattr(first, name), getattr(other, name)
-            if ours != theirs:
+            value, another = getattr(first, name), getattr(measurement, name)
+            if value != another:
                 raise InputError(
-                    f"{name} must be the same, got {ours!r} in one report and {theirs!r} in another",
+                    f"{name} must be the same, got {value!r} in one report and {another!r} in another",
                     field=name,
                 )
     noise = [m.noise_scale for m in measured if m.noise_scale is not None]
@@ -139,16 +142,19 @@ def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
     """Refuses too few step times, and contradictory ones. `names` says where each comes from."""
     by_shape: dict[tuple[int, ...], list[float]] = {}
     pairs = zip(names, several, strict=True)
-    records = ((name, row, step) for name, one in pairs for row, step in enumerate(one.steps, 1))
+    records = (
+        (name, row, step) for name, measurement in pairs for row, step in enumerate(measurement.steps, 1)
+    )
     for name, row, step in records:
         shape = step.gpus, step.gpus_per_node, step.model_parallel, step.micro_batch, step.accumulation
         medians = by_shape.setdefault(shape, [])
         medians.append(float(np.median(step.step_seconds)))
-        here, others = medians[-1], medians[:-1]
-        far = [other for other in others if max(here, other) > _CONTRADICTION * min(here, other)]
+        largest, smaller = medians[-1], medians[:-1]
+        far = [median for median in smaller if max(largest, median) > _CONTRADICTION * min(largest, median)]
         if far:
             raise InputError(
-                f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs takes {here:.4g} s here "
+                f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs "
+                f"takes {largest:.4g} s here "
                 f"and {far[0]:.4g} s elsewhere: measure again what was disturbed",
                 file=name if len(several) > 1 else None,
                 row=row,

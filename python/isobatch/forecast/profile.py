@@ -1,9 +1,10 @@
 """The measured constants of a workload on one kind of GPU and network, and forecasts from them.
 
-A :class:`Profile` is a JSON file of constants, each with its error, the range it was measured over, and a mark where
-it was estimated instead. ``isobatch calibrate`` fits one from measurements, :meth:`Profile.estimate` guesses one
-from data sheets. The step-time model is that of Pollux (Qiao et al., OSDI 2021), with an all-reduce that knows the bytes
-of the gradient in place of Pollux's line in the number of replicas, and a lead ℓ, which is 0 there:
+A :class:`Profile` is a JSON file of constants, each with its error, the range it was measured over, and a
+mark where it was estimated instead. ``isobatch calibrate`` fits one from measurements,
+:meth:`Profile.estimate` guesses one from data sheets. The step-time model is that of Pollux (Qiao et al.,
+OSDI 2021), with an all-reduce that knows the bytes of the gradient in place of Pollux's line in the number of
+replicas, and a lead ℓ, which is 0 there:
 
     micro-batch   x = max(floor, constant + per_sample · b)
     all-reduce    s = as measured; elsewhere ring inside a node + the faster of ring and tree across nodes
@@ -23,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.limits import MAX_BATCH, common_rows, one_of, real, whole, wholes
 
 SCHEMA = 1
@@ -37,7 +39,7 @@ _LEGAL = {
         ("a finite number above 0", 0.0, math.inf, True),
     ),
 }
-"""Of a constant: in words, the ends of its range, and whether the lower one is outside. Others are 0 or more."""
+"""Of a constant: in words, its range, and whether the lower end is outside. Others are 0 or more."""
 
 
 def _require(good: bool, legal: str, value: Any, field: str) -> None:
@@ -66,16 +68,21 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for good, legal, got in (
+        for good, legal, value in (
             (2 <= len(self.bytes) == len(self.seconds), "as many times as sizes, two at least", self.seconds),
-            (all(map(lt, (0.0, *self.bytes), (*self.bytes, math.inf))), "bytes that ascend from above 0", self.bytes),
+            (all(map(lt, (0.0, *self.bytes), (*self.bytes, math.inf))), "bytes that ascend from above 0",
+            self.bytes),
             (all(0 < each < math.inf for each in self.seconds), "seconds above 0", self.seconds),
-            (min(self.replicas_per_node, self.nodes) >= 1, "over counts of replicas and nodes from 1", (self.replicas_per_node, self.nodes)),
+            (min(self.replicas_per_node, self.nodes) >= 1, "over counts of replicas and nodes from 1",
+            (self.replicas_per_node, self.nodes)),
         ):  # fmt: skip
-            _require(good, legal, got, "all_reduce")
+            _require(good, legal, value, "all_reduce")
 
     def of(self, sizes: Sequence[float]) -> float | None:
-        """Returns the seconds of all-reduces of these sizes, one after another, each interpolated; ``None`` where one was not measured."""
+        """Returns the seconds of all-reduces of these sizes, one after another, each interpolated.
+
+        ``None`` where one was not measured.
+        """
         if not all(self.bytes[0] <= size <= self.bytes[-1] for size in sizes):
             return None
         return float(np.interp(sizes, self.bytes, self.seconds).sum())
@@ -84,17 +91,18 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The constants of a workload on one kind of GPU and network.
 
-    Times are in seconds, bandwidths in GB/s (1e9 bytes), latencies in µs, memory in GiB a GPU. ``overlap`` is γ: 1
-    where no communication hides behind computation, 10 where all of it can; ``lead`` the share of a pass that runs
-    before the first gradients are ready, behind which nothing hides. A constant that is ``None`` is not known: forecasts
-    that need it are NaN (an unknown floor, update or lead counts as 0, an unknown overlap as 1). ``bucket_bytes`` are
-    the all-reduces that the gradient goes in (empty: one), ``all_reduce`` is the table of measured ones.
-    ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that were measured, both ends in them.
-    A GPU needs ``memory_fixed_gib`` + ``memory_sharded_gib`` / replicas + ``memory_per_sample_gib`` × micro-batch: what is sharded are
-    the states that the replicas share out among themselves (ZeRO, FSDP); unknown, it is 0.
-    ``scatter`` is the 95 % half-width of measured configurations around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1,
-    noise scale from there on) for a noise scale that grows along the run. ``unidentified`` names what the
-    measurements could not tell.
+    Times are in seconds, bandwidths in GB/s (1e9 bytes), latencies in µs, memory in GiB a GPU. ``overlap`` is
+    γ: 1 where no communication hides behind computation, 10 where all of it can; ``lead`` the share of a pass
+    that runs before the first gradients are ready, behind which nothing hides. A constant that is ``None`` is
+    not known: forecasts that need it are NaN (an unknown floor, update or lead counts as 0, an unknown
+    overlap as 1). ``bucket_bytes`` are the all-reduces that the gradient goes in (empty: one), ``all_reduce``
+    is the table of measured ones. ``micro_batch``, ``replicas_per_node`` and ``nodes`` are the ranges that
+    were measured, both ends in them. A GPU needs ``memory_fixed_gib`` + ``memory_sharded_gib`` / replicas +
+    ``memory_per_sample_gib`` × micro-batch: what is sharded are the states that the replicas share out among
+    themselves (ZeRO, FSDP); unknown, it is 0. ``scatter`` is the 95 % half-width of measured configurations
+    around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1, noise scale from
+    there on) for a noise scale that grows along the run. ``unidentified`` names what the measurements could
+    not tell.
     """
 
     schema: int = SCHEMA
@@ -195,21 +203,26 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ) -> "Profile":
         """Estimates a profile from the model's size and data sheets, every constant marked as an estimate.
 
-        ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer), ``gpu_tflops`` is
-        the data sheet's peak at this precision, ``utilization`` the share of it that is reached. Memory is that of
-        weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam (the error spans both); Adafactor keeps
-        next to none, an average for each row and column of a matrix, taken as 1,024 × 1,024 here; activations only where ``memory_per_sample_gib`` is given. Nothing is taken to hide (overlap 1).
+        ``flops_per_sample`` covers forward and backward (6 × parameters × tokens for a transformer),
+        ``gpu_tflops`` is the data sheet's peak at this precision, ``utilization`` the share of it that is
+        reached. Memory is that of weights, gradients and optimizer state, 16 to 18 bytes a parameter for Adam
+        (the error spans both); Adafactor keeps next to none, an average for each row and column of a matrix,
+        taken as 1,024 × 1,024 here; activations only where ``memory_per_sample_gib`` is given. Nothing is
+        taken to hide (overlap 1).
 
-        ``zero_stage`` says what the replicas share out (Rajbhandari et al. 2020, arXiv 1910.02054, section 5): 1 the optimizer's
-        state with the float32 copy of the weights, 2 the gradients too, 3 (as FSDP's FULL_SHARD) the weights too. With ``offload`` the
-        optimizer's state is in the host's memory, and counts for nothing here. Buffers that gather weights or gradients for a
-        moment are not in the estimate, nor is the time that stage 3's gathers and an offloaded step take.
+        ``zero_stage`` says what the replicas share out (Rajbhandari et al. 2020, arXiv 1910.02054, section
+        5): 1 the optimizer's state with the float32 copy of the weights, 2 the gradients too, 3 (as FSDP's
+        FULL_SHARD) the weights too. With ``offload`` the optimizer's state is in the host's memory, and
+        counts for nothing here. Buffers that gather weights or gradients for a moment are not in the
+        estimate, nor is the time that stage 3's gathers and an offloaded step take.
 
-        >>> llama = Profile.estimate(parameters=7_000_000_000, flops_per_sample=6 * 7e9 * 4096, gpu_tflops=989,
+        >>> llama = Profile.estimate(parameters=7_000_000_000, flops_per_sample=6 * 7e9 * 4096,
+        ...     gpu_tflops=989,
         ...     intra_gb_s=450, inter_gb_s=50, model_parallel=8)
         >>> round(llama.compute_per_sample.value, 4), round(llama.memory_fixed_gib.value, 1), llama.estimated
         (0.0544, 13.0, True)
-        >>> shared = Profile.estimate(parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100, optimizer="adam", zero_stage=2)
+        >>> shared = Profile.estimate(parameters=7_500_000_000, flops_per_sample=1e9, gpu_tflops=100,
+        ...     optimizer="adam", zero_stage=2)
         >>> round(shared.memory_fixed_gib.value, 1), round(shared.memory_sharded_gib.value, 1)
         (14.0, 97.8)
         """
@@ -258,7 +271,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             inter_latency_us=None if inter_gb_s is None else guess(latency_us),
             inter_gb_s=maybe(inter_gb_s),
             overlap=guess(1.0),
-            # DeepSpeed's estimators say 4 + 16/n bytes a parameter in stage 2, 18/n in stage 3, for bf16 and Adam.
+            # DeepSpeed's estimators say 4 + 16/n bytes a parameter in stage 2, 18/n in stage 3, for bf16 and
+            # Adam.
             memory_fixed_gib=guess(shard * whole_bytes / GIB, shard * 2 / GIB if whole_bytes else None),
             memory_sharded_gib=guess(shard * sharded / GIB, shard * 2 / GIB) if sharded else None,
             memory_per_sample_gib=maybe(memory_per_sample_gib),
@@ -275,16 +289,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ) -> dict[str, NDArray[Any]]:
         """Forecasts each row; every argument is one value or one a row.
 
-        Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the width of its
-        95 % interval, from the errors of the constants and the scatter around the model), ``samples_per_second``,
-        ``efficiency`` (speed over that of the same split without an all-reduce), ``memory_gib`` (a GPU), and, as bool,
-        ``inside_measured_range`` and ``all_reduce_measured`` (from the table; or nothing is reduced). NaN where a
-        constant that is needed is not known.
+        Returns the columns ``sync_seconds`` (one all-reduce), ``step_seconds``, ``step_error`` (half the
+        width of its 95 % interval, from the errors of the constants and the scatter around the model),
+        ``samples_per_second``, ``efficiency`` (speed over that of the same split without an all-reduce),
+        ``memory_gib`` (a GPU), and, as bool, ``inside_measured_range`` and ``all_reduce_measured`` (from the
+        table; or nothing is reduced). NaN where a constant that is needed is not known.
 
-        Raises InputError, naming row and field, for counts below 1 and a model-parallel size that does not divide
-        the GPUs.
+        Raises InputError, naming row and field, for counts below 1 and a model-parallel size that does not
+        divide the GPUs.
 
-        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01), overlap=Constant(value=1),
+        >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
+        ...     overlap=Constant(value=1),
         ...     compute_per_sample=Constant(value=0.001), intra_latency_us=Constant(value=5),
         ...     intra_gb_s=Constant(value=100))
         >>> profile.forecast(gpus=[1, 8], micro_batch=32)["step_seconds"].round(5).tolist()
@@ -298,11 +313,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "accumulation": wholes(accumulation, "accumulation", 1, MAX_BATCH),
         }
         rows = common_rows(shapes)
-        left = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
-        if left.any():
+        remainder = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
+        if remainder.any():
             raise InputError(
                 "does not divide the GPUs",
-                row=int(left.argmax()) + 1 if rows > 1 else None,
+                row=int(remainder.argmax()) + 1 if rows > 1 else None,
                 field="model_parallel",
             )
         columns, (inside, measured) = _core.forecast_rows(
@@ -315,15 +330,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
         times = "sync_seconds", "step_seconds", "step_error"
         names = *times, "samples_per_second", "efficiency", "memory_gib"
-        found = dict(zip(names, columns, strict=True))
-        found["memory_gib"] = found["memory_gib"] / GIB
-        return found | {"inside_measured_range": inside, "all_reduce_measured": measured}
+        result = dict(zip(names, columns, strict=True))
+        result["memory_gib"] = result["memory_gib"] / GIB
+        return result | {"inside_measured_range": inside, "all_reduce_measured": measured}
 
     def noise_scale_over_run(self, tuned_batch: float) -> float | None:
-        """Returns the one noise scale equivalent to a table by progress, at a tuned batch; ``None`` where neither is known.
+        """Returns the one noise scale equivalent to a table by progress, at a tuned batch.
 
-        A stretch of the run with noise scale φ costs (φ + m)/(φ + m0) of its samples, so that over stretches of weight
-        w the cost is Σ w(φ + m)/(φ + m0): the same as with Σ wφ/(φ + m0) ÷ Σ w/(φ + m0), for every m.
+        ``None`` where neither is known.
+
+        A stretch of the run with noise scale φ costs (φ + m)/(φ + m0) of its samples, so that over stretches
+        of weight w the cost is Σ w(φ + m)/(φ + m0): the same as with Σ wφ/(φ + m0) ÷ Σ w/(φ + m0), for every
+        m.
 
         >>> profile = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
         ...     compute_per_sample=Constant(value=0.001), noise_by_progress=((0, 100.0), (0.5, 1000.0)))
@@ -343,6 +361,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             noise = ((0.0, self.noise_scale.value),)
         return {
             "gpu": self.gpu,
+            "gpu_memory_gib": memory_gib_of(self.gpu),
             "constants": core_constants(known),
             "gradient": self._core_gradient(),
             "scatter": self.scatter,
@@ -366,7 +385,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
-    """Returns the bytes a parameter of the optimizer's state, with a float32 copy of narrower weights, and of a weight or gradient."""
+    """Returns the bytes per parameter of the optimizer's state, and of a weight or gradient.
+
+    The state has a float32 copy of narrower weights.
+    """
     states, widths = _core.optimizers(), _core.precisions()
     width = widths[one_of(precision, "precision", widths)]
     return (4 if width == 2 else 0) + states[one_of(optimizer, "optimizer", states)], width
@@ -429,6 +451,7 @@ def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
     whole = math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
     if bucket_bytes and not (whole and all(0 < size < math.inf for size in bucket_bytes)):
         raise InputError(
-            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each and {gradient_bytes} together",
+            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each "
+            f"and {gradient_bytes} together",
             field="bucket_bytes",
         )

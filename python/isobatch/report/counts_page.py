@@ -165,7 +165,7 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
             continue
         row = int(np.nanargmin(values))
         end = times.end_at(plans, row)
-        took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}"
+        took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}{times.left_out(plans, name)}"
         found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return found
 

@@ -102,6 +102,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
         fewest = cheapest = "the best row of each job" if plans.provenance.top > 1 else "the row of each job"
+    fewest, cheapest = fewest + times.left_out(plans, "gpu_hours"), cheapest + times.left_out(plans, "cost")
     found.append(Headline("GPU-hours", _spent(plans, "gpu_hours", figure), fewest))
     if not np.isnan(plans.spent("cost")).all():
         found.append(Headline("cost", _spent(plans, "cost", lambda cost: price(cost, currency)), cheapest))

@@ -10,7 +10,7 @@ from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
-from isobatch.report.table import Plans
+from isobatch.report.table import INFEASIBLE, Plans
 from isobatch.words import count, counted, figure, percent, printable
 
 _MAX_POINTS = 200
@@ -19,6 +19,12 @@ _MAX_JOBS = 20
 """Jobs that the table of a page has."""
 _MAX_ENDS = 4
 """Lines whose ends are written below a chart."""
+
+
+def left_out(plans: Plans, name: str) -> str:
+    """Says how many rows a comparison by a figure leaves out, as it is not known there; nothing where it is everywhere."""
+    rows = int((np.isnan(plans.spent(name)) & (plans.status != INFEASIBLE)).sum())
+    return f"; {counted(rows, 'row')} without it left out" if rows else ""
 
 
 def times_known(plans: Plans) -> bool:

@@ -1,7 +1,8 @@
 """Learning-rate schedules: values that are evaluated anywhere, and the peers' own under their own names.
 
-A `Schedule` is frozen, hashable, picklable and JSON in and out. `s.at(step)` is one value, `s.values(steps)` an
-array of them, `isobatch.schedule_matrix` many schedules × many steps. A peer's names are loaded when they are used.
+A `Schedule` is frozen, hashable, picklable and JSON in and out. `s.at(step)` is one value, `s.values(steps)`
+an array of them, `isobatch.schedule_matrix` many schedules × many steps. A peer's names are loaded when they
+are used.
 """
 
 from importlib import import_module

@@ -74,14 +74,14 @@ def _piece(knots: Knots, value: float, axis: int) -> tuple[float, float, float]:
 
 def breakpoints(form: Form) -> list[float]:
     """Returns the starts and ends of segments, in the schedule's own steps before its clock."""
-    found = {0.0}
+    knots_found = {0.0}
     for track in form.tracks:
         for segment in track.segments:
-            found.add(segment.start)
-            found |= {segment.origin + segment.length * u for u in _turns(segment)}
+            knots_found.add(segment.start)
+            knots_found |= {segment.origin + segment.length * u for u in _turns(segment)}
         if track.cycle is not None:
-            found.add(track.cycle.period)
-    return sorted(x for x in found if x >= 0)
+            knots_found.add(track.cycle.period)
+    return sorted(x for x in knots_found if x >= 0)
 
 
 def _turns(segment: Segment) -> list[float]:
@@ -116,7 +116,7 @@ def end(form: Form) -> float | None:
 
 
 def span(form: Form) -> float:
-    """Returns the steps worth showing: the run, else up to the schedule's end, else past where its last segment starts."""
+    """Returns the steps to show: the run, else until the end, else past the start of the last segment."""
     stop = end(form) if form.run is None else form.run
     if stop is None:
         stop = 3 * max(*breakpoints(form), 1.0)
@@ -176,19 +176,19 @@ def _track_text(track: Track) -> str:
 def _segment_text(segment: Segment) -> str:
     match segment.shape:
         case Flat():
-            what = f"{segment.a:g}"
+            words = f"{segment.a:g}"
         case Inner(form=form):
-            what = text(form)
+            words = text(form)
         case Table(values=values):
-            what = f"table of {len(values)}"
+            words = f"table of {len(values)}"
         case Power(stretch=1.0, exponent=1.0):
-            what = f"linear {segment.a:g} → {segment.b:g} in {segment.length:g}"
+            words = f"linear {segment.a:g} → {segment.b:g} in {segment.length:g}"
         case Exponential(rate=rate, stairs=stairs):
-            what = f"{segment.a:g} × {rate:g} {'in stairs of' if stairs else 'every'} {segment.length:g}"
+            words = f"{segment.a:g} × {rate:g} {'in stairs of' if stairs else 'every'} {segment.length:g}"
         case Reciprocal(exponent=exponent):
-            what = f"{segment.a:g} / (1 + x/{segment.length:g})^{exponent:g}"
+            words = f"{segment.a:g} / (1 + x/{segment.length:g})^{exponent:g}"
         case shape:
-            what = f"{shape.kind} {segment.a:g} → {segment.b:g} in {segment.length:g}"
+            words = f"{shape.kind} {segment.a:g} → {segment.b:g} in {segment.length:g}"
     if isinstance(segment.shape, Exponential | Reciprocal) and segment.b:
-        what += f", towards {segment.b:g}"
-    return what if segment.start == 0 else f"from {segment.start:g} {what}"
+        words += f", towards {segment.b:g}"
+    return words if segment.start == 0 else f"from {segment.start:g} {words}"

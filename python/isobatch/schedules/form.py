@@ -1,7 +1,7 @@
 """The one form of every schedule: the only declaration of Rust's input and of the JSON.
 
-The core reads these structs by the names of their fields (`rust/core/src/schedule/`, each part in its own file), so that
-a field or a shape is added here and there, and nowhere between.
+The core reads these structs by the names of their fields (`rust/core/src/schedule/`, each part in its own
+file), so that a field or a shape is added here and there, and nowhere between.
 
 Schedule = clock, tracks, combine: floor + (A(x) − floor)·B(x)·…, clip to low … high, scale
 Track    = segments, and maybe a cycle

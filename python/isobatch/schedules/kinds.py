@@ -1,8 +1,8 @@
-"""The kinds of schedule: each is a constructor in steps under `@text.kind(...)`, and beside it how its text is built for a plan.
+"""The kinds of schedule: constructors in steps under `@text.kind(...)`, and the builders of their texts.
 
-x is the optimizer step, 0 for the first update; lengths are numbers of steps. Lengths in epochs, samples, tokens or
-percent belong to a recipe's schedule text ("multistep(30ep, 60ep)"), which a plan resolves. Each kind has its oracle in
-tests/reference/schedules.py.
+x is the optimizer step, 0 for the first update; lengths are numbers of steps. Lengths in epochs, samples,
+tokens or percent belong to a recipe's schedule text ("multistep(30ep, 60ep)"), which a plan resolves. Each
+kind has its oracle in tests/reference/schedules.py.
 """
 
 import math
@@ -114,7 +114,7 @@ def _build_tanh(run: text.PlanRun) -> list[form.Segment]:
 
 @text.kind(_build_tanh, lower=text.Argument(text.SIGNED), upper=text.Argument(text.SIGNED), until=text.UNTIL)
 def tanh(lr: float, steps: float, lower: float = -6.0, upper: float = 3.0, end: float = 0.0) -> Schedule:
-    """end + (lr − end)·(1 − tanh(lower·(1 − u) + upper·u))/2 with u = x/steps (Hsueh et al. 2019, arXiv:1806.01593).
+    """end + (lr − end)·(1 − tanh(lower·(1 − u) + upper·u))/2, u = x/steps (Hsueh et al., arXiv:1806.01593).
 
     It starts a little below lr and stays a little above end, by what tanh leaves at the bounds.
 
@@ -171,7 +171,7 @@ def _build_vaswani(run: text.PlanRun) -> list[form.Segment]:
 
 @text.kind(_build_vaswani)
 def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedule:
-    """factor·d^−½·min(n^−½, n·W^−3/2) with n = x + 1, the paper's step number (Vaswani et al. 2017, arXiv:1706.03762).
+    """factor·d^−½·min(n^−½, n·W^−3/2), n = x + 1 (Vaswani et al. 2017, arXiv:1706.03762).
 
     >>> round(vaswani(512, 4000).at(3999), 9)
     0.000698771
@@ -245,7 +245,7 @@ def goyal(
     milestones: Iterable[float] = (30.0, 60.0, 80.0),
     gamma: float = 0.1,
 ) -> Schedule:
-    """Start up to lr over five epochs, then a tenth at epochs 30, 60 and 80 (Goyal et al. 2017, arXiv:1706.02677).
+    """Up to lr over five epochs, then a tenth at epochs 30, 60 and 80 (Goyal et al. 2017, arXiv:1706.02677).
 
     `start` is the learning rate of the small-batch run; milestones are epochs of the whole run.
 
@@ -269,10 +269,10 @@ def goyal(
 def _build_wsd(run: text.PlanRun) -> list[form.Segment]:
     """Builds a level until the decay, by default over the last fifth of the run."""
     over = run.steps("decay", max(1, run.total // 5))
-    left = run.total - run.warmup
-    if over > left:
+    rest = run.total - run.warmup
+    if over > rest:
         raise InputError(
-            f"decay must be at most the {left:,g} steps after the warmup, got {over:,g}", field="schedule"
+            f"decay must be at most the {rest:,g} steps after the warmup, got {over:,g}", field="schedule"
         )
     at = run.total - over
     shape = text.tails()[run.word("shape", "linear")]
@@ -282,7 +282,7 @@ def _build_wsd(run: text.PlanRun) -> list[form.Segment]:
 
 @text.kind(_build_wsd, decay=text.Argument(text.LENGTH), shape=text.Argument(text.WORD))
 def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end: float = 0.0) -> Schedule:
-    """Stable, then decay: lr until steps − decay_steps, then down to end at `steps` (Hu et al. 2024, arXiv:2404.06395).
+    """lr until steps − decay_steps, then down to end at `steps` (Hu et al. 2024, arXiv:2404.06395).
 
     `shape` is the decay: "linear", "cosine", "one_minus_sqrt" or "rex". Put `warmup` in front for its warmup.
 
@@ -326,10 +326,10 @@ def _build_one_cycle(run: text.PlanRun) -> Sequence[form.Segment]:
 def one_cycle(
     lr: float, steps: float, rise_steps: float, start: float | None = None, end: float | None = None
 ) -> Schedule:
-    """Half a cosine from start up to lr over rise_steps, half a cosine down to end at `steps` (Smith, Topin 2018).
+    """Half a cosine from start to lr over rise_steps, half a cosine down to end (Smith, Topin 2018).
 
-    start defaults to lr/25, end to start/10^4. Its boundaries are whole; torch's own, off by one, are those of
-    `isobatch.schedules.torch.OneCycleLR`.
+    start defaults to lr/25, end to start/10^4. Its boundaries are whole; torch's own, off by one, are those
+    of `isobatch.schedules.torch.OneCycleLR`.
 
     >>> one_cycle(1.0, 100, 30, start=0.5, end=0.0).values([0, 15, 30, 65, 100]).tolist()
     [0.5, 0.75, 1.0, 0.5, 0.0]

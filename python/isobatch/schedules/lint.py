@@ -61,7 +61,9 @@ class ScheduleReason(StrEnum):
 
 
 def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[ScheduleReason, ...]:
-    """Lists the oddities of a form, evaluated by `curve`, over a run of total_steps updates (None: its own run, else until its end).
+    """Lists the oddities of a form, evaluated by `curve`, over a run of total_steps updates.
+
+    Without total_steps it is the form's own run, else until its end.
 
     Raises:
         InputError: when the run has no length: total_steps is 0, or None where the form has no end.
@@ -77,25 +79,25 @@ def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[Schedu
     last = total - 1 if form.last is None else min(total - 1, int(form.last))
     values = curve.values([0, last])
     peak, final = max(curve.at(x) for x in knots(form)), float(values[1])
-    found = []
+    oddities = []
     if values[0] == 0 and peak > 0:
-        found.append(ScheduleReason.FIRST_UPDATE_AT_ZERO)
+        oddities.append(ScheduleReason.FIRST_UPDATE_AT_ZERO)
     if form.last is not None and form.last < total - 1:
-        found.append(ScheduleReason.UNDEFINED_WITHIN_RUN)
+        oddities.append(ScheduleReason.UNDEFINED_WITHIN_RUN)
     climbing = _rise_end(form) > total
     if climbing:
-        found.append(ScheduleReason.WARMUP_LONGER_THAN_RUN)
+        oddities.append(ScheduleReason.WARMUP_LONGER_THAN_RUN)
     elif _rebounds(form, curve, peak, last):
-        found.append(ScheduleReason.REBOUND_PAST_END)
+        oddities.append(ScheduleReason.REBOUND_PAST_END)
     if end is not None and not climbing:
         # A decay of T steps is at its end at x = T, one past the last update; one of T − 1 is there with it.
         if end - total == 1 or total - end == 2:
-            found.append(ScheduleReason.OFF_BY_ONE_END)
+            oddities.append(ScheduleReason.OFF_BY_ONE_END)
         elif end > total + 1 and final > curve.at(end):
-            found.append(ScheduleReason.ENDS_ABOVE_MINIMUM)
+            oddities.append(ScheduleReason.ENDS_ABOVE_MINIMUM)
     if any(segment.length < 1 for segment in _curves(form)):
-        found.append(ScheduleReason.DECAY_SHORTER_THAN_STEP)
-    return tuple(found)
+        oddities.append(ScheduleReason.DECAY_SHORTER_THAN_STEP)
+    return tuple(oddities)
 
 
 def _curves(form: Form) -> list[Segment]:
@@ -113,6 +115,7 @@ def _rise_end(form: Form) -> float:
 def _rebounds(form: Form, curve: Evaluator, peak: float, last: int) -> bool:
     """Returns whether the value rises right past the last update of a falling schedule."""
     beyond = [last + 1, last + 2, last + max(2, last // 10)]
-    seen = curve.values([max(last - 1, 0), last, *(x for x in beyond if form.last is None or x <= form.last)])
-    falling = seen[0] > seen[1] or seen[1] == 0 < peak
-    return bool(falling and len(seen) > 2 and (seen[2:] > seen[1] * (1 + 1e-9) + 1e-12 * peak).any())
+    past = [x for x in beyond if form.last is None or x <= form.last]
+    reached = curve.values([max(last - 1, 0), last, *past])
+    falling = reached[0] > reached[1] or reached[1] == 0 < peak
+    return bool(falling and len(reached) > 2 and (reached[2:] > reached[1] * (1 + 1e-9) + 1e-12 * peak).any())

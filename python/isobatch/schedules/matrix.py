@@ -24,24 +24,24 @@ def schedule_matrix(
     """Computes the learning rates of many schedules at many steps: one row a schedule, one column a step.
 
     float32 values are within one float32 ulp of the schedule's peak of `Schedule.at`, float64 values within 8
-    float64 ulp. A `range`, or an array that counts evenly in whole numbers, is fastest; then an array that never
-    falls; then any other.
+    float64 ulp. A `range`, or an array that counts evenly in whole numbers, is fastest; then an array that
+    never falls; then any other.
 
     Args:
-        schedules: Schedules, or plans (anything with a `schedule` attribute), in any mix of kinds and lengths. Or
-            the columns of a fleet's table, `plan_fleet(..., columns=isobatch.schedules.COLUMNS)`: a mapping, or
-            anything with `__arrow_c_stream__`, with `lr`, `total_steps`, `warmup_steps`, `schedule` (texts), `min_lr`
-            and `warmup_lr`, and where the schedules have such lengths `effective_batch`, `tuned_batch` (samples in a
-            step of the recipe), `steps_per_epoch`, `dataset_size` and `seq_len`. A column may be one value for all rows.
+        schedules: Schedules, or plans (anything with a `schedule` attribute), in any mix of kinds and
+            lengths. Or the columns of a fleet's table, `plan_fleet(..., columns=isobatch.schedules.COLUMNS)`:
+            a mapping, or anything with `__arrow_c_stream__`, with `lr`, `total_steps`, `warmup_steps`,
+            `schedule` (texts), `min_lr` and `warmup_lr`, and where the schedules have such lengths
+            `effective_batch`, `tuned_batch` (samples in a step of the recipe), `steps_per_epoch`,
+            `dataset_size` and `seq_len`. A column may be one value for all rows.
         steps: optimizer steps, a range or any array of numbers, of any order.
         dtype: float32 or float64; `out` brings its own.
         out: an array of shape (schedules, steps), C-contiguous and writable, to be filled and returned.
 
     Raises:
-        InputError: before anything is written, when a step is NaN, negative, at or past 2^53 or past the end of a
-            schedule that has one, a column is missing or looks misspelt, a row is infeasible, or `out` does not fit;
-            on the way, when a value is too large for `dtype`. Rows are
-            counted from 1.
+        InputError: before anything is written, when a step is NaN, negative, at or past 2^53 or past the end
+            of a schedule that has one, a column is missing or looks misspelt, a row is infeasible, or `out`
+            does not fit; on the way, when a value is too large for `dtype`. Rows are counted from 1.
         KeyboardInterrupt: within about 0.1 s of Ctrl-C; `out` is then written in part.
 
     >>> import isobatch as ib
@@ -78,7 +78,7 @@ def _check_out(out: NDArray[Any], shape: tuple[int, int]) -> None:
 
 
 def _steps(steps: range | ArrayLike) -> tuple[Any, int]:
-    """Returns a (start, step, count) triple where a range allows it, else a float64 array; and how many there are."""
+    """Returns the steps as (start, step, count) if a range allows it, else as float64, and their count."""
     if isinstance(steps, range) and steps.step > 0:
         if len(steps) and (steps[0] < 0 or steps[-1] >= STEP_LIMIT):
             raise InputError(f"steps must be numbers from 0 to below 2^53, got {steps}", field="steps")
@@ -134,7 +134,7 @@ _REQUIRED = ("lr", "total_steps", "warmup_steps", "schedule", "min_lr", "warmup_
 _UNITS = ("steps_per_epoch", "dataset_size", "seq_len")
 
 COLUMNS = (*_REQUIRED, "effective_batch", "tuned_batch", *_UNITS)
-"""The columns of a fleet's table that `isobatch.schedule_matrix` reads: ask `plan_fleet` for them by `columns`."""
+"""The columns of a fleet's table for `isobatch.schedule_matrix`: ask `plan_fleet` for them by `columns`."""
 
 _FLEET_COLUMNS = frozenset(("job", "cluster", *(name for name, *_ in _core.results())))
 _MIN_LIKENESS = 0.82
@@ -176,16 +176,18 @@ def _of_arrow(source: Any) -> dict[str, list[Any]]:
 
 
 def _refuse_names(names: list[str]) -> None:
-    others = [str(name) for name in names if name not in COLUMNS and name not in _FLEET_COLUMNS]
+    unread = [str(name) for name in names if name not in COLUMNS and name not in _FLEET_COLUMNS]
     absent = [name for name in COLUMNS if name not in names]
-    for other in others:
-        if close := nearest(other, absent, _MIN_LIKENESS):
-            raise InputError(f"the column {other!r} is not read: did you mean {close!r}?", field=other)
+    for name_given in unread:
+        if close := nearest(name_given, absent, _MIN_LIKENESS):
+            why = f"the column {name_given!r} is not read: did you mean {close!r}?"
+            raise InputError(why, field=name_given)
     for name in absent:
         if name in _REQUIRED:
             raise missing(
                 name,
-                "a fleet's table has it where it is asked for, plan_fleet(..., columns=isobatch.schedules.COLUMNS); "
+                "a fleet's table has it where it is asked for, plan_fleet(..., "
+                "columns=isobatch.schedules.COLUMNS); "
                 "in a table of your own add it, such as one value for all rows",
             )
 

@@ -32,8 +32,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Schedule(Evaluator):
     """A learning rate at every optimizer step. Build one with the functions of `isobatch.schedules`.
 
-    It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its value at one
-    step, which may be fractional, and `values(steps)` a float64 array of the shape of `steps`.
+    It is a value: frozen, hashable, picklable, equal to any schedule of the same form. `at(step)` is its
+    value at one step, which may be fractional, and `values(steps)` a float64 array of the shape of `steps`.
 
     >>> import isobatch as ib
     >>> s = ib.schedules.cosine(0.5, 100)
@@ -97,10 +97,11 @@ class Schedule(Evaluator):
         return extent.end(self.form)
 
     def check(self, total_steps: int | None = None) -> tuple[ScheduleReason, ...]:
-        """Lists the oddities of the schedule over a run of total_steps updates (by default: until its own end).
+        """Lists the oddities of the schedule over a run of total_steps updates, by default until its own end.
 
         Raises:
-            InputError: when the run has no length: total_steps is 0, or missing where the schedule has no end.
+            InputError: when the run has no length: total_steps is 0, or missing where the schedule has no
+                end.
 
         >>> import isobatch as ib
         >>> [str(r) for r in ib.schedules.warmup(ib.schedules.cosine(0.1, 90), 10).check(total_steps=50)]
@@ -123,9 +124,9 @@ class Schedule(Evaluator):
     def with_clock(self, points: Iterable[tuple[float, float]]) -> Schedule:
         """Reads the same schedule through a clock: at step x it has the value of clock(x).
 
-        The clock is piecewise linear through `points`, (step, schedule step) pairs that rise in both numbers, and
-        goes on with the slope of its first and last piece; a single point is a shift. Clocks compose: a second one is
-        read first.
+        The clock is piecewise linear through `points`, (step, schedule step) pairs that rise in both numbers,
+        and goes on with the slope of its first and last piece; a single point is a shift. Clocks compose: a
+        second one is read first.
 
         >>> import isobatch as ib
         >>> s = ib.schedules.linear(1.0, 100)
@@ -191,8 +192,8 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule
 
     Args:
         schedules: at least one schedule.
-        boundaries: one step fewer than schedules; schedule i+1 plays from boundaries[i] on, as if that step were
-            its step 0.
+        boundaries: one step fewer than schedules; schedule i+1 plays from boundaries[i] on, as if that step
+            were its step 0.
 
     Raises:
         InputError: when the counts do not match or the boundaries do not rise.
@@ -251,7 +252,7 @@ def product(*schedules: Schedule) -> Schedule:
 
 
 def warmup(schedule: Schedule, steps: float, start: float = 0.0) -> Schedule:
-    """Puts a straight line in front, from start to the schedule's first value over `steps`, then the schedule from its step 0.
+    """Puts a straight line from start to the schedule's first value over `steps` in front of the schedule.
 
     The first value is reached at x = steps. 0 steps leave the schedule as it is.
 
@@ -298,13 +299,13 @@ def _number_where(is_legal: Callable[[float], bool], legal: str) -> Callable[[st
     return read
 
 
-rate = _number_where(lambda it: it >= 0, "at least 0")
+rate = _number_where(lambda x: x >= 0, "at least 0")
 """Reads a value as a learning rate or share: a finite number of at least 0."""
-factor = _number_where(lambda it: it > 0, "above 0")
+factor = _number_where(lambda x: x > 0, "above 0")
 """Reads a value as a finite number above 0."""
-length = _number_where(lambda it: 0 < it < STEP_LIMIT, "a number of steps above 0 and below 2^53")
+length = _number_where(lambda x: 0 < x < STEP_LIMIT, "a number of steps above 0 and below 2^53")
 """Reads a value as a number of steps above 0."""
-span = _number_where(lambda it: 0 <= it < STEP_LIMIT, "a number of steps from 0 to below 2^53")
+span = _number_where(lambda x: 0 <= x < STEP_LIMIT, "a number of steps from 0 to below 2^53")
 """Reads a value as a number of steps, 0 allowed."""
 
 

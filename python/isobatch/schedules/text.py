@@ -1,11 +1,11 @@
-"""A recipe's schedule text, such as "cosine" or "wsd(decay=20%)": its grammar, the kinds that it may name, and the schedule that a
-plan makes of it.
+"""A recipe's schedule text, such as "cosine" or "wsd(decay=20%)": its grammar, kinds, and schedule in a plan.
 
-A text is the name of a kind, and in parentheses its arguments, each a name and a value, or a value alone, which goes to
-the first argument that has none yet (or to the one that takes any number). Nothing nests, and no value holds a comma, so
-a split at commas is the whole grammar; Python's own parser would not read 30ep. A text is read when a recipe is made, long before
-a plan knows what an epoch is worth: lengths stay exact fractions with their unit until `resolve`. Texts repeat down the columns
-of a fleet, so the last 1,024 of them are cached. All faults of a text are reported at once.
+A text is the name of a kind with its arguments in parentheses. An argument is a name and a value, or a value
+alone for the first open argument (or for the one with any number of values). Nothing nests, and no value
+holds a comma: splitting at commas is the whole grammar, and Python's own parser would not read 30ep. A text
+is read when a recipe is made, before a plan knows the length of an epoch: lengths stay exact fractions with
+their unit until `resolve`. The last 1,024 texts are cached, as texts repeat down the columns of a fleet. All
+faults of a text are reported at once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\)\s*)?", re.DOTALL)
 class Units(msgspec.Struct, frozen=True, kw_only=True):
     """The worth of a length's units in a plan.
 
-    `tuned_batch` samples are one `st` of the recipe; `batch` samples one step of the plan; `steps_per_epoch` steps
-    one `ep`, or where they are not known (as for a trainer without epochs), `dataset_size` samples; `seq_len` tokens
-    one sample.
+    `tuned_batch` samples are one `st` of the recipe; `batch` samples one step of the plan; `steps_per_epoch`
+    steps one `ep`, or where they are not known (as for a trainer without epochs), `dataset_size` samples;
+    `seq_len` tokens one sample.
     """
 
     tuned_batch: int
@@ -68,7 +68,7 @@ class Length(NamedTuple):
         return int(self.samples(units) / units.batch + Fraction(1, 2))
 
     def samples(self, units: Units) -> Fraction:
-        """Converts it to samples, a step to those of the tuned batch. A share of a run has none: `steps` converts it."""
+        """Converts it to samples, a step to the tuned batch; a share of a run needs `steps` instead."""
         if self.unit == "ep":
             if units.dataset_size is None:
                 raise missing("dataset_size", "the schedule has a length in ep")
@@ -92,7 +92,7 @@ Builder: TypeAlias = "Callable[[PlanRun], Sequence[Segment]]"
 
 
 class Argument(NamedTuple):
-    """A legal argument of a text: `LENGTH`, `NUMBER`, `SIGNED` or `WORD`; `many` takes any number of values."""
+    """An argument of a text: `LENGTH`, `NUMBER`, `SIGNED` or `WORD`; `many` takes any number of values."""
 
     reads: str
     required: bool = False
@@ -100,7 +100,7 @@ class Argument(NamedTuple):
 
 
 UNTIL = Argument(LENGTH)
-"""The end of a decay that is over before the run is (BLOOM: 200 of 220 million samples, GPT-3: 260 of 300 billion tokens)."""
+"""The end of a decay before the run's (GPT-3: 260 of 300 billion tokens)."""
 
 
 class Kind(NamedTuple):
@@ -204,8 +204,8 @@ def _argument(kind: Kind, part: str, before: dict[str, Any]) -> tuple[str, Any]:
     if not takes:
         raise must_be(f"{kind.name} alone, which takes no arguments", part.strip(), field="schedule")
     if not equals:
-        many = [other for other, argument in takes.items() if argument.many]
-        name = next(iter([*many, *(other for other in takes if other not in before)]), "")
+        many = [known for known, argument in takes.items() if argument.many]
+        name = next(iter([*many, *(known for known in takes if known not in before)]), "")
         if not name:
             raise must_be(f"{kind.name} with at most {len(takes)} arguments", part.strip(), field="schedule")
     if name not in takes:
@@ -265,7 +265,7 @@ class PlanRun(NamedTuple):
         return default if length is None else max(1, length.steps(self.units, self.total))
 
     def until(self) -> float:
-        """Returns where a decay ends, counted from the start of the run: at its end unless the text has `until`."""
+        """Returns the end of a decay, from the start of the run: its end unless the text has `until`."""
         until = self.steps("until", self.total)
         if until <= self.warmup:
             raise InputError(
@@ -310,8 +310,8 @@ def resolve(
     """Makes the schedule of a plan, in its optimizer steps.
 
     A straight line from warmup_start to peak over warmup_steps, then the kind that `spec` names, from peak to
-    min_lr, ending at total_steps. Lengths in the text are converted by samples and rounded half up; `%` of the run
-    is floored. Milestones, stairs and `until` are counted from the start of the run.
+    min_lr, ending at total_steps. Lengths in the text are converted by samples and rounded half up; `%` of
+    the run is floored. Milestones, stairs and `until` are counted from the start of the run.
 
     A `Schedule` in place of a text is the whole schedule of the tuned run, in tuned steps: its highest value
     becomes peak, and its clock is stretched so that it has the same value after as many samples.
@@ -321,8 +321,8 @@ def resolve(
         peak: the highest learning rate.
         min_lr: the learning rate at the end.
         warmup_start: the learning rate at step 0 of the warmup.
-        warmup_steps: optimizer steps of warmup, fractional where a batch ramp counts full batches; as long as the
-            run or longer, the run is all warmup.
+        warmup_steps: optimizer steps of warmup, fractional where a batch ramp counts full batches; as long as
+            the run or longer, the run is all warmup.
         total_steps: optimizer steps of the run.
         units: what st, sp, ep and tok are worth.
 

@@ -168,7 +168,7 @@ reasons! {
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
-        "no profile was measured on this cluster's GPU type, so nothing is forecast" ""
+        "time and cost are not known: the profile was not measured on this cluster's GPU type, or lacks a link that the run uses (else inter_gb_s between nodes, intra_gb_s inside one, of the cluster)" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     LimitLikely "limit_likely" Caution
@@ -206,8 +206,8 @@ reasons! {
     InvalidId "invalid_id" Infeasible
         "job is empty: each row needs an id, by which its plans are found" ""
     NotCompared "not_compared" Caution
-        "select could not compare the rows of this job (where it can be planned, its time, cost or noise \
-        scale is not known): this is the first of its rows that can be planned" ""
+        "select left rows of this job out, as their time, cost or noise scale is not known: this row is the \
+        best of the others or, if there are none, the first that can be planned" ""
     NeedsPrice "needs_price" Infeasible
         "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, \
         or the column)" ""

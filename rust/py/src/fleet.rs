@@ -29,9 +29,10 @@ pub enum Given<'py> {
 
 /// (rows, columns by name) of one table.
 type GivenTable<'py> = (usize, Vec<(String, Given<'py>)>);
-/// Rows of the jobs and of the clusters that were chosen, and the places in these of rows that could not be
-/// compared.
-type ChosenPairs<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
+/// Rows of the jobs and of the clusters that were chosen, the places in these of jobs of which rows were left
+/// out, and the number of such rows.
+type ChosenPairs<'py> =
+    (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>, u64);
 /// Rows of the jobs and of the clusters that meet.
 type GivenPairs<'py> = Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>;
 
@@ -109,8 +110,8 @@ fn fresh<T: Element>(py: Python<'_>, rows: usize) -> PyResult<(Bound<'_, PyAny>,
     Ok((array.clone().into_any(), array.readwrite()))
 }
 
-/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, and which
-/// of these were kept though nothing could be compared.
+/// The best rows of every job by hours, cost or goodput, as rows of the jobs and of the clusters, which of
+/// these are of jobs whose rows could not all be compared, and how many could not.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "those of plan_fleet, and the choice")]
 pub fn choose_rows<'py>(
@@ -130,9 +131,9 @@ pub fn choose_rows<'py>(
         "goodput" => Criterion::Goodput,
         _ => return Err(input_error(py, "select", "legal: all, fastest, cheapest, goodput")),
     };
-    let Chosen { jobs, clusters, not_compared } =
+    let Chosen { jobs, clusters, not_compared, left_out } =
         pool::run(py, |stop| Fleet { stop: Some(stop), ..fleet }.choose(by, top))?;
-    Ok((jobs.into_pyarray(py), clusters.into_pyarray(py), not_compared.into_pyarray(py)))
+    Ok((jobs.into_pyarray(py), clusters.into_pyarray(py), not_compared.into_pyarray(py), left_out))
 }
 
 /// Plans every row; gives a list of arrays, one for each of `results`.

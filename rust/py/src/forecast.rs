@@ -25,6 +25,7 @@ pub struct Workloads {
 #[pyo3(from_item_all)]
 pub struct ProfileFields<'py> {
     gpu: Option<String>,
+    gpu_memory_gib: Option<f64>,
     constants: Constants<'py>,
     gradient: Gradient,
     scatter: f64,
@@ -42,6 +43,7 @@ impl Workloads {
             let (profile, table) = profile(&of.constants, &of.gradient, of.scatter, of.ranges)?;
             Ok(Workload {
                 gpu: of.gpu.map(Into::into),
+                gpu_memory_gib: of.gpu_memory_gib.unwrap_or(f64::NAN),
                 profile,
                 table,
                 estimated: of.times_estimated,

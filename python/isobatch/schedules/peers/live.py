@@ -39,13 +39,13 @@ def from_torch(scheduler: Any, *, group: int = 0) -> Schedule:
     """The schedule of a live torch or transformers scheduler, from its step 0, whatever step it has reached.
 
     Args:
-        scheduler: any scheduler that `isobatch.schedules.torch` has, SequentialLR and ChainedScheduler of them
-            included, or one that transformers' get_scheduler made.
+        scheduler: any scheduler that `isobatch.schedules.torch` has, SequentialLR and ChainedScheduler of
+            them included, or one that transformers' get_scheduler made.
         group: the parameter group whose learning rate is meant.
 
     Raises:
-        InputError: for a class that reacts to data, holds an arbitrary function, or is not known; `table` can hold
-            what such a one printed.
+        InputError: for a class that reacts to data, holds an arbitrary function, or is not known; `table` can
+            hold what such a one printed.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

@@ -19,8 +19,9 @@ def OptimizerParamScheduler(
 ) -> Schedule:
     """init_lr up to max_lr at lr_warmup_steps, then the decay style; past the end min_lr.
 
-    Megatron counts in samples: lengths are in samples where `increment`, what `.step(increment)` is called with at
-    every optimizer step, is the global batch; x stays the optimizer step. Its weight decay is not covered.
+    Megatron counts in samples: lengths are in samples where `increment`, what `.step(increment)` is called
+    with at every optimizer step, is the global batch; x stays the optimizer step. Its weight decay is not
+    covered.
 
     Args:
         max_lr: the peak.

@@ -19,7 +19,9 @@ def constant_schedule(value: float) -> Schedule:
 def polynomial_schedule(
     init_value: float, end_value: float, power: float, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    """end + (init − end)·(1 − clip((x − begin)/steps))^power; without steps, init_value for ever, as in optax.
+    """end + (init − end)·(1 − clip((x − begin)/steps))^power.
+
+    Without steps it stays at init_value, as in optax.
 
     >>> polynomial_schedule(1.0, 0.0, 2, 10, transition_begin=5).values([5, 10, 15]).tolist()
     [1.0, 0.25, 0.0]

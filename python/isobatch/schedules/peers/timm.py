@@ -1,8 +1,8 @@
 """timm.scheduler, class by class: first the optimizer's `lr`, then the class's own arguments.
 
-x is what the scheduler is stepped with (`step_update(x)`, or `step(x)` where it counts epochs). timm's noise, being
-random, and its plateau scheduler, being driven by data, are no schedules. Cycles are counted, not found by a
-logarithm as timm does, which misses restarts at large counts.
+x is what the scheduler is stepped with (`step_update(x)`, or `step(x)` where it counts epochs). timm's noise,
+being random, and its plateau scheduler, being driven by data, are no schedules. Cycles are counted, not found
+by a logarithm as timm does, which misses restarts at large counts.
 """
 
 from collections.abc import Sequence
@@ -169,7 +169,8 @@ def WSDLRScheduler(
     stable_fn: "constant", "rsqrt" or "power" ((1 + t/timescale)^−stable_power); decay_fn: "linear", "1-sqrt",
     "cosine", "power" (1 − u^decay_power) or "exp" (to decay_ratio, then stretched to reach lr_min).
 
-    >>> WSDLRScheduler(1.0, t_initial=100, decay_t=20, warmup_t=10, decay_fn="linear").values([5, 90, 100]).tolist()
+    >>> schedule = WSDLRScheduler(1.0, t_initial=100, decay_t=20, warmup_t=10, decay_fn="linear")
+    >>> schedule.values([5, 90, 100]).tolist()
     [0.5, 1.0, 0.5]
     """
     peak, bottom = rate("lr", lr), rate("lr_min", lr_min)

@@ -1,8 +1,9 @@
 """torch.optim.lr_scheduler, class by class: first the optimizer's `lr`, then the class's own arguments.
 
-Values are those of each class's closed form, which the stepped scheduler follows up to its own rounding: several
-classes multiply the last learning rate by a ratio at every step and drift. Classes that react to data
-(ReduceLROnPlateau) or take a function (LambdaLR, MultiplicativeLR) are no schedules; `table` holds what they printed.
+Values are those of each class's closed form, which the stepped scheduler follows up to its own rounding:
+several classes multiply the last learning rate by a ratio at every step and drift. Classes that react to data
+(ReduceLROnPlateau) or take a function (LambdaLR, MultiplicativeLR) are no schedules; `table` holds what they
+printed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,8 @@ def MultiStepLR(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> S
 def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Schedule:
     """lr·factor while x < total_iters, then lr.
 
-    With 0 total_iters torch's class stays at lr·factor for ever, as it is stepped (its closed form would be lr).
+    With 0 total_iters torch's class stays at lr·factor for ever, as it is stepped (its closed form would be
+    lr).
 
     >>> ConstantLR(1.0, factor=0.5, total_iters=5).values([4, 5]).tolist()
     [0.5, 1.0]
@@ -54,7 +56,9 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Sc
 def LinearLR(
     lr: float, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: float = 5
 ) -> Schedule:
-    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N) with N = total_iters; lr·start_factor where N is 0.
+    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N) with N = total_iters.
+
+    Without iterations (N = 0) it is lr·start_factor.
 
     >>> LinearLR(1.0, start_factor=0.5, total_iters=4).at(2)
     0.75
@@ -105,7 +109,9 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
 
 
 def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_min: float = 0.0) -> Schedule:
-    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps; x may be fractional.
+    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps.
+
+    x may be fractional.
 
     torch's `.step(epoch)` finds the cycle by a logarithm and misses restarts at large counts; here, as in its
     plain `.step()`, every restart falls on its step.
@@ -135,20 +141,26 @@ def OneCycleLR(
     *,
     quirks: bool = True,
 ) -> Schedule:
-    """From max_lr/div_factor up to max_lr at pct_start·T − 1 and down to that start/final_div_factor at T − 1.
+    """max_lr/div_factor up to max_lr at pct_start·T − 1, then down to start/final_div_factor at T − 1.
 
     With three_phase the phases end at pct_start·T − 1, 2·pct_start·T − 2 and T − 1. A boundary belongs to the
-    earlier phase. As in torch, `lr` is overwritten, and the momentum arguments do not touch the learning rate.
+    earlier phase. As in torch, `lr` is overwritten, and the momentum arguments do not touch the learning
+    rate.
 
-    torch's class answers for step T too, one past its end, where it rebounds, and raises past that; `quirks=False`
-    stays at the end.
+    torch's class answers for step T too, one past its end, where it rebounds, and raises past that;
+    `quirks=False` stays at the end.
+
+    Raises:
+        InputError: the length is missing, or a phase that is reached has no length. Evaluation raises it
+            past T.
 
     >>> s = OneCycleLR(0.1, max_lr=1.0, total_steps=101, pct_start=0.5)
     >>> round(s.at(0), 6), round(s.at(50), 2), s.at(100)
     (0.04, 1.0, 4e-06)
 
     Raises:
-        InputError: when the length is missing, or a phase that is reached has no length. Evaluation raises it past T.
+        InputError: when the length is missing, or a phase that is reached has no length. Evaluation raises it
+            past T.
     """
     if total_steps is None:
         if epochs is None or steps_per_epoch is None:
@@ -246,8 +258,8 @@ def SequentialLR(lr: float, schedulers: Sequence[Schedule], milestones: Sequence
 def ChainedScheduler(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """lr times the product of the factors of each schedule, built with the same `lr`.
 
-    That is what torch does for the classes that multiply (not for a cosine with an eta_min, nor for the classes
-    that set the learning rate: OneCycleLR, CyclicLR, CosineAnnealingWarmRestarts).
+    That is what torch does for the classes that multiply (not for a cosine with an eta_min, nor for the
+    classes that set the learning rate: OneCycleLR, CyclicLR, CosineAnnealingWarmRestarts).
 
     >>> ChainedScheduler(1.0, [ConstantLR(1.0, 0.5, 5), ExponentialLR(1.0, 0.5)]).values([1, 5]).tolist()
     [0.25, 0.03125]

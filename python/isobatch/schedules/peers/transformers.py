@@ -19,9 +19,10 @@ def get_scheduler(
 ) -> Schedule:
     """Makes the schedule of transformers' Trainer from the same arguments.
 
-    A warmup is lr·x/W, so that the first update is at 0. As in transformers, the cosines rise again past the end;
-    cosine_with_restarts finds its restarts by a remainder and may miss one by rounding; cosine_warmup_with_min_lr is
-    one step ahead, in the warmup and in the decay. `quirks=False` has none of this.
+    A warmup is lr·x/W, so that the first update is at 0. As in transformers, the cosines rise again past the
+    end; cosine_with_restarts finds its restarts by a remainder and may miss one by rounding;
+    cosine_warmup_with_min_lr is one step ahead, in the warmup and in the decay. `quirks=False` has none of
+    this.
 
     Args:
         name: linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, inverse_sqrt,
@@ -43,9 +44,9 @@ def get_scheduler(
     if name not in _NAMES:
         raise unknown("schedule of transformers", name, _NAMES, field="name")
     build, needs = _NAMES[name]
-    given = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
+    arguments = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
     for field in needs:
-        if given[field] is None:
+        if arguments[field] is None:
             raise missing(field, f"{name} needs it")
     warm = span("num_warmup_steps", num_warmup_steps or 0)
     total = None if num_training_steps is None else length("num_training_steps", num_training_steps)
@@ -74,8 +75,8 @@ def _constant_with_warmup(lr: float, warm: float, total: float | None, quirks: b
 
 
 def _linear(lr: float, warm: float, total: float, quirks: bool) -> Schedule:
-    left = total - warm
-    return lone(*_rise(lr, warm), line(warm, left, lr, 0.0) if left > 0 else level(warm, 0.0))
+    rest = total - warm
+    return lone(*_rise(lr, warm), line(warm, rest, lr, 0.0) if rest > 0 else level(warm, 0.0))
 
 
 def _cosine(lr: float, warm: float, total: float, quirks: bool, num_cycles: float = 0.5) -> Schedule:

@@ -1,4 +1,5 @@
-//! How long the gradients of all replicas take to become their mean: by the links' formula, and by what was measured.
+//! How long the gradients of all replicas take to become their mean: by the links' formula, and by what was
+//! measured.
 
 use super::Placement;
 
@@ -42,8 +43,8 @@ pub struct AllReduceTable {
 }
 
 impl AllReduceTable {
-    /// A table of rows of replicas of a node, nodes, and measured seconds; `formula` has the seconds of a placement.
-    /// Placements without an all-reduce are left out.
+    /// A table of rows of replicas of a node, nodes, and measured seconds; `formula` has the seconds of a
+    /// placement. Placements without an all-reduce are left out.
     #[must_use]
     pub fn new(measured: &[(u64, u64, f64)], formula: impl Fn(Placement) -> f64) -> AllReduceTable {
         let ratio = |&(per_node, groups, seconds): &(u64, u64, f64)| {
@@ -60,8 +61,9 @@ impl AllReduceTable {
         self.rows.is_empty()
     }
 
-    /// By what to multiply the formula at a placement: at one that was measured this gives what was measured; between two
-    /// the factor is interpolated. None outside, and between placements that differ in more than one way.
+    /// By what to multiply the formula at a placement: at one that was measured this gives what was measured;
+    /// between two the factor is interpolated. None outside, and between placements that differ in more than
+    /// one way.
     pub(crate) fn factor(&self, placement: Placement) -> Option<f64> {
         let (mut below, mut above) = ((0, f64::NAN), (u64::MAX, f64::NAN));
         let across = placement.groups > 1;

@@ -2,17 +2,18 @@
 //!
 //! A step of m = n·a·b samples brings the loss as far as EFF·m samples at the tuned batch m0 do, where
 //! EFF = (φ + m0)/(φ + m) and φ is the noise scale (Pollux, OSDI 2021). What is to be made small is therefore
-//! h(a, b) = T(a, b)·(φ + nab)/(nab). A replica's q = a·b samples are done fastest with few, large micro-batches, so
-//! that among real numbers the best lies on a curve: a = 1 and b = q up to the cap on b, then b = cap and
-//! a = q/cap. Along it h falls and then rises. Where its lowest point has a = 1, whole numbers have too, and only b
-//! is to be found. Elsewhere T is linear in a: for each b from the cap down the best a is one of two, until the best
-//! real a of a smaller b is no better than what was found.
+//! h(a, b) = T(a, b)·(φ + nab)/(nab). A replica's q = a·b samples are done fastest with few, large
+//! micro-batches, so that among real numbers the best lies on a curve: a = 1 and b = q up to the cap on b,
+//! then b = cap and a = q/cap. Along it h falls and then rises. Where its lowest point has a = 1, whole
+//! numbers have too, and only b is to be found. Elsewhere T is linear in a: for each b from the cap down the
+//! best a is one of two, until the best real a of a smaller b is no better than what was found.
 //!
-//! What was tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the last one looked
-//! at, which the last pass, convex in b, never goes below, leaves a few of them (`bench/test_goodput.py`). Where passes
-//! cost next to nothing beside the samples, h is as good as flat in b and the bound never ends the search: after
-//! `LOOKS` micro-batches the numbers of passes are looked at instead, each with its own best b. Such flat stretches
-//! differ by less than the rounding to whole passes, one part in 2^16 or so.
+//! What was tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the
+//! last one looked at, which the last pass, convex in b, never goes below, leaves a few of them
+//! (`bench/test_goodput.py`). Where passes cost next to nothing beside the samples, h is as good as flat in b
+//! and the bound never ends the search: after `LOOKS` micro-batches the numbers of passes are looked at
+//! instead, each with its own best b. Such flat stretches differ by less than the rounding to whole passes,
+//! one part in 2^16 or so.
 
 use super::model::last_pass;
 
@@ -62,13 +63,14 @@ pub struct Best {
     pub goodput: f64,
 }
 
-/// Micro-batches that are looked at one by one, and then numbers of passes: what bounds a row's work, to about a millisecond.
+/// Micro-batches that are looked at one by one, and then numbers of passes: what bounds a row's work, to
+/// about a millisecond.
 const LOOKS: usize = 1 << 16;
 const PASSES: u64 = 1 << 8;
 
-/// The split with the greatest goodput; none where no whole split lies between the batch limits, or none takes a finite
-/// time. Exact up to micro-batches of 2^16, and beyond wherever a bound ends the search. Of equally good splits the one with
-/// the larger micro-batch.
+/// The split with the greatest goodput; none where no whole split lies between the batch limits, or none
+/// takes a finite time. Exact up to micro-batches of 2^16, and beyond wherever a bound ends the search. Of
+/// equally good splits the one with the larger micro-batch.
 #[must_use]
 pub fn optimize(case: &Case) -> Option<Best> {
     let least = case.min_batch.div_ceil(case.replicas).max(1);
@@ -97,10 +99,10 @@ impl Case {
 
     /// No split brings more goodput than this, which takes no search.
     ///
-    /// A replica's q samples in a passes of at most `max_micro_batch` take a·x ≥ αc·a + βc·q seconds, with a ≥ 1 and
-    /// a ≥ q/max, and the last pass is no shorter than itself, than ℓx + s, and than w((1−ℓ)x + s) + ℓx with w = 2^(1/γ − 1)
-    /// (the mean of powers is no less than the power of the mean). So a step is above four lines A + C·q; on each the
-    /// best of all real q from the least on is √(φA/C).
+    /// A replica's q samples in a passes of at most `max_micro_batch` take a·x ≥ αc·a + βc·q seconds, with a
+    /// ≥ 1 and a ≥ q/max, and the last pass is no shorter than itself, than ℓx + s, and than w((1−ℓ)x + s) +
+    /// ℓx with w = 2^(1/γ − 1) (the mean of powers is no less than the power of the mean). So a step is above
+    /// four lines A + C·q; on each the best of all real q from the least on is √(φA/C).
     pub(crate) fn goodput_bound(&self) -> f64 {
         let Case { compute_constant, compute_per_sample, sync_seconds, lead, update, .. } = *self;
         let replicas = self.replicas as f64;
@@ -183,7 +185,8 @@ impl Cost<'_> {
         (self.line(b, pass, seconds), LastPass { micro_batch: b, seconds, rise })
     }
 
-    /// A line no higher than the one at a micro-batch, cheaply: the last pass, convex in it, lies above its tangents.
+    /// A line no higher than the one at a micro-batch, cheaply: the last pass, convex in it, lies above its
+    /// tangents.
     fn at_least(&self, micro_batch: u64, tangent: LastPass) -> StepTime {
         let b = micro_batch as f64;
         let pass = self.compute(b);
@@ -219,8 +222,9 @@ impl Cost<'_> {
             look(flat);
             low = flat + 1;
         }
-        // The value falls and then rises: its lowest point lies between a micro-batch where it falls and the next,
-        // where it rises. At each, the tangent of the step time, C + D·b, has its own best, √(C·φ/D), to go on with.
+        // The value falls and then rises: its lowest point lies between a micro-batch where it falls and the
+        // next, where it rises. At each, the tangent of the step time, C + D·b, has its own best, √(C·φ/D),
+        // to go on with.
         let (mut falls, mut rises) = (low - 1, high + 1);
         let shown = case.compute_constant + case.sync_seconds + case.update;
         let mut guess = (shown * self.phi / case.compute_per_sample).sqrt();
@@ -251,8 +255,8 @@ impl Cost<'_> {
         best
     }
 
-    /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica; an infinite value
-    /// where none is finite.
+    /// The best value, its micro-batch up to `cap` and its passes, for `least` to `most` samples a replica;
+    /// an infinite value where none is finite.
     fn best_split(&self, least: u64, most: u64, cap: u64) -> (f64, u64, u64) {
         let mut best = (f64::INFINITY, 0, 0);
         let (first, mut tangent) = self.exactly(cap);
@@ -287,8 +291,8 @@ impl Cost<'_> {
         best
     }
 
-    /// As [`best_split`](Cost::best_split), by the passes from some number on, each with its best micro-batch; `best` where
-    /// none is better.
+    /// As [`best_split`](Cost::best_split), by the passes from some number on, each with its best
+    /// micro-batch; `best` where none is better.
     fn best_passes(
         &self,
         from: u64,
@@ -397,7 +401,8 @@ mod tests {
             let case = Case {
                 replicas, compute_constant: constant, compute_per_sample: per_sample, compute_floor: floor,
                 sync_seconds: sync, overlap, lead, update, noise_scale: log_noise.exp(), tuned_batch,
-                min_batch: if below { 1 } else { tuned_batch }, max_batch: tuned_batch + extra, max_micro_batch,
+                min_batch: if below { 1 } else { tuned_batch },
+                max_batch: tuned_batch + extra, max_micro_batch,
             };
             let found = optimize(&case);
             prop_assert_eq!(found.is_some(), brute(&case).is_some());
@@ -405,8 +410,10 @@ mod tests {
                 let batch = found.micro_batch * found.accumulation * replicas;
                 prop_assert!(case.min_batch <= batch && batch <= case.max_batch);
                 prop_assert!(found.micro_batch <= max_micro_batch);
-                prop_assert!(found.goodput >= brute(&case).unwrap() * (1.0 - 1e-12), "{:?} {:?}", found, brute(&case));
-                prop_assert!(found.goodput <= case.goodput_bound() * (1.0 + 1e-12), "{:?} {}", found, case.goodput_bound());
+                let best = brute(&case).unwrap();
+                prop_assert!(found.goodput >= best * (1.0 - 1e-12), "{:?} {:?}", found, best);
+                let bound = case.goodput_bound();
+                prop_assert!(found.goodput <= bound * (1.0 + 1e-12), "{:?} {}", found, bound);
             }
         }
     }

@@ -1,10 +1,10 @@
 //! How long a step takes, how much memory it needs, and how sure that is.
 //!
-//! One micro-batch of b samples takes x = max(floor, αc + βc·b). The gradients are reduced during the last of the a
-//! micro-batches, in s seconds. Nothing hides behind its lead, the share ℓ that runs before the first gradients are
-//! ready; behind the rest, as much as γ says: a step takes (a − 1)·x + ℓx + (((1−ℓ)x)^γ + s^γ)^(1/γ) + the update
-//! (Qiao et al., Pollux, OSDI 2021, is ℓ = 0; the all-reduce knows the gradient's bytes in place of Pollux's line in the
-//! replica count).
+//! One micro-batch of b samples takes x = max(floor, αc + βc·b). The gradients are reduced during the last of
+//! the a micro-batches, in s seconds. Nothing hides behind its lead, the share ℓ that runs before the first
+//! gradients are ready; behind the rest, as much as γ says: a step takes (a − 1)·x + ℓx + (((1−ℓ)x)^γ +
+//! s^γ)^(1/γ) + the update (Qiao et al., Pollux, OSDI 2021, is ℓ = 0; the all-reduce knows the gradient's
+//! bytes in place of Pollux's line in the replica count).
 
 use super::allreduce::{AllReduceTable, ring, tree};
 use super::{Constant, Link, Placement, Shape};
@@ -73,7 +73,8 @@ pub struct Forecast {
     pub memory_bytes: f64,
     /// Whether the profile was measured here; otherwise the forecast reaches beyond it.
     pub inside: bool,
-    /// Whether the reducing is from the table of measured ones; otherwise it is the formula's, with fitted constants.
+    /// Whether the reducing is from the table of measured ones; otherwise it is the formula's, with fitted
+    /// constants.
     pub sync_measured: bool,
 }
 
@@ -84,8 +85,8 @@ impl Profile {
             .max(self.compute_floor.value)
     }
 
-    /// Seconds to reduce the gradients over all replicas, by the formula: a ring inside each node, then across nodes a
-    /// ring or a tree, whichever is faster.
+    /// Seconds to reduce the gradients over all replicas, by the formula: a ring inside each node, then
+    /// across nodes a ring or a tree, whichever is faster.
     #[must_use]
     pub fn sync_by_formula(&self, placement: Placement, model_parallel: u64, gpus_per_node: u64) -> f64 {
         // Each GPU reduces its shard; what leaves a node is the shards of all its GPUs.
@@ -114,7 +115,8 @@ impl Profile {
         (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
-    /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the reducing that can be.
+    /// Seconds that a step takes at least: as [`step_seconds`](Self::step_seconds), with all hidden of the
+    /// reducing that can be.
     pub(crate) fn least_step_seconds(&self, micro_batch: u64, accumulation: u64, sync_seconds: f64) -> f64 {
         let compute = self.compute_seconds(micro_batch as f64);
         let last = compute.max(self.lead.value * compute + sync_seconds);
@@ -155,8 +157,8 @@ impl Profile {
         }
     }
 
-    /// Calls `work` with each of the uncertain constants moved by its error, one at a time: a copy of the profile for each would take
-    /// a sixth of a plan.
+    /// Calls `work` with each of the uncertain constants moved by its error, one at a time: a copy of the
+    /// profile for each would take a sixth of a plan.
     fn each_moved(&self, mut work: impl FnMut(&Profile)) {
         let constants: [fn(&mut Profile) -> &mut Constant; 10] = [
             |p| &mut p.compute_constant,
@@ -188,8 +190,8 @@ impl Profile {
         states + self.memory_per_sample.value * micro_batch as f64
     }
 
-    /// The largest micro-batch that fits into this many bytes on one of so many replicas, up to `most`; none where not even one
-    /// sample does.
+    /// The largest micro-batch that fits into this many bytes on one of so many replicas, up to `most`; none
+    /// where not even one sample does.
     pub(crate) fn largest_micro_batch(&self, bytes: f64, replicas: u64, most: u64) -> Option<u64> {
         let fits = |b: u64| self.memory_bytes(b, replicas) <= bytes;
         // The last that fits: `low` always does, `high` never.
@@ -206,13 +208,15 @@ impl Profile {
     }
 }
 
-/// The time of the pass that the reducing may hide behind, and how it rises with the seconds x of computation: ℓx and,
-/// of the rest and the reducing s, their sum at γ = 1, the longer at ∞: ℓx + (((1−ℓ)x)^γ + s^γ)^(1/γ).
+/// The time of the pass that the reducing may hide behind, and how it rises with the seconds x of
+/// computation: ℓx and, of the rest and the reducing s, their sum at γ = 1, the longer at ∞: ℓx + (((1−ℓ)x)^γ
+/// + s^γ)^(1/γ).
 #[must_use]
 pub(crate) fn last_pass(compute: f64, sync: f64, lead: f64, gamma: f64) -> (f64, f64) {
     let rest = (1.0 - lead) * compute;
     let (long, short) = if rest > sync { (rest, sync) } else { (sync, rest) };
-    // (short/long)^γ, by its logarithm: nothing overflows, and what would not be seen beside 1 is not computed.
+    // (short/long)^γ, by its logarithm: nothing overflows, and what would not be seen beside 1 is not
+    // computed.
     let log_power = gamma * (short / long).ln();
     let (seconds, share) = if log_power > -37.0 {
         let power = log_power.exp();

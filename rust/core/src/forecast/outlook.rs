@@ -37,6 +37,8 @@ pub(crate) struct Fitted<'a> {
     profile: Profile,
     /// Whether any were.
     borrowed: bool,
+    /// GiB of a GPU: the cluster's, else that of the workload's GPU type; NaN where neither is known.
+    pub memory_gib: f64,
 }
 
 impl<'a> Fitted<'a> {
@@ -60,7 +62,9 @@ impl<'a> Fitted<'a> {
                 borrowed = true;
             }
         }
-        Some(Fitted { workload, profile, borrowed })
+        let memory_gib =
+            if cluster.memory_gib.is_nan() { workload.gpu_memory_gib } else { cluster.memory_gib };
+        Some(Fitted { workload, profile, borrowed, memory_gib })
     }
 
     /// With a job on that cluster.
@@ -90,10 +94,11 @@ impl ClusterProfile<'_> {
         (shape.world_size / shape.model_parallel).max(1)
     }
 
-    /// The largest micro-batch that fits in the cluster's memory, where that is known; an error where not even one sample fits.
+    /// The largest micro-batch that fits in a GPU's memory, where that is known; an error where not even one
+    /// sample fits.
     pub fn memory_cap(&self) -> Result<Option<u64>, Reason> {
         let profile = &self.fitted.profile;
-        let bytes = self.cluster.memory_gib * GIB;
+        let bytes = self.fitted.memory_gib * GIB;
         if bytes.is_nan() || profile.memory_fixed.value.is_nan() || profile.memory_per_sample.value.is_nan() {
             return Ok(None);
         }
@@ -112,14 +117,15 @@ impl ClusterProfile<'_> {
         if known.is_nan() { Err(Reason::NeedsNoise) } else { Ok(known) }
     }
 
-    /// The optimizer steps of the tuned run that one at this batch is worth, by the noise scale, which must be known.
+    /// The optimizer steps of the tuned run that one at this batch is worth, by the noise scale, which must
+    /// be known.
     pub fn gain(&self, batch: f64) -> Result<f64, Reason> {
         let (phi, tuned) = (self.noise_scale()?, self.recipe.effective_batch as f64);
         Ok(batch / tuned * (phi + tuned) / (phi + batch))
     }
 
-    /// The effective batch that reaches the same loss soonest, from the tuned one up; an error where [`case`](Self::case) is one, or no
-    /// batch lies below the cap.
+    /// The effective batch that reaches the same loss soonest, from the tuned one up; an error where
+    /// [`case`](Self::case) is one, or no batch lies below the cap.
     pub fn best_batch(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<u64, Reason> {
         let case = self.case(replicas, micro_batch_cap, divisor)?;
         let none = if case.has_split() { Reason::TooLarge } else { Reason::AboveMaxBatch };
@@ -127,7 +133,8 @@ impl ClusterProfile<'_> {
         Ok(best.micro_batch * best.accumulation * case.replicas)
     }
 
-    /// The question of [`best_batch`](Self::best_batch); an error where the profile does not know the links, or no noise scale is known.
+    /// The question of [`best_batch`](Self::best_batch); an error where the profile does not know the links,
+    /// or no noise scale is known.
     pub fn case(&self, replicas: u64, micro_batch_cap: u64, divisor: u64) -> Result<Case, Reason> {
         let profile = &self.fitted.profile;
         let noise_scale = self.noise_scale()?;
@@ -180,8 +187,8 @@ impl ClusterProfile<'_> {
         self.fitted.profile.sync_seconds(&self.shape(1, 1), &self.fitted.workload.table).0
     }
 
-    /// What a run of `total_steps` (none: without an end) costs, given the seconds of a step; without the error of these and the
-    /// efficiency.
+    /// What a run of `total_steps` (none: without an end) costs, given the seconds of a step; without the
+    /// error of these and the efficiency.
     pub fn costs(
         &self,
         effective_batch: u64,
@@ -203,7 +210,8 @@ impl ClusterProfile<'_> {
         }
     }
 
-    /// What a run of `total_steps` (none: without an end) at this split costs, and what should be known of it.
+    /// What a run of `total_steps` (none: without an end) at this split costs, and what should be known of
+    /// it.
     pub fn outlook(
         &self,
         effective_batch: u64,
@@ -211,7 +219,7 @@ impl ClusterProfile<'_> {
         accumulation: u64,
         total_steps: Option<u64>,
     ) -> (Outlook, Reasons) {
-        let Fitted { workload, profile, borrowed } = self.fitted;
+        let Fitted { workload, profile, borrowed, .. } = self.fitted;
         let shape = self.shape(micro_batch, accumulation);
         let forecast = profile.forecast(&shape, &workload.table);
         let costs = self.costs(effective_batch, micro_batch, total_steps, forecast.step_seconds);
@@ -248,7 +256,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Of a figure with half the width of its range (NaN: none is known); `None` where it is not known, or has no limit.
+    /// Of a figure with half the width of its range (NaN: none is known); `None` where it is not known, or
+    /// has no limit.
     #[must_use]
     pub fn of(value: f64, error: f64, limit: f64) -> Option<Verdict> {
         match () {
@@ -270,8 +279,9 @@ impl Verdict {
     }
 }
 
-/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does surely. An error where it
-/// does not, where what it costs is no number, or where nobody can say: no profile fits, the run has no end, the GPUs have no price.
+/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does
+/// surely. An error where it does not, where what it costs is no number, or where nobody can say: no profile
+/// fits, the run has no end, the GPUs have no price.
 pub(crate) fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Reasons, Reason> {
     let Outlook { step_seconds, samples_per_second, hours, hours_error, gpu_hours, cost, memory_gib, .. } =
         *outlook;

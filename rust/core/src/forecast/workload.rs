@@ -9,6 +9,8 @@ use super::{AllReduceTable, Profile};
 pub struct Workload {
     /// The GPU type; none fits every type.
     pub gpu: Option<Arc<str>>,
+    /// GiB of memory of such a GPU, for clusters that do not name theirs; NaN where it is not known.
+    pub gpu_memory_gib: f64,
     /// The constants.
     pub profile: Profile,
     /// The all-reduces that were measured.
@@ -22,7 +24,8 @@ pub struct Workload {
 }
 
 /// The one noise scale that stands for a table of (progress, φ) at a tuned batch: stretches of weight w cost
-/// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN for an empty table.
+/// Σ w(φ + m)/(φ + m0) of their samples, as one with φ = Σ wφ/(φ + m0) ÷ Σ w/(φ + m0) does. NaN for an empty
+/// table.
 #[must_use]
 pub fn noise_over_run(noise: &[(f64, f64)], tuned_batch: f64) -> f64 {
     let ends = noise.iter().skip(1).map(|(start, _)| *start).chain([1.0]);

@@ -97,5 +97,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindC
         row.reasons.insert_if(!workloads.is_empty(), Reason::OtherHardware);
     }
     row.reasons = row.reasons | within_limits(settings, &row.outlook)?;
+    // A limit that nobody can check is an error of its own, so the missing link comes after it.
+    row.reasons.insert_if(profile.is_some() && row.outlook.step_seconds.is_nan(), Reason::OtherHardware);
     Ok(())
 }

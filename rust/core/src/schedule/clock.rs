@@ -9,8 +9,8 @@ const SLOWEST: f64 = 1.0 / FASTEST;
 
 /// Piecewise linear and rising, through (step, schedule step) knots.
 ///
-/// Before the first knot and past the last one it goes on with the slope of its first and last piece; a single knot
-/// is a shift. A run that changes its batch half-way keeps its schedule by bending its clock.
+/// Before the first knot and past the last one it goes on with the slope of its first and last piece; a
+/// single knot is a shift. A run that changes its batch half-way keeps its schedule by bending its clock.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clock {
     pieces: Vec<Piece>,

@@ -26,7 +26,8 @@ pub enum Decay {
 
 /// How a track repeats: cycle i takes `period`·`multiplier`^i steps.
 ///
-/// Cycle starts come from whole-number counting, never from a logarithm, which misses restarts at large counts.
+/// Cycle starts come from whole-number counting, never from a logarithm, which misses restarts at large
+/// counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cycle {
     period: f64,
@@ -35,7 +36,8 @@ pub struct Cycle {
     /// After so many cycles the track stays at `end`.
     limit: f64,
     end: f64,
-    /// Whether the phase is found as torch's `CyclicLR` does, from 1 + x/period, which costs an ulp of the phase a cycle.
+    /// Whether the phase is found as torch's `CyclicLR` does, from 1 + x/period, which costs an ulp of the
+    /// phase a cycle.
     rounded: bool,
 }
 
@@ -118,8 +120,8 @@ impl Cycle {
             let log = if grown.is_finite() { grown.ln_1p() } else { (x / self.period).ln() + growth.ln() };
             log.max(0.0) / growth.ln_1p()
         };
-        // Where cycles can be counted, which is below 2^53 of them, the guess is off by one: settle it on the starts
-        // themselves. Further out the steps themselves are too coarse to tell one cycle from the next.
+        // Where cycles can be counted, which is below 2^53 of them, the guess is off by one: settle it on the
+        // starts themselves. Further out the steps themselves are too coarse to tell one cycle from the next.
         let mut index = guess.floor().clamp(0.0, STEP_LIMIT);
         for _ in 0..4 {
             if index > 0.0 && x < self.start(index) {

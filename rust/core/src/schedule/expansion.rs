@@ -1,7 +1,7 @@
 //! Short polynomials in place of a shape over a block of steps.
 //!
-//! A block is re-anchored on the closed form at its centre; its width is what the remainder of the Taylor series
-//! allows, so that the error is bounded whatever the length of the run.
+//! A block is re-anchored on the closed form at its centre; its width is what the remainder of the Taylor
+//! series allows, so that the error is bounded whatever the length of the run.
 
 use std::sync::LazyLock;
 
@@ -62,7 +62,8 @@ pub struct Expander {
     /// For the others.
     pub singular: &'static Precision,
     exponent: f64,
-    /// The series of t^exponent over a block, with t = 1 at its centre: elsewhere it is centre^exponent times as large.
+    /// The series of t^exponent over a block, with t = 1 at its centre: elsewhere it is centre^exponent times
+    /// as large.
     unit: [f64; MAX_TERMS],
     /// The share of t that a block of t^exponent may span to either side.
     pub ratio: f64,
@@ -78,8 +79,8 @@ impl Expander {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
-            // What follows the first term left out is at most as large again; a slope of a tenth of the value over the
-            // block keeps small what rounding its steps to float32 does.
+            // What follows the first term left out is at most as large again; a slope of a tenth of the value
+            // over the block keeps small what rounding its steps to float32 does.
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
             expander.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
             expander.exponent = exponent;
@@ -119,8 +120,8 @@ fn power(t: f64, exponent: f64) -> f64 {
     }
 }
 
-/// shape(u) = Σ coefficients[k]·s^k for |s| ≤ 1, s = (u − centre)/reach; an exact polynomial has an infinite reach
-/// and s = u − centre.
+/// shape(u) = Σ coefficients[k]·s^k for |s| ≤ 1, s = (u − centre)/reach; an exact polynomial has an infinite
+/// reach and s = u − centre.
 #[derive(Debug, Clone, Copy)]
 pub struct Expansion {
     pub centre: f64,

@@ -80,7 +80,8 @@ impl Schedule {
     }
 }
 
-/// Segments in the order of their starts, the first of which also holds what lies before it; and maybe a cycle.
+/// Segments in the order of their starts, the first of which also holds what lies before it; and maybe a
+/// cycle.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Track {
     segments: Vec<Segment>,
@@ -156,7 +157,8 @@ pub(crate) enum Content {
     Inner(Arc<Schedule>),
 }
 
-/// Part of a track, one curve stretched between two values: from `start` on, b + (a − b)·shape((x − origin)/length).
+/// Part of a track, one curve stretched between two values: from `start` on, b + (a − b)·shape((x −
+/// origin)/length).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Segment {
     /// The first point of the segment.
@@ -223,7 +225,8 @@ impl Segment {
         if share == 1.0 || a == self.b { a } else { self.b + (a - self.b) * share }
     }
 
-    /// The point where u = 1. That a segment is over is decided here alone, never by u, which is rounded otherwise.
+    /// The point where u = 1. That a segment is over is decided here alone, never by u, which is rounded
+    /// otherwise.
     pub fn finish(&self) -> f64 {
         self.origin + self.length
     }

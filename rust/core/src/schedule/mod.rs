@@ -6,8 +6,8 @@
 //! Segment  = start, origin, length, a, b, shape, tail
 //! u        = (x − origin) / length        value = b + (a − b)·shape(u)
 //! ```
-//! A shape is 1 where the segment is at `a` and 0 where it is at `b`. Its file in `shapes` may be copied when another
-//! is added, which has one line in the list there.
+//! A shape is 1 where the segment is at `a` and 0 where it is at `b`. Its file in `shapes` may be copied when
+//! another is added, which has one line in the list there.
 
 // Exact values (0, 1, a whole number) choose a shorter way; outcomes of arithmetic are never compared.
 #![allow(clippy::float_cmp)]

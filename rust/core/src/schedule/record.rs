@@ -1,8 +1,8 @@
 //! How a form comes in: records of named fields, whatever language they were declared in.
 //!
-//! The declaration itself is Python's (`isobatch.schedules.form`). Each part of a schedule reads its own fields by
-//! name, in its own file, so that adding a field or a shape touches no list here. A field that is missing or holds something
-//! else is an error that names it.
+//! The declaration itself is Python's (`isobatch.schedules.form`). Each part of a schedule reads its own
+//! fields by name, in its own file, so that adding a field or a shape touches no list here. A field that is
+//! missing or holds something else is an error that names it.
 
 use std::sync::Arc;
 

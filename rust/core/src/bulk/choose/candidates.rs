@@ -9,9 +9,14 @@ use crate::bulk::results::{ResultColumn, ResultSlice};
 use crate::forecast::{Case, ClusterProfile, Fitted, Workload, optimize, within_limits};
 use crate::input::{Cluster, Input, Policy, Settings};
 use crate::plan::{Cap, Row, UNKNOWN, plan_or_not};
+use crate::reason::{Reason, Reasons};
 
 /// More than the arithmetic of a bound and that of a worth differ by.
 const ROUNDING: f64 = 1e-9;
+
+/// Why a row that may be the best has no plan: a figure is not known.
+const UNKNOWNS: [Reason; 4] =
+    [Reason::NeedsProfile, Reason::NeedsNoise, Reason::NeedsDuration, Reason::NeedsPrice];
 
 /// What the lanes say of a row.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +41,8 @@ pub(super) struct Candidates<'a> {
     /// The inputs of rows that are planned one by one, and such a row.
     inputs: Vec<Input>,
     row: Row,
+    /// The job's rows that could not be compared.
+    left_out: u64,
 }
 
 impl<'a> Candidates<'a> {
@@ -55,16 +62,18 @@ impl<'a> Candidates<'a> {
             rows: Vec::new(),
             inputs: vec![fleet.shared.clone(); INPUTS],
             row: Row::unknown(),
+            left_out: 0,
         }
     }
 
-    /// The best of the job's rows on these clusters, best first. Where none can be compared, the first that
-    /// can be planned, and whether it is one: else its first, which says why not.
-    pub fn choose(&mut self, job: u32, clusters: &[u32]) -> (Vec<u32>, bool) {
+    /// The best of the job's rows on these clusters, best first, and how many rows could not be compared.
+    /// Where none can, the first that can be planned: else its first, which says why not.
+    pub fn choose(&mut self, job: u32, clusters: &[u32]) -> (Vec<u32>, u64) {
         if self.fleet.stopped() {
-            return (Vec::new(), false);
+            return (Vec::new(), 0);
         }
         self.bound(job, clusters.len());
+        self.left_out = (0..clusters.len()).filter(|&at| self.is_unknown(at)).count() as u64;
         let mut kept = Kept::new(self.top);
         let bound = |at: &usize| self.rows[*at].0;
         let likely =
@@ -88,12 +97,19 @@ impl<'a> Candidates<'a> {
         self.plan(job, clusters, &mut open, &mut kept);
         let chosen: Vec<u32> = kept.places().map(|at| clusters[at]).collect();
         if !chosen.is_empty() {
-            return (chosen, false);
+            return (chosen, self.left_out);
         }
         match self.first_planned(job, clusters) {
-            Some(at) => (vec![clusters[at]], true),
-            None => (clusters.first().copied().into_iter().collect(), false),
+            Some(at) => (vec![clusters[at]], self.left_out),
+            None => (clusters.first().copied().into_iter().collect(), 0),
         }
+    }
+
+    /// Whether a row whose split is known cannot be compared, and breaks no limit for certain.
+    fn is_unknown(&self, at: usize) -> bool {
+        let (bound, Some(split)) = self.rows[at] else { return false };
+        let limits = |(profile, _)| self.limits(&profile, &split).err();
+        bound.is_nan() && self.on(at).and_then(limits).is_none_or(is_of_unknown)
     }
 
     /// The first of the job's rows that can be planned.
@@ -111,7 +127,7 @@ impl<'a> Candidates<'a> {
     /// Whether a row whose split is known breaks a limit: of many rows that all do, none is planned again.
     fn breaks_a_limit(&self, at: usize) -> bool {
         let (_, Some(split)) = self.rows[at] else { return false };
-        self.on(at).is_some_and(|(profile, _)| !self.keeps_limits(&profile, &split))
+        self.on(at).is_some_and(|(profile, _)| self.limits(&profile, &split).is_err())
     }
 
     /// Sets the rows of a job: bounds that are infinite where nothing is known, and NaN where there is
@@ -131,7 +147,8 @@ impl<'a> Candidates<'a> {
         }
         // Where the GPUs' memory limits the micro-batch, the lanes know nothing of that.
         let capped = self.job[0].settings.max_micro_batch.is_some();
-        if !capped && sites.iter().flatten().any(|site| !site.cluster.memory_gib.is_nan()) {
+        let is_limited = |fitted: &Fitted<'_>| !fitted.memory_gib.is_nan();
+        if !capped && sites.iter().flatten().any(|site| site.fitted.as_ref().is_some_and(is_limited)) {
             return;
         }
         self.take_splits(job as usize * rows, rows);
@@ -186,18 +203,18 @@ impl<'a> Candidates<'a> {
     /// What a row with this split is worth; NaN where it breaks a limit.
     fn worth_of_split(&self, at: usize, split: &Split) -> f64 {
         let Some((profile, cluster)) = self.on(at) else { return f64::NAN };
-        if !self.keeps_limits(&profile, split) {
+        if self.limits(&profile, split).is_err() {
             return f64::NAN;
         }
         self.worth(&profile, cluster, split, profile.step_seconds(split.micro_batch, split.accumulation))
     }
 
-    /// Whether a row with this split keeps the deadline and the budget.
-    fn keeps_limits(&self, profile: &ClusterProfile<'_>, split: &Split) -> bool {
+    /// Whether a row with this split keeps the deadline and the budget: an error where it does not.
+    fn limits(&self, profile: &ClusterProfile<'_>, split: &Split) -> Result<Reasons, Reason> {
         let &Split { effective_batch, micro_batch, accumulation, total_steps } = split;
         let step_seconds = profile.step_seconds(micro_batch, accumulation);
         let costs = profile.costs(effective_batch, micro_batch, total_steps, step_seconds);
-        within_limits(&self.job[0].settings, &costs).is_ok()
+        within_limits(&self.job[0].settings, &costs)
     }
 
     fn worth(
@@ -273,11 +290,21 @@ impl<'a> Candidates<'a> {
             self.fleet.fill(&[job; INPUTS][..open.len()], &places, inputs);
             for (input, &at) in inputs.iter().zip(&*open) {
                 plan_or_not(input, self.fleet.workloads, &mut self.row);
-                kept.offer(worth_of_row(self.by, input, self.fleet.workloads, &self.row), at);
+                let worth = worth_of_row(self.by, input, self.fleet.workloads, &self.row);
+                let is_planned = self.row.effective_batch != UNKNOWN;
+                let is_unknown =
+                    is_planned || UNKNOWNS.iter().any(|&reason| self.row.reasons.contains(reason));
+                self.left_out += u64::from(worth.is_nan() && is_unknown);
+                kept.offer(worth, at);
             }
         }
         open.clear();
     }
+}
+
+/// Whether a row without a plan has none because a figure is not known.
+fn is_of_unknown(reason: Reason) -> bool {
+    UNKNOWNS.contains(&reason)
 }
 
 /// What a row is worth that was planned by itself; NaN where it has no plan.

@@ -63,8 +63,10 @@ pub struct Chosen {
     pub jobs: Vec<u32>,
     /// And its cluster.
     pub clusters: Vec<u32>,
-    /// The places in these of rows that were kept though nothing could be compared.
+    /// The places in these of rows of jobs of which not all rows could be compared.
     pub not_compared: Vec<u32>,
+    /// The rows of all jobs that could not be compared.
+    pub left_out: u64,
 }
 
 impl Fleet<'_> {
@@ -86,7 +88,7 @@ impl Fleet<'_> {
         }
         let of_job = |job: u32| &of_job[(job as usize).min(of_job.len() - 1)];
         let sites = Sites::of(self);
-        let chosen: Vec<(Vec<u32>, bool)> = (0_u32..)
+        let chosen: Vec<(Vec<u32>, u64)> = (0_u32..)
             .take(self.jobs.rows)
             .collect::<Vec<_>>()
             .into_par_iter()
@@ -95,10 +97,13 @@ impl Fleet<'_> {
                 |candidates, job| candidates.choose(job, of_job(job)),
             )
             .collect();
-        let mut all = Chosen { jobs: Vec::new(), clusters: Vec::new(), not_compared: Vec::new() };
-        for (job, (clusters, not_compared)) in (0_u32..).zip(chosen) {
-            if not_compared {
-                all.not_compared.extend(u32::try_from(all.jobs.len()));
+        let mut all =
+            Chosen { jobs: Vec::new(), clusters: Vec::new(), not_compared: Vec::new(), left_out: 0 };
+        for (job, (clusters, left_out)) in (0_u32..).zip(chosen) {
+            if left_out > 0 {
+                let places = all.jobs.len()..all.jobs.len() + clusters.len();
+                all.not_compared.extend(places.filter_map(|place| u32::try_from(place).ok()));
+                all.left_out += left_out;
             }
             all.jobs.extend(clusters.iter().map(|_| job));
             all.clusters.extend(clusters);
@@ -118,6 +123,7 @@ mod tests {
     fn the_best_rows_of_each_job() {
         let workload = Workload {
             gpu: None,
+            gpu_memory_gib: f64::NAN,
             profile: profile(),
             table: AllReduceTable::default(),
             estimated: false,
@@ -140,8 +146,8 @@ mod tests {
         let fleet =
             Fleet { shared, workloads: &[workload], jobs, clusters, pairs: Pairs::Crossed, stop: None };
         let chosen = |fleet: &Fleet<'_>, by, top| {
-            let Chosen { jobs, clusters, not_compared } = fleet.choose(by, top);
-            assert_eq!(not_compared, Vec::<u32>::new());
+            let Chosen { jobs, clusters, not_compared, left_out } = fleet.choose(by, top);
+            assert_eq!((not_compared, left_out), (Vec::<u32>::new(), 0));
             (jobs, clusters)
         };
         // 3 GPUs do not divide 64; of 7 only one GPU does, and ties go by the order.
@@ -166,8 +172,8 @@ mod tests {
         let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
         for top in [1, 2] {
             // Of 255 samples 15 GPUs are the first that can; 7 samples go on none.
-            let Chosen { jobs, clusters, not_compared } = fleet.choose(Criterion::Fastest, top);
-            assert_eq!((jobs, clusters, not_compared), (vec![0, 1], vec![1, 0], vec![0]));
+            let Chosen { jobs, clusters, not_compared, left_out } = fleet.choose(Criterion::Fastest, top);
+            assert_eq!((jobs, clusters, not_compared, left_out), (vec![0, 1], vec![1, 0], vec![0], 2));
         }
     }
 }

@@ -1,20 +1,23 @@
 //! The curve of one segment, block after block.
 //!
-//! **What.** Over a short block of steps a shape is a polynomial in s = (u − centre)/reach, |s| ≤ 1. The shape's file
-//! gives its coefficients and how far they hold (`Curve::series`), `reach` finds the steps that lie within, and a kernel
-//! writes them in a loop that the compiler turns into vector instructions. The next block starts where that one ends.
+//! **What.** Over a short block of steps a shape is a polynomial in s = (u − centre)/reach, |s| ≤ 1. The
+//! shape's file gives its coefficients and how far they hold (`Curve::series`), `reach` finds the steps that
+//! lie within, and a kernel writes them in a loop that the compiler turns into vector instructions. The next
+//! block starts where that one ends.
 //!
-//! **Why so.** Every block is anchored on the closed form at its centre, so that the error is bounded whatever the length
-//! of the run: a recurrence from step to step drifts, and vectorises badly. In float32 the anchor is kept in two numbers
-//! and the terms that change are small beside it, so that seven or eight terms lose less than an ulp of the peak. Where
-//! a shape has a singular point (powers, tanh's poles) blocks shrink towards it in proportion; where a minimum lies
-//! on the way it is made a centre, since only there nothing cancels. A block is cut to whole vectors, by its index
-//! and never by its address, so that the same call gives the same bits.
+//! **Why so.** Every block is anchored on the closed form at its centre, so that the error is bounded
+//! whatever the length of the run: a recurrence from step to step drifts, and vectorises badly. In float32
+//! the anchor is kept in two numbers and the terms that change are small beside it, so that seven or eight
+//! terms lose less than an ulp of the peak. Where a shape has a singular point (powers, tanh's poles) blocks
+//! shrink towards it in proportion; where a minimum lies on the way it is made a centre, since only there
+//! nothing cancels. A block is cut to whole vectors, by its index and never by its address, so that the same
+//! call gives the same bits.
 //!
-//! **Tried** (bench/results/schedules.md; times a fill of the same memory): libm's functions 29, a rotation in float64 1.4
-//! to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal stores 1.5 to 1.7. Cosines,
-//! exponentials and tanh have a way of their own (`wave`): tables that stay in registers. So have roots and reciprocals
-//! (`powers`): blocks of one length, each found while the one before is written.
+//! **Tried** (bench/results/schedules.md; times a fill of the same memory): libm's functions 29, a rotation
+//! in float64 1.4 to 4, a rotation in float32 1.1 and wrong by 13 times at a minimum of 0, non-temporal
+//! stores 1.5 to 1.7. Cosines, exponentials and tanh have a way of their own (`wave`): tables that stay in
+//! registers. So have roots and reciprocals (`powers`): blocks of one length, each found while the one before
+//! is written.
 
 use std::cell::LazyCell;
 use std::f64::consts::PI;
@@ -111,7 +114,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// How an argument that is `start` + `rate`·u goes along the values from index `first` on; `None` of steps that are not even.
+    /// How an argument that is `start` + `rate`·u goes along the values from index `first` on; `None` of
+    /// steps that are not even.
     fn run(&self, first: usize, start: f64, rate: f64) -> Option<Run> {
         let Steps::Range { step, .. } = self.steps else { return None };
         let (low, high) = (self.a.min(self.b), self.a.max(self.b));
@@ -165,7 +169,8 @@ impl Blocks<'_> {
             }
             _ => None,
         };
-        // Waves away, the formula itself has lost bits of a cosine's angle: only the same rounding is close to it.
+        // Waves away, the formula itself has lost bits of a cosine's angle: only the same rounding is close
+        // to it.
         let near = |wave: &Wave| {
             !T::FULL || wave.motion != Motion::Cosine || wave.run.at((out.len() - 1) as f64) <= 2.0 * PI
         };

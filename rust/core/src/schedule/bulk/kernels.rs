@@ -97,7 +97,8 @@ impl Real for f64 {
     }
 }
 
-/// An argument that grows evenly, and the ends that no value passes: where the curve is at its end, a sum's rounding is not either.
+/// An argument that grows evenly, and the ends that no value passes: where the curve is at its end, a sum's
+/// rounding is not either.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     pub start: f64,
@@ -110,7 +111,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The argument at an index, by the roundings of the formula itself: start + rate·(first + index·step)/length.
+    /// The argument at an index, by the roundings of the formula itself: start + rate·(first +
+    /// index·step)/length.
     #[allow(clippy::inline_always)]
     #[inline(always)]
     pub fn at(&self, index: f64) -> f64 {
@@ -167,8 +169,8 @@ pub(super) fn head<T>(out: &[T]) -> usize {
     out.as_ptr().align_offset(64).min(out.len())
 }
 
-/// A block's values by their index, from its terms. No closure, which is not inlined where there are other vector instructions:
-/// float64 took ten times as long.
+/// A block's values by their index, from its terms. No closure, which is not inlined where there are other
+/// vector instructions: float64 took ten times as long.
 pub(super) trait Block<T, const LENGTH: usize, const TERMS: usize> {
     fn value(&self, index: usize, terms: [T; TERMS]) -> T;
 }
@@ -189,7 +191,8 @@ impl<T: Real, const LENGTH: usize, const TERMS: usize> Block<T, LENGTH, TERMS> f
 }
 
 /// Writes a block, in the last lanes with the next one's terms.
-#[allow(clippy::inline_always, clippy::needless_range_loop)] // An index is what the compiler turns into vectors.
+// The compiler turns an index into vectors.
+#[allow(clippy::inline_always, clippy::needless_range_loop)]
 #[inline(always)]
 fn block<T: Real, const LENGTH: usize, const TERMS: usize>(
     out: &mut [T; LENGTH],
@@ -207,8 +210,9 @@ fn block<T: Real, const LENGTH: usize, const TERMS: usize>(
     }
 }
 
-/// Writes blocks; the first `head` values go before the vectors: with that of [`head`] no store takes two lines of memory.
-/// Where terms are many, 0 takes less time, since a block's last vector is else worked out twice.
+/// Writes blocks; the first `head` values go before the vectors: with that of [`head`] no store takes two
+/// lines of memory. Where terms are many, 0 takes less time, since a block's last vector is else worked out
+/// twice.
 #[allow(clippy::inline_always)]
 #[inline(always)]
 pub(super) fn in_blocks<T: Real, const LENGTH: usize, const TERMS: usize>(

@@ -1,7 +1,8 @@
 //! Schedules × steps, in bulk: a row is cut into blocks over which a short polynomial replaces the shape.
 //!
-//! float32 rows are within one float32 ulp of the schedule's peak of `Schedule::at`, float64 rows within 8 float64
-//! ulp, for any length of run: every block is anchored on the closed form anew. docs/schedules.md has what was measured.
+//! float32 rows are within one float32 ulp of the schedule's peak of `Schedule::at`, float64 rows within 8
+//! float64 ulp, for any length of run: every block is anchored on the closed form anew. docs/schedules.md has
+//! what was measured.
 
 mod blocks;
 mod kernels;
@@ -26,7 +27,8 @@ const TILE: usize = 1 << 15;
 
 /// Fills `out`, row after row, with one schedule's values each, by rayon's current pool, until `stop` is set.
 ///
-/// The caller has checked the steps (`Steps::of`) and the schedules' ends (`Schedule::check` of `Steps::max`).
+/// The caller has checked the steps (`Steps::of`) and the schedules' ends (`Schedule::check` of
+/// `Steps::max`).
 ///
 /// # Errors
 /// When a value is too large for `out`, or `stop` was set. `out` is then written in part.

@@ -3,13 +3,15 @@
 //! ```text
 //! (c + x)^p = c^p + p·c^(p−1)·x + p(p−1)/2·c^(p−2)·x² + …
 //! ```
-//! A block costs a root and a division, both exact, and as many products as there are terms; the steps from a centre are
-//! the same in every block, so that they stay in registers (`wave` says why that counts). Nearer to the singular point
-//! than some hundred steps no block of a root holds: there the root itself is taken, in float64.
+//! A block costs a root and a division, both exact, and as many products as there are terms; the steps from a
+//! centre are the same in every block, so that they stay in registers (`wave` says why that counts). Nearer
+//! to the singular point than some hundred steps no block of a root holds: there the root itself is taken, in
+//! float64.
 //!
-//! Tried: blocks as long as the series allows (`blocks`, still there for other powers, and in float64 for reciprocals), which
-//! are fewer, 14 a row, and take longer in float32: they have two terms more, and the start of each waits for the end of
-//! the one before. Terms found when their block is written, not one ahead, took 15 to 20 % longer.
+//! Tried: blocks as long as the series allows (`blocks`, still there for other powers, and in float64 for
+//! reciprocals), which are fewer, 14 a row, and take longer in float32: they have two terms more, and the
+//! start of each waits for the end of the one before. Terms found when their block is written, not one ahead,
+//! took 15 to 20 % longer.
 
 // An index is what the compiler turns into vectors, here where nothing else is inlined.
 #![allow(clippy::needless_range_loop)]
@@ -64,10 +66,11 @@ impl Powers {
         self.run.at(0.0) / self.run.growth().abs()
     }
 
-    /// How many steps away from the singular point a block holds; none, where these powers have no such blocks.
+    /// How many steps away from the singular point a block holds; none, where these powers have no such
+    /// blocks.
     fn near<T: Real>(&self, length: usize) -> Option<f64> {
-        // The share of t that a block may span to either side, so that what its terms leave out is below 5·10⁻⁹ of the
-        // height, in float64 10⁻¹⁶.
+        // The share of t that a block may span to either side, so that what its terms leave out is below
+        // 5·10⁻⁹ of the height, in float64 10⁻¹⁶.
         let share = match (self.exponent, T::FULL) {
             (0.5, false) => 0.075,
             (0.5, true) => 0.038,

@@ -1,14 +1,16 @@
 //! One row: clock, tracks, cycles and segments, each cut to the steps that it holds.
 //!
-//! A row is evaluated from the outside in, over ranges of indices and never step by step: each level (a clock's piece, a
-//! cycle, a segment) finds by bisection the first index that belongs to its next part, and hands the range before it
-//! to the level below. What the levels do to a step is one line through the range (`Map`), and what they do to a value
-//! another (`Affine`), so that the innermost level is a shape over evenly spaced u, which `blocks` writes. A product
-//! of tracks, or a clip, is no line: such rows are computed in float64 a chunk at a time. A map is measured from the
-//! first step of its range, not from 0, since far out the difference of two large numbers would lose the digits of u.
+//! A row is evaluated from the outside in, over ranges of indices and never step by step: each level (a
+//! clock's piece, a cycle, a segment) finds by bisection the first index that belongs to its next part, and
+//! hands the range before it to the level below. What the levels do to a step is one line through the range
+//! (`Map`), and what they do to a value another (`Affine`), so that the innermost level is a shape over
+//! evenly spaced u, which `blocks` writes. A product of tracks, or a clip, is no line: such rows are computed
+//! in float64 a chunk at a time. A map is measured from the first step of its range, not from 0, since far
+//! out the difference of two large numbers would lose the digits of u.
 //!
-//! Tried: step by step through `Schedule::at` (20 to 100 times slower), and writing what follows a segment's end before
-//! its curve (a row with a tail took 0.24 ns a value, in the order of addresses 0.18; bench/results/schedules.md).
+//! Tried: step by step through `Schedule::at` (20 to 100 times slower), and writing what follows a segment's
+//! end before its curve (a row with a tail took 0.24 ns a value, in the order of addresses 0.18;
+//! bench/results/schedules.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,8 +92,8 @@ impl<'a> Row<'a> {
         if self.stop.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
     }
 
-    /// Writes values without blocks: of steps in any order, where the clock's rounding counts, and where a height has no end, of which a
-    /// block would be no number; a limit may still hold its values.
+    /// Writes values without blocks: of steps in any order, where the clock's rounding counts, and where a
+    /// height has no end, of which a block would be no number; a limit may still hold its values.
     fn one_by_one<T: Value>(
         &self,
         at: impl Fn(f64) -> f64,
@@ -300,7 +302,8 @@ impl<'a> Row<'a> {
         }
         let end = segment.u(map.local(self.steps.at(first + out.len() - 1)));
         let largest = shape.largest(end);
-        // A block takes the height from both ends, which may be too near each other for a curve that outgrows them.
+        // A block takes the height from both ends, which may be too near each other for a curve that outgrows
+        // them.
         let lost = largest > 1.0 && a.abs() + b.abs() > 4.0 * height.abs();
         if lost || !(height.is_finite() && largest.is_finite()) {
             return self.one_by_one(|x| affine.apply(segment.at(x, gain)), map, first, out);

@@ -8,16 +8,18 @@
 //! tanh(φ + x) = t + (1 − t²)·w·(1 − t·w + (t·w)² − …)           t = tanh φ, w = tanh x          in float32
 //! (1 − tanh(φ + x))/2 = 1/(1 + exp 2φ·exp 2x)                                                   in float64
 //! ```
-//! The first term is exact in two numbers of float32, and the others are small where x is, so that float32 suffices for
-//! their tables and sums. In float64 a centre is found anew every few blocks, before roundings add up; a division takes no
-//! longer there than the ten terms that it saves, and has no end that must be far.
+//! The first term is exact in two numbers of float32, and the others are small where x is, so that float32
+//! suffices for their tables and sums. In float64 a centre is found anew every few blocks, before roundings
+//! add up; a division takes no longer there than the ten terms that it saves, and has no end that must be
+//! far.
 //!
-//! The tables are as long as the vector registers hold: a loop that loads nothing runs beside the stores. (A load may
-//! wait for a pending store whose address ends in the same 12 bits, and where memory is slow every address has one.)
+//! The tables are as long as the vector registers hold: a loop that loads nothing runs beside the stores. (A
+//! load may wait for a pending store whose address ends in the same 12 bits, and where memory is slow every
+//! address has one.)
 //!
-//! Whole vectors begin at 64 bytes of memory, since `NumPy`'s arrays begin 16 bytes after: a store that takes two lines costs 15 %
-//! of a row. A value still has the bits of its index alone: tables are turned by what lies before the first line, and a block's
-//! last vector has the next block's terms in its last lanes.
+//! Whole vectors begin at 64 bytes of memory, since `NumPy`'s arrays begin 16 bytes after: a store that takes
+//! two lines costs 15 % of a row. A value still has the bits of its index alone: tables are turned by what
+//! lies before the first line, and a block's last vector has the next block's terms in its last lanes.
 
 // An index is what the compiler turns into vectors, here where nothing else is inlined.
 #![allow(clippy::needless_range_loop)]
@@ -39,7 +41,8 @@ pub enum Motion {
 }
 
 impl Motion {
-    /// The way from a block's centre to its ends, at most: up to there the tables and sums lose a quarter of an ulp.
+    /// The way from a block's centre to its ends, at most: up to there the tables and sums lose a quarter of
+    /// an ulp.
     fn reach(self) -> f64 {
         match self {
             // Half its height is the amplitude.
@@ -49,7 +52,8 @@ impl Motion {
     }
 }
 
-/// mean + amplitude·motion(x), for x along the run: as far from the first as it may be, x has one rounding more than its u.
+/// mean + amplitude·motion(x), for x along the run: as far from the first as it may be, x has one rounding
+/// more than its u.
 #[derive(Debug, Clone, Copy)]
 pub struct Wave {
     pub motion: Motion,

@@ -14,7 +14,8 @@ pub struct Cosine {
     waves: f64,
     stretch: f64,
     exponent: f64,
-    /// Whether it restarts at 1 after each half wave (transformers' restarts, rounding included) instead of coming back up.
+    /// Whether it restarts at 1 after each half wave (transformers' restarts, rounding included) instead of
+    /// coming back up.
     wrap: bool,
 }
 
@@ -60,8 +61,8 @@ impl Curve for Cosine {
             // Waves away, `at` itself has lost bits of the angle: only the same rounding is close to it.
             return None;
         }
-        // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre: there the
-        // odd terms vanish, nothing cancels and nothing falls below it.
+        // Whole blocks fill a half wave, counted from the first minimum, so that every minimum is a centre:
+        // there the odd terms vanish, nothing cancels and nothing falls below it.
         let reach = PI / (2.0 * (PI / (2.0 * expander.entire.trig)).ceil()) / rate;
         let minimum = 1.0 / self.waves;
         let centre = minimum + 2.0 * reach * ((u - minimum) / (2.0 * reach) + 0.5).floor();

@@ -1,4 +1,5 @@
-//! The shapes: curves from 1 at u = 0 towards 0, a file for each or for a few alike, and the one line that lists it.
+//! The shapes: curves from 1 at u = 0 towards 0, a file for each or for a few alike, and the one line that
+//! lists it.
 
 mod cosine;
 mod exponential;
@@ -64,7 +65,10 @@ macro_rules! shapes {
             pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
                 match &*record.name {
                     $($name::NAME => $name::read(record).map(Self::$name),)*
-                    other => Err(ScheduleError::new("shape", format!("must be one of {}, got {other:?}", Self::NAMES.join(", ")))),
+                    other => {
+                        let names = Self::NAMES.join(", ");
+                        Err(ScheduleError::new("shape", format!("must be one of {names}, got {other:?}")))
+                    }
                 }
             }
 

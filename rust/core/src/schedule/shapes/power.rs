@@ -62,7 +62,8 @@ impl Curve for Power {
         if self.exponent == 1.0 { left } else { left.powf(self.exponent) }
     }
 
-    /// With both exponents at work there is none, no short series either, and the formula is used at every step.
+    /// With both exponents at work there is none, no short series either, and the formula is used at every
+    /// step.
     fn monomial(&self) -> Option<Monomial> {
         match (self.stretch, self.exponent) {
             _ if self.whole_exponent().is_some() => None,
@@ -121,7 +122,8 @@ impl Curve for Reciprocal {
     }
 }
 
-/// REX (reflected exponential; Chen, Wolfe, Kyrillidis 2021): (1 − u)/(1 − u/2), from 1 to 0, late to fall. It has no parameter.
+/// REX (reflected exponential; Chen, Wolfe, Kyrillidis 2021): (1 − u)/(1 − u/2), from 1 to 0, late to fall.
+/// It has no parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rex;
 

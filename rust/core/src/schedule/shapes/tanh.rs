@@ -40,8 +40,8 @@ impl Curve for Tanh {
     fn series(&self, u: f64, expander: &Expander) -> Option<Expansion> {
         let slope = self.upper - self.lower;
         let start = self.lower + slope * u;
-        // The poles at ±iπ/2 set the pace: the N-th coefficient is about 2/(their distance)^(N+1). The distance
-        // changes by no more than the centre moves, which the division allows for.
+        // The poles at ±iπ/2 set the pace: the N-th coefficient is about 2/(their distance)^(N+1). The
+        // distance changes by no more than the centre moves, which the division allows for.
         let reach = expander.singular.pole / (1.0 + expander.singular.pole) * start.hypot(FRAC_PI_2);
         let terms = expander.singular.terms;
         let centre = start + reach;
