@@ -279,8 +279,8 @@ def nodes_of(
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the hardware's options beside the GPU count."""
-    names = ("model_parallel", "expert_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
-    names = (*names, "inter_gb_s", "intra_gb_s")
+    parallel = ("model_parallel", "expert_parallel")
+    names = (*parallel, "gpu", "memory_gib", "price_per_gpu_hour", "inter_gb_s", "intra_gb_s")
     return {name: getattr(args, name) for name in names}
 
 
