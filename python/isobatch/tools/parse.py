@@ -80,7 +80,7 @@ def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> 
         if (name and not name.isdecimal()) or has_functions(text):
             return configuration(text, file, name)
         if aside is not None and is_script(text):
-            settings, aside.tool = script_settings(text, file, name, aside.notes)
+            settings, aside.tool = script_settings(text, file, name, aside.notes, aside.flags)
             if settings:
                 return settings
         return python_literals(text, file)
@@ -169,7 +169,9 @@ class Aside:
     Attributes:
         notes: what it leaves open.
         tool: whose class a Python script makes, or whose command a shell script runs; empty where the settings tell it.
+        flags: the settings of the command that starts a Python script.
     """
 
     notes: list[str] = field(default_factory=list)
     tool: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)
