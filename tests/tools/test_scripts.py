@@ -698,6 +698,106 @@ def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):
     refused(tmp_path, LOOP.replace(old, new), says, gpus=2)
 
 
+PARSED = """
+    import argparse
+    from transformers import HfArgumentParser
+    def parse_args(argv=None):
+        p = argparse.ArgumentParser()
+        p.add_argument("--lr", type=float, default=1e-4)
+        p.add_argument("--batch-size", type=int, default=8)
+        return p.parse_args(argv)
+    def main(args):
+        targs = TrainingArguments("out", per_device_train_batch_size=args.batch_size, learning_rate=args.lr, max_steps=9)
+    if __name__ == "__main__":
+        args = parse_args()
+        main(args)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("", ""),
+        ("(argv)", "(args=argv)"),
+        ("return p.parse_args(argv)", "args, rest = p.parse_known_args(argv)\n        return args"),
+        ("argv=None", "argv"),
+        ("p.parse_args(argv)", "p.parse_args(sys.argv[1:])"),
+    ],
+)
+def test_a_function_named_as_the_parsers_method_is_followed(tmp_path, change):
+    recipe = ib.Recipe.read(script(tmp_path, PARSED.replace(*change)), gpus=4)
+    assert (recipe.effective_batch, recipe.lr) == (32, 1e-4)
+    other = PARSED.replace("p.parse_args(argv)", "p.parse_args(['--lr', '1'])")
+    refused(tmp_path, other, "learning_rate is args.lr")
+
+
+def test_a_launch_line_gives_its_script_arguments_and_processes(tmp_path):
+    file, launch = script(tmp_path, PARSED), tmp_path / "launch.sh"
+    launch.write_text("torchrun --nproc_per_node 4 train.py --lr 3e-4 --batch-size 16\n")
+    for paths in ([launch, file], [file, launch]):
+        recipe = ib.Recipe.read(paths)
+        assert (recipe.gpus, recipe.effective_batch, recipe.lr) == (4, 64, 3e-4)
+    with pytest.raises(InputError, match=r"no tool is recognized(.|\n)*--from .*launch.sh --from train.py"):
+        ib.Recipe.read(launch)
+    launch.write_text("torchrun --nproc_per_node 4 train.py --grad_accum 4\n")
+    with pytest.raises(
+        InputError, match="--grad-accum 4 is no argument that the script declares: give accum"
+    ):
+        ib.Recipe.read([launch, file])
+    assert ib.Recipe.read([launch, file], accumulation=4).effective_batch == 128
+
+
+def test_a_launch_line_has_all_settings_of_a_script_that_parses_them(tmp_path):
+    file, launch = (
+        script(tmp_path, "a, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"),
+        tmp_path / "l.sh",
+    )
+    launch.write_text(
+        "torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9\n"
+    )
+    assert ib.Recipe.read([launch, file]) == ib.Recipe.read(launch)
+
+
+def test_a_launch_line_has_the_processes_of_a_configuration(tmp_path):
+    launch, beside = tmp_path / "l.sh", tmp_path / "args.json"
+    beside.write_text(json.dumps(VALUES))
+    for command in (
+        "torchrun --nnodes 2 --nproc_per_node 8 t.py args.json",
+        "accelerate launch --num_processes 16 t.py --config args.json",
+    ):
+        launch.write_text(f"{command}\n")
+        assert ib.Recipe.read([launch, beside]).effective_batch == 4 * 8 * 16
+
+
+SUBCLASS = """
+    @dataclass
+    class Arguments(TrainingArguments):
+        cache: str = field(default=None)
+        optim: str = field(default="adafactor")
+        model_max_length: int = 512
+    args = Arguments(output_dir="o", per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("args = SentenceTransformerTrainingArguments(output_dir='o', per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)",
+         {"effective_batch": 256, "optimizer": "adamw"}),
+        ("args = CrossEncoderTrainingArguments('o', per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)",
+         {"effective_batch": 256}),
+        (SUBCLASS, {"effective_batch": 256, "optimizer": "adafactor", "seq_len": 512}),
+        (SUBCLASS.replace("512", "512\n        def __post_init__(self): self.learning_rate *= 2"),
+         "optim may be set by Arguments, which is more than its fields"),
+    ],
+)  # fmt: skip
+def test_a_subclass_that_adds_fields_is_the_trainers(tmp_path, text, fields):
+    if isinstance(fields, str):
+        refused(tmp_path, text, fields, gpus=4)
+    else:
+        has(ib.Recipe.read(script(tmp_path, text), gpus=4), fields)
+
+
 def test_nothing_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "open('hacked', 'w')\n" + SCRIPTS["literals"] + "\nopen('hacked', 'w')\n"

@@ -50,6 +50,7 @@ class Script(Names):
         configuring: the calls that configure a training, by the identity of their nodes.
         defaults: the arguments whose default was taken, with their values.
         flags: the settings of the command line that starts the script.
+        declared: the flags that its parsers declare.
         intervals: of the schedulers in a table of Lightning's, by the identity of their arguments.
     """
 
@@ -59,6 +60,7 @@ class Script(Names):
         self.defaults: dict[str, Any] = {}
         self.intervals: dict[int, Any] = {}
         self.flags = dict(flags or {})
+        self.declared: set[str] = set()
         self._parsed = Defaults()
         # With the node, which so outlives its identity: another node could get it.
         self._values: dict[int, tuple[ast.expr, Any]] = {}
@@ -293,6 +295,7 @@ class Script(Names):
         long = next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
         key, action = constant_of(given.get("dest")) or long, constant_of(given.get("action"))
         value: Any = Unknown(why=f"has no default: --{key} is given on the command line")
+        self.declared.add(long)
         if long in self.flags:
             value = self.flags[long]
         elif "default" in given:

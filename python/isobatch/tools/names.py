@@ -6,12 +6,36 @@ from typing import Any
 
 ANY = "*"
 """Every attribute, and every name of an import of all."""
-_SETTERS = (
-    "setattr delattr __setattr__ __delattr__ __setitem__ __delitem__ set_defaults set_training set_optimizer "
-    "set_lr_scheduler set_dataloader set_save set_evaluate set_logging"
-).split()
+_SETTERS = [
+    "setattr",
+    "delattr",
+    "__setattr__",
+    "__delattr__",
+    "__setitem__",
+    "__delitem__",
+    "set_defaults",
+    "set_training",
+    "set_optimizer",
+    "set_lr_scheduler",
+    "set_dataloader",
+    "set_save",
+    "set_evaluate",
+    "set_logging",
+]
 """Functions that set the attribute named by an argument; without such a name, any."""
-_CHANGES = "update pop popitem clear setdefault append extend insert remove reverse sort".split()
+_CHANGES = [
+    "update",
+    "pop",
+    "popitem",
+    "clear",
+    "setdefault",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "reverse",
+    "sort",
+]
 
 
 class Names:

@@ -14,6 +14,7 @@ from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
 from isobatch.tools.installed import plain
+from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
 from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
@@ -36,13 +37,14 @@ _START = "Give each with --set (in Python as a keyword), or have all of it read 
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def read_file(path: Any, tool: str | None = None) -> Reading:
+def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None = None) -> Reading:
     """Reads one file of a tool.
 
     Args:
         path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
             or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
         tool: whose it is; None: found by what is in it.
+        flags: of the command that starts a Python script; those that it declares are taken out.
 
     Raises:
         InputError: it cannot be read, or is no tool's that is known here.
@@ -70,7 +72,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             "the configuration",
             file=file,
         )
-    aside = Aside()
+    aside = Aside(flags={} if flags is None else flags)
     suffix, text = place.suffix.lower(), read_whole(place)
     settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
@@ -177,7 +179,7 @@ def recipe_fields(
     Raises:
         InputError: all that is wrong or missing, in one message.
     """
-    pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    pages = _read_files(paths, tool)
     file = pages[0].file
     faults = [
         error
@@ -206,6 +208,19 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
+    """Reads the files of a run; a launch line gives its script the arguments that this declares."""
+    launch = read_launch(paths)
+    if launch is None:
+        paths = without_parsers(paths)
+        return [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    place, launcher, flags = launch
+    rest = [path for index, path in enumerate(paths) if index != place]
+    pages = [read_file(path, tool if index == 0 else None, flags) for index, path in enumerate(rest)]
+    ask_for_flags(launcher, flags)
+    return [*pages, launcher]
 
 
 def read_recipe(

@@ -15,18 +15,17 @@ from isobatch.words import few
 _OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon", "lr_scheduler_type")
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
-_PARSERS = ("HfArgumentParser(", "TrlParser(")
 Calls = list[Configuring]
 
 
 def is_script(text: str) -> bool:
     """Tells whether a Python file may configure a training."""
-    names = ("TrainingArguments", "Config", "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
-    return any(f"{name}(" in text for name in names)
+    names = ("TrainingArguments", "Config(", "Trainer(", "Accelerator(", "DataLoader(", "HfArgumentParser(")
+    return any(name in text for name in names)
 
 
 def script_settings(
-    text: str, file: str, name: str, notes: list[str], flags: Mapping[str, Any] | None = None
+    text: str, file: str, name: str, notes: list[str], flags: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
     """Reads the settings of a script, as in a file of its tool.
 
@@ -35,7 +34,7 @@ def script_settings(
         file: its name, for messages.
         name: the line of the call, where there are several.
         notes: filled with what was taken for granted.
-        flags: the settings of the command line that starts the script.
+        flags: the settings of the command line that starts the script; those that it declares are taken out.
 
     Returns:
         The settings, and the tool; an empty text where the script calls nothing that is known.
@@ -50,11 +49,13 @@ def script_settings(
     # Refuses more than ast.parse: a return outside of a function.
     compile(text, file, "exec", dont_inherit=True)
     script = Script(ast.parse(text, file), flags)
+    for flag in script.declared:
+        flags.pop(flag, None) if flags else None
     calls = list(script.configuring.values())
     trainers = [call for call in calls if is_trainers(call.name)]
     tool = "transformers" if trainers else "lightning"
     trainers = trainers or [call for call in calls if call.name == "Trainer"]
-    if not trainers and any(parser in text for parser in _PARSERS):
+    if not trainers and parses_all(text):
         how = "name the shell script, or the configuration, that it is started with"
         raise InputError(f"takes its arguments from the command line: {how}", file=file)
     if script.defaults:
@@ -72,6 +73,11 @@ def script_settings(
         lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
     return settings, "trl" if TRL.fullmatch(trainer.name) else tool
+
+
+def parses_all(text: str) -> bool:
+    """Tells whether a script that configures nothing itself takes all settings from its command line."""
+    return any(parser in text for parser in ("HfArgumentParser(", "TrlParser("))
 
 
 def _chosen(trainers: Calls, file: str, name: str) -> Configuring:

@@ -1,6 +1,7 @@
 """What a reader leaves in a file: settings that cannot matter, that matter and are not modelled, and that are not known here; and
 guesses at what a setting of anybody's script means, by its name."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -39,12 +40,29 @@ _ELSEWHERE = re.compile(
     re.IGNORECASE,
 )
 """Lengths and batches of what is no training."""
-_PER_GPU = r"(per_(device|gpu)(_train)?_batch(_size)?|(train_)?micro_?batch(_size)?(_per_gpu)?|local_batch(_size)?|batch_per_gpu)"
+_SIZE = r"(batch(_?size)?|bsz|bs)"
+_PER = r"_per_(gpu|device|rank|replica|dp_rank)"
+_PER_GPU = (
+    rf"per_(device|gpu|rank)(_train(ing)?)?_{_SIZE}|(train_)?(micro_?{_SIZE}|mbs)({_PER})?"
+    rf"|(local|device)_{_SIZE}|(train_)?{_SIZE}{_PER}"
+)
+_ALL_GPUS = rf"(train_)?(global|effective|total)_(train_)?{_SIZE}|{_SIZE}_(global|total)|gbs"
+_ACCUMULATION = (
+    r"(num_|n_)?(gradients?|grads?|batch)_?acc(um(ulation)?)?(_(steps?|iters?|freq|per_replica))?"
+    r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches|num_micro_?batches"
+)
+_REPLICAS = re.compile(r"dp(_size|_degree)?|data_parallel(_size|_degree)?|num_replicas")
+_GPUS = re.compile(r"(n|num)_?gpus|world_size|num_processes|gpus")
+_NODES = re.compile(r"nnodes|num_nodes|num_machines|n_?nodes")
+_NODE_GPUS = re.compile(r"nproc_per_node|(n_|num_)?gpus_per_node|devices")
+_SHARES = re.compile(r"(tp|cp|sp|pp|(tensor|pipeline|context|sequence)(_model)?_parallel)(_size|_degree)?")
+_TOKENS = 2**16
+"""A larger global batch probably counts tokens."""
 KINDS = (
-    ("batch_per_gpu", rf"{_PER_GPU}"),
-    ("effective_batch", r"(global|effective|total)_(train_)?batch(_size)?"),
-    ("batch", r"(train_)?(batch_size|batch|bs)|batch_size_train|batchsize"),
-    ("accumulation", r"(gradient|grad)_?accum(ulation)?(_steps)?|accum(ulation)?(_steps|_iter)?|accumulate_grad_batches"),
+    ("batch_per_gpu", _PER_GPU),
+    ("effective_batch", _ALL_GPUS),
+    ("batch", rf"(train_)?{_SIZE}|batch_size_train"),
+    ("accumulation", _ACCUMULATION),
     ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
     ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)"),
     ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
@@ -105,6 +123,11 @@ def standing_of(key: str, reader: Reader) -> str | None:
     return "" if is_listed else None
 
 
+def is_everywhere(key: str) -> bool:
+    """Tells whether a setting has no effect on the training in any tool, as those of a launcher."""
+    return guess_field(key) is None and any(fnmatchcase(key, pattern) for pattern in EVERYWHERE.split())
+
+
 def _switched_on(
     settings: Mapping[Any, Any], used: Iterable[str], inside: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
@@ -152,38 +175,77 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
     lr=0.003            lr
     duration=2ep        epochs
     """
-    found: dict[str, tuple[str, Any]] = {}
+    guesses: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(settings).items():
         kind = guess_field(key)
-        if kind is not None and _is_given(value):
-            found.setdefault(kind, (key, value))
-    pairs = [_batch(found)]
+        if kind is not None and _is_plain(value):
+            guesses.setdefault(kind, (key, value))
+    pairs = [_batch(guesses, settings)]
     for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
-        if field in found:
-            key, value = found[field]
+        if field in guesses:
+            key, value = guesses[field]
             pairs.append((f"{field}={_value(field, key, value)}", key))
     width = max(len(left) for left, _ in pairs)
     return [f"{left:<{width}}   {right}" for left, right in pairs]
 
 
-def _is_given(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
 
 
-def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
-    if "effective_batch" in found:
-        key, value = found["effective_batch"]
-        return f"effective_batch={value}", key
-    for kind in ("batch_per_gpu", "batch"):
-        if kind not in found:
-            continue
-        key, value = found[kind]
-        factors = f"{key} {value}"
-        if "accumulation" in found:
-            factors += " × {} {}".format(*found["accumulation"])
-        sure = "" if kind == "batch_per_gpu" else f" (without them if {key} counts all GPUs)"
-        return "effective_batch=N", f"{factors} × the GPUs of that run{sure}"
-    return "effective_batch=N", "samples in an optimizer step, over all GPUs"
+def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) -> tuple[str, str]:
+    """The line of a recipe with the global batch, as a number where the file has all of its factors."""
+    if "effective_batch" in guesses:
+        key, value = guesses["effective_batch"]
+        is_tokens = (_count(value) or 0) >= _TOKENS
+        return (
+            f"effective_batch={value}",
+            f"{key}{' (divide tokens by the sequence length)' if is_tokens else ''}",
+        )
+    kind = next((kind for kind in ("batch_per_gpu", "batch") if kind in guesses), None)
+    if kind is None:
+        return "effective_batch=N", "samples in an optimizer step, over all GPUs"
+    key, _ = guesses[kind]
+    own = [guesses[name] for name in (kind, "accumulation") if name in guesses]
+    replicas, source = _replicas(settings)
+    text = " × ".join([*(f"{name} {value}" for name, value in own), source])
+    sizes = [_count(value) for _, value in own]
+    if replicas is None or None in sizes:
+        without = f" (without them if {key} counts all GPUs)" if kind == "batch" else ""
+        return "effective_batch=N", f"{text}{without}"
+    batch = math.prod(size or 1 for size in sizes)
+    alone = f" ({batch} if {key} counts all GPUs)" if kind == "batch" and replicas > 1 else ""
+    return f"effective_batch={batch * replicas}", f"{text}{alone}"
+
+
+def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Counts the data-parallel replicas of a file, with their source in words; None where it does not say."""
+    counts = {key: count for key, value in leaves(settings).items() if (count := _count(value)) is not None}
+    named = {key: key.rpartition(".")[2].replace("-", "_").lower() for key in counts}
+
+    def find(pattern: re.Pattern[str]) -> list[str]:
+        return [key for key in counts if pattern.fullmatch(named[key])]
+
+    if replicas := find(_REPLICAS):
+        return counts[replicas[0]], f"{replicas[0]} {counts[replicas[0]]}"
+    shares = [key for key in find(_SHARES) if counts[key] > 1]
+    shared = math.prod(counts[key] for key in shares)
+    divided = f" / ({' × '.join(f'{key} {counts[key]}' for key in shares)})" if shares else ""
+    gpus = find(_NODE_GPUS)[:1]
+    gpus = [*find(_NODES)[:1], *gpus] if gpus else find(_GPUS)[:1]
+    if not gpus:
+        of_run = f"the replicas of that run: its GPUs{divided}" if divided else "the GPUs of that run"
+        return None, of_run
+    return math.prod(counts[key] for key in gpus) // shared or None, " × ".join(
+        f"{key} {counts[key]}" for key in gpus
+    ) + divided
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 1, also as a text; of a launcher's flag in front of the script its first word."""
+    value = value[0] if isinstance(value, list) and value else value
+    is_text = isinstance(value, str) and value.isdecimal()
+    return int(value) if (is_text or type(value) is int) and int(value) > 0 else None
 
 
 def _value(field: str, key: str, value: Any) -> str:

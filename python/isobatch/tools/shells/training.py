@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from isobatch.errors import InputError
@@ -31,7 +32,9 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
 
 
-def arguments(text: str, *, line: int | None = None, notes: list[str] | None = None) -> dict[str, Any]:
+def arguments(
+    text: str, *, line: int | None = None, notes: list[str] | None = None, beside: Sequence[str] = ()
+) -> dict[str, Any]:
     """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of several, or True where it has
     none. Of a flag that comes twice the last counts, as for argparse.
 
@@ -41,6 +44,7 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     Args:
         line: of the training command, where there are several.
         notes: filled with what the script leaves open.
+        beside: the names of files that are read too.
 
     Raises:
         InputError: the script cannot be read, or has several trainings; the message has the lines.
@@ -59,8 +63,8 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         execution, shell, launches = _launches(text, slurm, line)
     notes = notes if notes is not None else []
     if not launches:
-        return _variables_flags(execution, shell, notes)
-    settings = _together([_settings(it, execution.marks, notes) for it in launches], launches[0].line)
+        return _variables_flags(execution, shell, notes, beside)
+    settings = _together([_settings(it, execution.marks, notes, beside) for it in launches], launches[0].line)
     group = groups.pop() if len(groups) == 1 else None
     component = components[group] if group is not None and group < len(components) else {}
     _count_processes(settings, launches[0], component)
@@ -105,7 +109,7 @@ def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[s
     settings["nproc_per_node"] = [processes, *behind] if behind else processes
 
 
-def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
+def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[str]) -> dict[str, Any]:
     """The flags of a launch; of ms-swift, with the variables that start its processes, as in its YAML files.
 
     Raises:
@@ -117,14 +121,14 @@ def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
             f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: "
             "give the run as a recipe"
         )
-    refuse_configured([launch], marks)
+    refuse_configured([launch], marks, beside)
     if command is None:
         return settings
     environment = {name: _value(value, marks) for name, value in launch.environment if name in LAUNCHERS}
     return {**settings, SWIFT: command[1], "ENV": environment}
 
 
-def refuse_configured(launches: Sequence[Launch], marks: Marks) -> None:
+def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence[str]) -> None:
     """Raises an InputError that names the file with the settings, where one of these commands takes one."""
     files = [(launch, configured(launch.words)) for launch in launches]
     files = [(launch, it) for launch, it in files if it and (it.is_tool or "batch" not in kinds(launch))]
@@ -135,6 +139,8 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks) -> None:
         names = [named[0] for word in command.arguments if (named := setting(word))]
         names = [name for name in names if name not in _PROCESSES]
         names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
+        if PurePosixPath(command.file).name in beside and not names:
+            continue
         also = f"; give what the command says beside it ({few(names)}) by --set" if names else ""
         processes = _processes(settings)
         launcher = settings.get("config_file")
@@ -271,13 +277,15 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
     return out
 
 
-def _variables_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[str, Any]:
+def _variables_flags(
+    execution: Execution, shell: Shell, notes: list[str], beside: Sequence[str]
+) -> dict[str, Any]:
     """The flags that variables hold, of a script that starts no training: a part of one.
 
     Raises:
         InputError: the settings are in a file that a command names, or nowhere in the script.
     """
-    refuse_configured(execution.launches, execution.marks)
+    refuse_configured(execution.launches, execution.marks, beside)
     words: list[str] = []
     names = [name for name in shell.variables if name not in execution.expansion.read]
     for name in names:
@@ -289,7 +297,7 @@ def _variables_flags(execution: Execution, shell: Shell, notes: list[str]) -> di
     for launch in execution.launches:
         words += launch.words
     settings = flags(words, execution.marks, notes)
-    if not settings:
+    if not settings and not beside:
         raise InputError(
             "has no command with settings of a training: name the script that starts it, or its configuration"
         )
