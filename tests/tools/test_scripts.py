@@ -198,8 +198,8 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     text = """
         bs = 2
         class C:
-            lr, bs = 1e-4, 8
-            def steps(): pass
+            lr = 1e-4
+            bs = 8
         class D(C):
             pass
         args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs, learning_rate={}, max_steps=9)
@@ -213,7 +213,7 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     refused(
         tmp_path,
         text.format("2e-5"),
-        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 6",
+        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 7",
     )
     assert (
         ib.Recipe.read(

@@ -132,10 +132,9 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
     if counts[0] and is_of_run:
         page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
         page.note(f"the run is as long as its scheduler: {key}.{run.key}")
-    elif page.reading.fields["schedule"] != "constant" or warmup:
-        if total is not None or not call.has(run.key):
-            text = f"{key} counts steps of its own, and the loop's length is not read"
-            page.ask("duration", text, key)
+    elif (page.reading.fields["schedule"] != "constant" or warmup) and (total is not None or not call.has(run.key)):
+        text = f"{key} counts steps of its own, and the loop's length is not read"
+        page.ask("duration", text, key)
     if not warmup:
         return
     if counts[0] and same_unit:

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from isobatch.tools.names import ANY, Names, bound_name, constant_of, last_part, line_of
+from isobatch.tools.names import ANY, Names, constant_of, last_part, line_of
 from isobatch.tools.page import UNKNOWN, Unknown
 from isobatch.tools.run_schedules import Multiple
 from isobatch.tools.signatures import OPEN, TABLES, configures, first_arguments, is_trainers
@@ -17,12 +17,9 @@ from isobatch.words import number_of
 
 _PENDING = Unknown()
 _COMPUTED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-}
+    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add, ast.Sub: operator.sub,
+}  # fmt: skip
 _COUNTS = {"num_processes": ("accelerator", "state"), "estimated_stepping_batches": ("trainer",)}
 """Attributes that count processes or steps of the run, and the objects that have them."""
 _PARSED = ("args", "opt", "opts")
@@ -70,8 +67,8 @@ class Script(Names):
             self.value(call)
         for node in self.nodes:
             self._note_scheduler(node)
-        for call in self.configuring.values():
-            self._forget_changed(call.name, call.settings)
+        for configuring in self.configuring.values():
+            self._forget_changed(configuring.name, configuring.settings)
 
     def _forget_changed(self, name: str, settings: dict[str, Any]) -> None:
         """Forgets what the script may set in a configuration after its call."""
@@ -82,7 +79,8 @@ class Script(Names):
             target: Any = node.args[0] if isinstance(node, ast.Call) and node.args else node
             while isinstance(target, ast.Attribute | ast.Subscript):
                 target = target.value
-            is_own = isinstance(target, ast.Name) and self.value(target) is settings
+            bindings = self.bindings.get(last_part(target), ()) if isinstance(target, ast.Name) else ()
+            is_own = any(self.bound_value(binding) is settings for binding in bindings)
             lost = names if changed == ANY and open_names else {changed} if is_own else names & {changed}
             settings.update(dict.fromkeys(lost, Unknown(why=why)))
 
@@ -122,13 +120,13 @@ class Script(Names):
         """A table whose names are texts, all of them known."""
         table: dict[str, Any] = {}
         for key, item in zip(node.keys, node.values, strict=True):
-            name, value = None if key is None else self.value(key), self.value(item)
+            name, value = constant_of(key), self.value(item)
             if key is None and type(value) is dict:
                 table.update(value)
-            elif isinstance(name, str):
-                table[name] = value
-            else:
+            elif not isinstance(name, str):
                 return UNKNOWN
+            else:
+                table[name] = value
         return table
 
     def _name(self, node: ast.Name) -> Any:
@@ -311,22 +309,20 @@ class Script(Names):
 
     def _fields(self, node: ast.ClassDef) -> Any:
         """The fields of a class that has nothing else: a dataclass, or a class as a table."""
-        nodes = [inner for item in node.body for inner in ast.walk(item)]
-        sets = any(isinstance(it, ast.Attribute) and not isinstance(it.ctx, ast.Load) for it in nodes)
-        dunder = any(isinstance(it, ast.FunctionDef) and it.name.startswith("__") for it in nodes)
+        is_plain = all(
+            isinstance(item, ast.AnnAssign | ast.Assign | ast.Expr | ast.Pass) for item in node.body
+        )
         is_dataclass = "dataclass" in "".join(map(ast.unparse, node.decorator_list))
-        is_plain = all(is_trainers(last_part(base)) for base in node.bases) and not node.keywords
-        if sets or dunder or not is_plain or len(node.decorator_list) > is_dataclass:
+        bases = all(is_trainers(last_part(base)) for base in node.bases)
+        if not is_plain or not bases or node.keywords or len(node.decorator_list) > is_dataclass:
             return UNKNOWN
         table = Defaults() if is_dataclass else {}
-        for name in map(bound_name, nodes):
-            target = [it for it in nodes if name and bound_name(it) == name]
-            value = getattr(self.above[id(target[0])], "value", None) if target else None
+        for item in node.body:
+            name = last_part(getattr(item, "target", None) or getattr(item, "targets", [item])[0])
+            value = getattr(item, "value", None)
             if isinstance(value, ast.Call) and last_part(value.func) == "field":
-                default = next((word.value for word in value.keywords if word.arg == "default"), value)
-                table[name] = self.value(default)
-            elif target:
-                table[name] = self.bound_value(target[0]) if len(target) == 1 else UNKNOWN
+                value = next((word.value for word in value.keywords if word.arg == "default"), value)
+            table[name] = self.value(value) if value is not None and name not in table else UNKNOWN
         return table
 
     def _instance(self, node: ast.ClassDef, call: ast.Call) -> Any:
@@ -336,9 +332,12 @@ class Script(Names):
             why = f"may be set by {node.name}, which is more than its fields"
             defaults = fields if isinstance(fields, dict) else dict.fromkeys(OPEN, Unknown(why=why))
             return self._configure(call, last_part(node.bases[0]), {**defaults})
-        if not isinstance(fields, Defaults) or call.args or None in [word.arg for word in call.keywords]:
-            return UNKNOWN
-        return Defaults({**fields, **self.keywords(call, "")})
+        is_plain = not call.args and all(word.arg for word in call.keywords)
+        return (
+            Defaults(fields | self.keywords(call, ""))
+            if isinstance(fields, Defaults) and is_plain
+            else UNKNOWN
+        )
 
     def _note_scheduler(self, node: ast.AST) -> None:
         """Counts an unknown scheduler that is handed over as a scheduler without arguments."""

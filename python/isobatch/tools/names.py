@@ -6,36 +6,14 @@ from typing import Any
 
 ANY = "*"
 """Every attribute, and every name of an import of all."""
-_SETTERS = [
-    "setattr",
-    "delattr",
-    "__setattr__",
-    "__delattr__",
-    "__setitem__",
-    "__delitem__",
-    "set_defaults",
-    "set_training",
-    "set_optimizer",
-    "set_lr_scheduler",
-    "set_dataloader",
-    "set_save",
-    "set_evaluate",
-    "set_logging",
-]
+_SETTERS = (
+    "setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "__delitem__", "set_defaults", "set_training",
+    "set_optimizer", "set_lr_scheduler", "set_dataloader", "set_save", "set_evaluate", "set_logging",
+)  # fmt: skip
 """Functions that set the attribute named by an argument; without such a name, any."""
-_CHANGES = [
-    "update",
-    "pop",
-    "popitem",
-    "clear",
-    "setdefault",
-    "append",
-    "extend",
-    "insert",
-    "remove",
-    "reverse",
-    "sort",
-]
+_CHANGES = (
+    "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse", "sort",
+)  # fmt: skip
 
 
 class Names:
@@ -80,7 +58,7 @@ class Names:
     def _changes(self, node: ast.AST) -> Iterator[str]:
         """Yields the attributes that a node may set, in any object; those of `self` are no other object's."""
         around, last = self.above.get(id(node)), last_part(getattr(node, "func", node))
-        target = node if isinstance(node, ast.Attribute | ast.Subscript) else None
+        target: Any = node if isinstance(node, ast.Attribute | ast.Subscript) else None
         if isinstance(node, ast.Call) and last in _SETTERS:
             names = [] if last.startswith("set_") else map(constant_of, node.args)
             yield from [name for name in names if isinstance(name, str)] or [ANY]

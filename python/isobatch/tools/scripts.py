@@ -67,8 +67,8 @@ def script_settings(
     trainer = _chosen(trainers, file, name)
     if tool == "lightning":
         return _lightning(trainer, calls, script.intervals), tool
-    settings = {"num_generations": _GROUPS[trainer.name]} if trainer.name in _GROUPS else {}
-    settings |= trainer.settings
+    groups = {"num_generations": _GROUPS[trainer.name]} if trainer.name in _GROUPS else {}
+    settings: dict[str, Any] = {**groups, **trainer.settings}
     if any(word.arg == "optimizers" for call in script.calls for word in call.keywords):
         lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)

@@ -46,18 +46,10 @@ FIRST = {
     for name in names.split()
 }
 """The arguments of each in their order, as torch 2 and transformers document them; later ones are asked for."""
-OPEN = [
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "max_steps",
-    "num_train_epochs",
-    "warmup_steps",
-    "weight_decay",
-    "optim",
-    "max_grad_norm",
-]
+OPEN = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "max_steps",
+    "num_train_epochs", "warmup_steps", "weight_decay", "optim", "max_grad_norm",
+)  # fmt: skip
 """Names that an unknown table behind `**` may hold, and a plan depends on."""
 
 

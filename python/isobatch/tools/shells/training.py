@@ -159,7 +159,7 @@ def _processes(settings: dict[str, Any]) -> str:
     """The processes of a launch line as a text; N where it does not say."""
     nodes, each, total = (settings.get(name) for name in _PROCESSES)
     nodes = "1" if nodes is None else nodes
-    if all(isinstance(number, str) and number.isdecimal() for number in (nodes, each)):
+    if isinstance(nodes, str) and isinstance(each, str) and nodes.isdecimal() and each.isdecimal():
         return str(int(nodes) * int(each))
     return total if isinstance(total, str) else "N"
 
