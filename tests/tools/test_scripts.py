@@ -529,6 +529,7 @@ EXAMPLE = """
         for batch in first:
             optimizer.step()
             lr_scheduler.step()
+            print({"lr": lr_scheduler.get_last_lr()[0]})
     train({"batch_size": 16}, parse())
 """
 
@@ -631,6 +632,12 @@ def test_a_length_that_the_scheduler_gives_is_said(tmp_path, scheduler, prepared
     recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
     plan = ib.plan(recipe, 4)
     assert (recipe.schedule, plan.total_steps, plan.warmup_steps) == ("cosine", 3000, 100)
+
+
+def test_a_prepared_scheduler_of_split_batches_takes_one_step_also_under_accumulation(tmp_path):
+    arguments = "gradient_accumulation_steps=2, dataloader_config=DataLoaderConfiguration(split_batches=True)"
+    text = SCHEDULED.format(scheduler=COSINE.format(100, "", 3000), prepared=PREPARED, arguments=arguments)
+    assert ib.Recipe.read(script(tmp_path, text), gpus=4).duration == "3000st"
 
 
 def test_a_loop_without_a_scheduler_is_constant(tmp_path):

@@ -122,24 +122,25 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
     if run is None:
         return
     steps = _SchedulerSteps.of(page.settings)
-    per_process = steps is not _SchedulerSteps.ONE
+    per_process = steps in (_SchedulerSteps.PER_PROCESS, _SchedulerSteps.UNKNOWN)
+    is_once = steps is _SchedulerSteps.ONE or (steps is _SchedulerSteps.PER_CALL and accumulation == 1)
     total, warmup = run.total, run.warmup
     same_unit = isinstance(total, Multiple) == isinstance(warmup, Multiple)
     counts = [it.number if isinstance(it, Multiple) else it for it in (total, warmup)]
-    is_of_run = (
-        isinstance(total, Multiple) if per_process else accumulation == 1 and type(total) in (int, float)
-    )
+    is_of_run = isinstance(total, Multiple) if per_process else is_once and type(total) in (int, float)
     if counts[0] and is_of_run:
         page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
         page.note(f"the run is as long as its scheduler: {key}.{run.key}")
-    elif (page.reading.fields["schedule"] != "constant" or warmup) and (total is not None or not call.has(run.key)):
+    elif (page.reading.fields["schedule"] != "constant" or warmup) and (
+        total is not None or not call.has(run.key)
+    ):
         text = f"{key} counts steps of its own, and the loop's length is not read"
         page.ask("duration", text, key)
     if not warmup:
         return
     if counts[0] and same_unit:
         page.give("warmup", exact_share(counts[1], counts[0]), f"{key}.num_warmup_steps")
-    elif total is None and (isinstance(warmup, Multiple) if per_process else accumulation == 1):
+    elif total is None and (isinstance(warmup, Multiple) if per_process else is_once):
         page.give("warmup", length(counts[1], "st"), f"{key}.num_warmup_steps")
     else:
         text = f"{counts[1]:g} steps of warmup in a run of unknown length"
@@ -190,6 +191,7 @@ class _SchedulerSteps(StrEnum):
     """How many steps a scheduler takes for each optimizer step."""
 
     ONE = "one"
+    PER_CALL = "one for each call of step()"
     PER_PROCESS = "one for each process"
     UNKNOWN = "unknown"
 
@@ -199,9 +201,11 @@ class _SchedulerSteps(StrEnum):
         accelerator = settings["Accelerator"]
         splits = value_at(accelerator, "dataloader_config.split_batches")
         switches = (accelerator.get("prepare"), accelerator.get("step_scheduler_with_optimizer", True))
-        if splits is True or False in switches:
-            return cls.ONE
-        return cls.PER_PROCESS if switches == (True, True) else cls.UNKNOWN
+        if False in switches:
+            return cls.PER_CALL
+        if switches != (True, True):
+            return cls.UNKNOWN
+        return cls.ONE if splits is True else cls.PER_PROCESS
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -247,14 +251,14 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     accumulation = case.fields.get("accumulation") or 1
     if key is None or not settings[key] or case.gpus < 2:
         return
-    if steps is _SchedulerSteps.ONE:
-        if accumulation > 1 and not case.at("Accelerator", "dataloader_config", "split_batches"):
-            yield Issue.note(
-                f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in accumulate()",
-                "Accelerate leaves out the calls between two steps only of a prepared scheduler",
-                "accelerate, scheduler.py",
-                "if accelerator.sync_gradients: scheduler.step()",
-            )
+    if steps is _SchedulerSteps.PER_CALL and accumulation > 1:
+        yield Issue.note(
+            f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in accumulate()",
+            "Accelerate leaves out the calls between two steps only of a prepared scheduler",
+            "accelerate, scheduler.py",
+            "if accelerator.sync_gradients: scheduler.step()",
+        )
+    if steps in (_SchedulerSteps.PER_CALL, _SchedulerSteps.ONE):
         return
     arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
     planned = str(case.fields.get("duration", "")).removesuffix("st")

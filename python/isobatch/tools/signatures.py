@@ -73,5 +73,6 @@ def configures(full: str) -> bool:
         return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
     if (is_trainers(last) and package != "setfit") or last in OTHERS or full in _OF_TORCH.split():
         return True
-    # No lr_scheduler.step().
-    return (last[:1].isupper() or last.startswith("get_")) and any(name in full for name in _SCHEDULERS)
+    # No lr_scheduler.step(), and no lr_scheduler.get_last_lr().
+    is_maker = last[:1].isupper() or (last.startswith("get_") and "schedule" in last)
+    return is_maker and any(name in full for name in _SCHEDULERS)
