@@ -126,7 +126,7 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
     is_once = steps is _SchedulerSteps.ONE or (steps is _SchedulerSteps.PER_CALL and accumulation == 1)
     total, warmup = run.total, run.warmup
     same_unit = isinstance(total, Multiple) == isinstance(warmup, Multiple)
-    counts = [it.number if isinstance(it, Multiple) else it for it in (total, warmup)]
+    counts = [steps.number if isinstance(steps, Multiple) else steps for steps in (total, warmup)]
     is_of_run = isinstance(total, Multiple) if per_process else is_once and type(total) in (int, float)
     if counts[0] and is_of_run:
         page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
@@ -176,8 +176,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     if nodes > 1:
         sheet.note("on each node: set machine_rank, and main_process_ip to the first node's address")
     # Accelerate rejects gradient_accumulation_steps in this file, and ignores the flag of that name.
-    given = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.accumulation), **variables(plan)}
-    sheet.comments += [f"export {name}={value}" for name, value in given.items()]
+    exports = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.accumulation), **variables(plan)}
+    sheet.comments += [f"export {name}={value}" for name, value in exports.items()]
     sheet.note(f"accelerate launch --config_file accelerate.yaml {script(job)}")
     if plan.world_size > 1:
         sheet.note(
@@ -263,9 +263,9 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
     planned = str(case.fields.get("duration", "")).removesuffix("st")
     run = float(planned) if planned.isdecimal() else 0.0
-    if steps is _SchedulerSteps.UNKNOWN or any(type(it) not in (int, float, Multiple) for it in arguments):
+    if steps is _SchedulerSteps.UNKNOWN or any(type(argument) not in (int, float, Multiple) for argument in arguments):
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
-    elif not all(isinstance(it, Multiple) for it in arguments) and arguments[-1] != run * case.gpus:
+    elif not all(isinstance(argument, Multiple) for argument in arguments) and arguments[-1] != run * case.gpus:
         yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)
 
 

@@ -134,7 +134,7 @@ class Script(Names):
         bindings = self.bindings.get(node.id, [])
         if not bindings or hasattr(builtins, node.id) or self.is_open:
             return UNKNOWN
-        values = [it for binding in bindings if (it := self.bound_value(binding)) is not _PENDING]
+        values = [value for binding in bindings if (value := self.bound_value(binding)) is not _PENDING]
         if not values:
             return _PENDING
         if len(bindings) > 1 and any(value is not self._parsed for value in values):
@@ -144,7 +144,7 @@ class Script(Names):
         value = values[0]
         if type(value) is tuple and any(type(item) in (tuple, list, dict) for item in value):
             return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
-        if type(value) in (dict, list) and all(value is not it.settings for it in self.configuring.values()):
+        if type(value) in (dict, list) and all(value is not call.settings for call in self.configuring.values()):
             for load in self.loads.get(node.id, ()):
                 if not self._only_reads(load, value):
                     return Unknown(why=f"may be changed in line {load.lineno}")
@@ -354,17 +354,17 @@ class Script(Names):
             self.configuring[id(node)] = Configuring(line_of(node), "lr_scheduler", {})
 
 
-def _computed(compute: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+def _computed(compute: Callable[[Any, Any], Any] | None, first: Any, second: Any) -> Any:
     """A sum, difference, product or quotient; no powers, as their size is unbounded."""
-    if isinstance(right, Multiple) and compute is operator.mul:
-        left, right = right, left
-    of = left.of if isinstance(left, Multiple) and compute in (operator.mul, operator.truediv) else ""
-    first = left.number if of else left
-    if compute is None or not all(type(it) in (int, float) and abs(it) < 2**53 for it in (first, right)):
+    if isinstance(second, Multiple) and compute is operator.mul:
+        first, second = second, first
+    of = first.of if isinstance(first, Multiple) and compute in (operator.mul, operator.truediv) else ""
+    numbers = (first.number if of else first, second)
+    if compute is None or not all(type(number) in (int, float) and abs(number) < 2**53 for number in numbers):
         return UNKNOWN
-    if compute in (operator.truediv, operator.floordiv) and not right:
+    if compute in (operator.truediv, operator.floordiv) and not second:
         return UNKNOWN
-    return Multiple(compute(first, right), of) if of else compute(first, right)
+    return Multiple(compute(*numbers), of) if of else compute(*numbers)
 
 
 def _item(holder: Any, key: Any) -> Any:

@@ -61,7 +61,7 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
 
 def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
     """Reads a row over the recipe's own arguments, as the launcher merges them (launcher/nemo/recipe_stages.py)."""
-    own, common = (value_at(it, _ARGUMENTS) for it in (row, settings))
+    own, common = (value_at(table, _ARGUMENTS) for table in (row, settings))
     merged = {**(common if isinstance(common, Mapping) else {}), **(own if isinstance(own, Mapping) else {})}
     place = f"{at}.{_ARGUMENTS}"
     uneven, groups = merged.get("uneven_batch"), None
@@ -96,10 +96,10 @@ def instances(settings: Mapping[str, Any]) -> dict[int, list[str]]:
     if devices is not None or not types:
         each = _DEVICES if devices is None else _whole({"devices": devices}, "devices", "trainer")
         return {each: [f"trainer.devices {each}"]}
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for name in map(str, _listed(types)):
-        found.setdefault(_GPUS.get(name.removeprefix("ml."), 0), []).append(name)
-    return dict(sorted(found.items()))
+        groups.setdefault(_GPUS.get(name.removeprefix("ml."), 0), []).append(name)
+    return dict(sorted(groups.items()))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -165,9 +165,9 @@ def _issues(reading: Reading, gpus: int | None = None) -> Iterator[Issue]:
     for row in rows(reading.settings):
         for each, names in instances(reading.settings).items():
             replicas = row.nodes * each // (reading.fields.get("model_parallel") or 1)
-            if replicas and gpus in (None, row.nodes * each) and (what := _miss(row, replicas)):
+            if replicas and gpus in (None, row.nodes * each) and (miss := _miss(row, replicas)):
                 yield Issue(
-                    f"the row for {counted(row.nodes, 'node')} does not add up on {few(names)}: {what}",
+                    f"the row for {counted(row.nodes, 'node')} does not add up on {few(names)}: {miss}",
                     f"{counted(row.nodes, 'node')} of {counted(each, 'GPU')} are {counted(replicas, 'replica')}",
                     f"{SOURCE}: uneven_batch" if row.groups else f"{SOURCE}: micro_train_batch_size",
                     _right(row, replicas),
@@ -186,11 +186,11 @@ def _miss(row: ScaleRow, replicas: int) -> str:
     number, small, large = row.groups
     if number > replicas:
         return f"{number} small groups are more than the {replicas} that there are"
-    got = number * small + (replicas - number) * large
+    batch = number * small + (replicas - number) * large
     return (
         ""
-        if got == row.batch
-        else f"{number} × {small} + {replicas - number} × {large} = {got} samples, not {row.batch}"
+        if batch == row.batch
+        else f"{number} × {small} + {replicas - number} × {large} = {batch} samples, not {row.batch}"
     )
 
 
@@ -200,7 +200,7 @@ def _right(row: ScaleRow, replicas: int) -> str:
     if not less:
         return f"no row: {row.batch} samples are fewer than {replicas} GPUs"
     if not more:
-        micro = max(it for it in range(1, max(row.micro_batch, 1) + 1) if less % it == 0)
+        micro = max(size for size in range(1, max(row.micro_batch, 1) + 1) if less % size == 0)
         return f"micro_train_batch_size: {less if row.groups else micro}, and no uneven_batch"
     values = (replicas - more, less, less + 1)
     return ", ".join(f"{name}: {value}" for name, value in zip(_UNEVEN, values, strict=True))

@@ -50,7 +50,7 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
     for name, value in (("PET_NNODES", pods.nodes), ("PET_NPROC_PER_NODE", _processes(pods))):
         if value is not None:
             known[name] = str(value)
-    line = shlex.join(_REFERENCE.sub(lambda it: _reference(it, known), word) for word in words)
+    line = shlex.join(_REFERENCE.sub(lambda match: _reference(match, known), word) for word in words)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in known.items()]
     return "\n".join([*lines, line]), _started(pods, line, notes)
 
@@ -80,12 +80,12 @@ def _pods(data: Mapping[str, Any]) -> Pods:
         return Pods(nodes, processes, trainer, trainer.get("resourcesPerNode"), "spec.trainer")
     if data["kind"] == "PyTorchJob":
         replicas = _table(spec, "spec.pytorchReplicaSpecs")
-        nodes = sum(_count(it, f"spec.pytorchReplicaSpecs.{name}") for name, it in replicas.items())
-        one = (
+        nodes = sum(_count(replica, f"spec.pytorchReplicaSpecs.{name}") for name, replica in replicas.items())
+        role = (
             "Master" if "Master" in replicas else "Worker"
         )  # without a command the others have their image's
-        at = f"spec.pytorchReplicaSpecs.{one}"
-        pods = _container(replicas.get(one), at, nodes, value_at(spec, "nprocPerNode"))
+        at = f"spec.pytorchReplicaSpecs.{role}"
+        pods = _container(replicas.get(role), at, nodes, value_at(spec, "nprocPerNode"))
         return pods._replace(ranked=True)
     return _container(spec, "spec", value_at(spec, "parallelism") or 1, None)
 
@@ -99,10 +99,10 @@ def _container(table: Any, at: str, nodes: Any, processes: Any) -> Pods:
 
 
 def _table(spec: Any, place: str) -> Mapping[str, Any]:
-    found = value_at(spec, place.partition(".")[2])
-    if not isinstance(found, Mapping):
-        raise must_be("a table", found, field=place)
-    return found
+    table = value_at(spec, place.partition(".")[2])
+    if not isinstance(table, Mapping):
+        raise must_be("a table", table, field=place)
+    return table
 
 
 def _count(replica: Any, place: str) -> int:
@@ -142,5 +142,5 @@ def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def _reference(found: re.Match[str], known: Mapping[str, str]) -> str:
-    return "$" if found[0] == "$$" else known.get(found[1], found[0])
+def _reference(match: re.Match[str], known: Mapping[str, str]) -> str:
+    return "$" if match[0] == "$$" else known.get(match[1], match[0])

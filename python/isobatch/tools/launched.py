@@ -25,7 +25,7 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
         file, _, line = str(path).partition(":")
         if Path(file).suffix.lower() not in SHELLS:
             continue
-        beside = tuple(Path(str(other).partition(":")[0]).name for other in paths if other is not path)
+        beside = tuple(Path(str(neighbour).partition(":")[0]).name for neighbour in paths if neighbour is not path)
         aside = Aside(beside=beside)
         settings = parse(read_whole(Path(file)), file=file, suffix=Path(file).suffix, aside=aside, name=line)
         if aside.tool or _is_of_a_tool(settings, file):
@@ -33,14 +33,14 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
         reading = Reading("launcher", "a launch line", str(path), settings, notes=aside.notes)
         SettingsPage(settings, reading, dashes=True).read_launch_line()
         flags = {key: value for key, value in settings.items() if not is_everywhere(key)}
-        return place, reading, {key: it for key, it in flags.items() if key not in reading.used}
+        return place, reading, {key: value for key, value in flags.items() if key not in reading.used}
     return None
 
 
 def without_parsers(paths: Sequence[Any]) -> Sequence[Any]:
     """Leaves out scripts that take all settings from the command line in another file of the run."""
-    others = [path for path in paths if not (str(path).endswith(".py") and _parses_all(path))]
-    return others or paths
+    remaining = [path for path in paths if not (str(path).endswith(".py") and _parses_all(path))]
+    return remaining or paths
 
 
 def _parses_all(path: Any) -> bool:

@@ -291,9 +291,9 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
 
 def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
     """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp up."""
-    left = f"seq_len drop_last even_batches resume {leaves_out}"
-    made = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=left)
-    return Tool(name, title, writer=made)
+    omitted = f"seq_len drop_last even_batches resume {leaves_out}"
+    tool_writer = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=omitted)
+    return Tool(name, title, writer=tool_writer)
 
 
 TORCHRUN = record(

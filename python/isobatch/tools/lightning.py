@@ -53,9 +53,9 @@ def read(page: SettingsPage) -> None:
     else:
         page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
     precision = str(page.raw("trainer.precision") or "")
-    for start, ours in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
+    for start, precision_name in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
         if precision.startswith(start):
-            page.give("precision", ours, "trainer.precision")
+            page.give("precision", precision_name, "trainer.precision")
             break
     page.give("convention", "lightning", "")
 

@@ -33,9 +33,9 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     >>> configuration(text, "a.py")
     {'training': {'steps': 20}}
     """
-    functions = {it.name: it for it in ast.parse(text, file).body if isinstance(it, ast.FunctionDef)}
+    functions = {node.name: node for node in ast.parse(text, file).body if isinstance(node, ast.FunctionDef)}
     legal = [
-        key for key, it in functions.items() if it.returns and ast.unparse(it.returns).endswith("Config")
+        key for key, function in functions.items() if function.returns and ast.unparse(function.returns).endswith("Config")
     ]
     if name and name not in legal:
         raise unknown("configuration", name, legal, field="configuration").at(file=file)
@@ -57,7 +57,7 @@ def python_literals(text: str, file: str) -> dict[str, Any]:
     {'base': 4, 'train': {'batch_size': 4, 'lr': 0.2}, 'x': <is x (line 3), which cannot be read from the script>}
     """
     script = Script(ast.parse(text, file))
-    names = {it.id: it.lineno for it in script.nodes if isinstance(it, ast.Name) and it.id in script.bindings}
+    names = {node.id: node.lineno for node in script.nodes if isinstance(node, ast.Name) and node.id in script.bindings}
     return {name: script.text_value(ast.Name(name, ast.Load(), lineno=line)) for name, line in names.items()}
 
 

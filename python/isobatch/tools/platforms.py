@@ -22,8 +22,8 @@ def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, t
     """
     if platform not in PLATFORMS:
         raise unknown("platform", platform, PLATFORMS, field="platform")
-    asked = _Request(counts, job or Job(), [])
-    return PLATFORMS[platform](asked), tuple(asked.notes)
+    request = _Request(counts, job or Job(), [])
+    return PLATFORMS[platform](request), tuple(request.notes)
 
 
 class _Request(NamedTuple):
@@ -75,18 +75,18 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
     return line + (f" ({'; '.join(warnings)})" if warnings else "")
 
 
-def _hyperpod(asked: _Request) -> str:
+def _hyperpod(request: _Request) -> str:
     """Writes `elastic_policy` and `scale_config` of a HyperPod recipe, a row for each number of nodes.
 
     An uneven row has one pass of `small_local_batch_size` or `large_local_batch_size` samples on each GPU, as in
     aws/sagemaker-hyperpod-recipes at 2631995; one of more passes cannot be said there and is left out.
     """
-    columns = asked.counts.columns["gpus"].tolist()
-    groups = dict(zip(columns, asked.counts.groups, strict=True))
+    columns = request.counts.columns["gpus"].tolist()
+    groups = dict(zip(columns, request.counts.groups, strict=True))
     rows: dict[int, Any] = {}
-    for nodes in asked.nodes():
-        gpus = nodes * asked.per_node
-        plan = asked.counts.plan_at(gpus)
+    for nodes in request.nodes():
+        gpus = nodes * request.per_node
+        plan = request.counts.plan_at(gpus)
         arguments: dict[str, Any] = {"train_batch_size": plan.effective_batch}
         if len(groups[gpus]) == 1:
             arguments["micro_train_batch_size"] = plan.micro_batch
@@ -99,7 +99,7 @@ def _hyperpod(asked: _Request) -> str:
                 "large_local_batch_size": large,
             }
         else:
-            asked.notes.append(
+            request.notes.append(
                 f"left out {gpus} GPUs: their uneven groups take {plan.accumulation} passes, and HyperPod's take one"
             )
             continue
@@ -109,19 +109,19 @@ def _hyperpod(asked: _Request) -> str:
         raise InputError("no count that HyperPod can hold has a plan", field="gpus")
     policy = {"is_elastic": True, "min_nodes": min(rows), "max_nodes": max(rows)}
     top = commented(
-        f"for nodes of {asked.per_node} GPUs; on the command line --elastic-replica-discrete-values '{list(rows)}' --max-node-count {max(rows)}"
+        f"for nodes of {request.per_node} GPUs; on the command line --elastic-replica-discrete-values '{list(rows)}' --max-node-count {max(rows)}"
     )
-    devices = {"devices": asked.per_node}
+    devices = {"devices": request.per_node}
     text = yaml_text({"trainer": devices, "elastic_policy": policy, "scale_config": rows})
     return top + "\n" + re.sub(r'^  "(\d+)":', r"  \1:", text, flags=re.MULTILINE)  # their keys are numbers
 
 
-def _kubeflow(asked: _Request) -> str:
+def _kubeflow(request: _Request) -> str:
     """Writes a TrainJob for each count, one document each: submit the one that the free GPUs allow."""
     documents = []
-    for gpus in sorted(set(asked.counts.working)):
-        written = asked.counts.plan_at(gpus).to(
-            "kubeflow", job=replace(asked.job, name=f"{asked.job.name}-{gpus}")
+    for gpus in sorted(set(request.counts.working)):
+        written = request.counts.plan_at(gpus).to(
+            "kubeflow", job=replace(request.job, name=f"{request.job.name}-{gpus}")
         )
         documents.append(written.text)
     if not documents:
@@ -129,30 +129,30 @@ def _kubeflow(asked: _Request) -> str:
     return "---\n".join(documents)
 
 
-def _torchft(asked: _Request) -> str:
+def _torchft(request: _Request) -> str:
     """Writes the numbers of replica groups, one node each, and the lighthouse's fewest.
 
     Each group is a torchrun of its own; torchft's Manager divides by its participants (manager.py), so that a number of groups
     between those listed trains another batch.
     """
-    groups = asked.nodes()
-    asked.notes.append("torchft waits for no listed number: it goes on with any from --min_replicas up")
+    groups = request.nodes()
+    request.notes.append("torchft waits for no listed number: it goes on with any from --min_replicas up")
     return (
         f"torchft_lighthouse --min_replicas {groups[0]}\n"
-        f"# replica groups of {asked.per_node} GPUs that keep the plan: {' '.join(map(str, groups))}\n"
+        f"# replica groups of {request.per_node} GPUs that keep the plan: {' '.join(map(str, groups))}\n"
     )
 
 
-def _torchrun(asked: _Request) -> str:
+def _torchrun(request: _Request) -> str:
     """Writes torchrun's range of nodes, and what is between."""
-    each, cluster = asked.per_node, asked.counts.cluster
-    return torchrun_line([nodes * each for nodes in asked.nodes()], each, cluster.model_parallel or 1) + "\n"
+    each, cluster = request.per_node, request.counts.cluster
+    return torchrun_line([nodes * each for nodes in request.nodes()], each, cluster.model_parallel or 1) + "\n"
 
 
-def _slurm(asked: _Request) -> str:
+def _slurm(request: _Request) -> str:
     """Writes Slurm's `--nodes` as a list of numbers (sbatch of 23.02 and later)."""
-    nodes = ",".join(map(str, asked.nodes()))
-    return f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={asked.per_node}\n"
+    nodes = ",".join(map(str, request.nodes()))
+    return f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={request.per_node}\n"
 
 
 PLATFORMS: dict[str, Callable[[_Request], str]] = {

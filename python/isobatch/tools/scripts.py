@@ -59,8 +59,8 @@ def script_settings(
         how = "name the shell script, or the configuration, that it is started with"
         raise InputError(f"takes its arguments from the command line: {how}", file=file)
     if script.defaults:
-        taken = [f"{key}={it}" for key, it in script.defaults.items() if not isinstance(it, Unknown)]
-        notes.append(f"the script's own defaults, where its command line gives no other: {few(taken)}")
+        defaults = [f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)]
+        notes.append(f"the script's own defaults, where its command line gives no other: {few(defaults)}")
     if not trainers:
         is_loop = any(call.name == "Accelerator" for call in calls)
         return _loop(calls, script), "accelerate" if is_loop else ""
@@ -92,8 +92,8 @@ def _chosen(trainers: Calls, file: str, name: str) -> Configuring:
 
 
 def _schedulers(calls: Calls) -> Calls:
-    others = (*OPTIMIZERS, *OTHERS, "Trainer")
-    return [call for call in calls if call.name not in others and not is_trainers(call.name)]
+    excluded = (*OPTIMIZERS, *OTHERS, "Trainer")
+    return [call for call in calls if call.name not in excluded and not is_trainers(call.name)]
 
 
 def _lightning(trainer: Configuring, calls: Calls, intervals: Mapping[int, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
         keys = sorted({key for table in tables for key in table} - {"params", "parameters", "optimizer"})
         unknown = Unknown(why=f"has another value in each {name}")
         settings[name] = {
-            key: tables[0].get(key) if len({repr(it.get(key)) for it in tables}) == 1 else unknown
+            key: tables[0].get(key) if len({repr(table.get(key)) for table in tables}) == 1 else unknown
             for key in keys
         }
     if "Accelerator" in settings:
@@ -163,8 +163,8 @@ def _prepares_scheduler(script: Script) -> Any:
         for item in call.args
     ]
     schedulers = {call.line for call in _schedulers(list(script.configuring.values()))}
-    targets = [it for it in script.nodes if isinstance(it, ast.Assign) and it.value.lineno in schedulers]
-    names = {ast.unparse(target) for it in targets for target in it.targets}
+    targets = [node for node in script.nodes if isinstance(node, ast.Assign) and node.value.lineno in schedulers]
+    names = {ast.unparse(target) for node in targets for target in node.targets}
     if any(text in names or "sched" in text.rpartition(".")[2].lower() for text in prepared):
         return True
     return Unknown() if any(text.startswith("*") for text in prepared) else False

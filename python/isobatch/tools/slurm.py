@@ -33,9 +33,9 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
     """Directives, environment, check and command: one task a node, and torchrun in it, which starts a process for each GPU."""
     settings = sheet.settings
     head = "".join(f"#SBATCH --{line}\n" for line in _directives(sheet, job))
-    said = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
+    notes = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
     return (
-        f"#!/usr/bin/env bash\n{head}{top}{said}set -euo pipefail\n{exports(settings['env'], remarks)}"
+        f"#!/usr/bin/env bash\n{head}{top}{notes}set -euo pipefail\n{exports(settings['env'], remarks)}"
         + f"GPUS_PER_NODE=${{SLURM_GPUS_ON_NODE:-{settings['gpus_per_node']}}}\n"
         + check(job, "slurm", "SLURM_JOB_NUM_NODES * GPUS_PER_NODE")
         + 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
@@ -47,13 +47,13 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 def _directives(sheet: SettingsSheet, job: Job) -> list[str]:
     """Lists what the job asks for; a job that may move also asks to be told before it ends, and to be started again."""
     settings = sheet.settings
-    asked = [f"job-name={settings['name']}", f"nodes={settings['nodes']}", "ntasks-per-node=1"]
-    asked += [f"gpus-per-node={settings['gpus_per_node']}", f"cpus-per-gpu={CPUS_PER_GPU}"]
+    directives = [f"job-name={settings['name']}", f"nodes={settings['nodes']}", "ntasks-per-node=1"]
+    directives += [f"gpus-per-node={settings['gpus_per_node']}", f"cpus-per-gpu={CPUS_PER_GPU}"]
     if "minutes" in settings:
-        asked.append(f"time={settings['minutes']}")
+        directives.append(f"time={settings['minutes']}")
     if job.elastic:
-        asked += ["requeue", "open-mode=append", f"signal=USR1@{SECONDS_TO_SAVE}"]
-    return asked
+        directives += ["requeue", "open-mode=append", f"signal=USR1@{SECONDS_TO_SAVE}"]
+    return directives
 
 
 def _command(job: Job) -> str:

@@ -100,8 +100,8 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
             reading.misspelt[page.name(key)] = page.name(near)
     if unknown:
         names = map(page.name, unknown)
-        told = [f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names]
-        page.note(f"not understood, may change the batch: {few(told)} (--set overrides)")
+        hints = [f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names]
+        page.note(f"not understood, may change the batch: {few(hints)} (--set overrides)")
     return unknown
 
 
@@ -185,8 +185,8 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
         if field in guesses:
             key, value = guesses[field]
             pairs.append((f"{field}={_value(field, key, value)}", key))
-    width = max(len(left) for left, _ in pairs)
-    return [f"{left:<{width}}   {right}" for left, right in pairs]
+    width = max(len(line) for line, _ in pairs)
+    return [f"{line:<{width}}   {right}" for line, right in pairs]
 
 
 def _is_plain(value: Any) -> bool:

@@ -83,7 +83,7 @@ def configured(words: Sequence[str]) -> Configured | None:
             elif is_tool and number == 0 and word and (not is_known(word)):
                 file = word  # of a variable
             if file:
-                beside = [other for other in arguments if other not in (file, flag)]
+                beside = [argument for argument in arguments if argument not in (file, flag)]
                 return Configured(command, file, is_tool, tuple(beside))
     return None
 
@@ -99,7 +99,7 @@ def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]
         elif script := _SWIFT_FILE.search(word):
             yield f"{SWIFT} {script[1]}", True, arguments
         elif word in _MODULES:
-            yield _MODULES[word], True, tuple(it for it in arguments if it != "train")
+            yield _MODULES[word], True, tuple(argument for argument in arguments if argument != "train")
         elif name.endswith(".py"):
             yield name, False, arguments
 

@@ -101,10 +101,10 @@ class Execution:
 
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
         """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
-        other, place = shell.copy(), f"{chain.source} (line {chain.line})"
+        branch, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self.paths.under(place):
-            _, flow = self._pipeline(other, pipeline, chain)
-        self.paths.join(shell, "", other, flow, place)
+            _, flow = self._pipeline(branch, pipeline, chain)
+        self.paths.join(shell, "", branch, flow, place)
         return operator == "||" if flow else None
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
@@ -119,8 +119,8 @@ class Execution:
             last = last.command if isinstance(last, tree.Redirection) else last
             counts = isinstance(last, tree.Simple | tree.Computation) or getattr(last, "apart", False)
         if status is False and not flow and counts and shell.errexit and not self._tested:
-            what = f"{chain.source} fails (so does a (( … )) of 0)"
-            raise InputError(f"{what}: under set -e that ends the script")
+            reason = f"{chain.source} fails (so does a (( … )) of 0)"
+            raise InputError(f"{reason}: under set -e that ends the script")
         return negated(status) if pipeline.negated else status, flow
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
@@ -171,12 +171,12 @@ class Execution:
         if status is not None:
             return self._block(shell, body) if status else self._choice(shell, choice, number + 1)
         place = f"{source} (line {choice.line})"
-        other = shell.copy()
+        branch = shell.copy()
         with self.paths.under(f"if {place}"):
             first = self._block(shell, body)[1]
         with self.paths.under(f"if not {place}"):
-            second = self._choice(other, choice, number + 1)[1]
-        return None, self.paths.join(shell, first, other, second, place)
+            second = self._choice(branch, choice, number + 1)[1]
+        return None, self.paths.join(shell, first, branch, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
         """Each round of a loop whose length is known. Of another what it sets is not known, before it and behind."""
@@ -232,18 +232,18 @@ class Execution:
         place, position = f"{loop.source} (line {loop.line})", self._position()
         for _ in range(MAX_DEPTH):
             self._rewind(position)
-            other = shell.copy()
+            branch = shell.copy()
             with self.paths.under(place):
                 if loop.name:
-                    other.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
+                    branch.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
                 with self._test():
-                    outcome = self._block(other, loop.condition)
-                outcome = outcome if outcome[1] else self._round(other, loop)
-                flow = self.paths.end(other, "break", outcome, position[2])[1]
+                    outcome = self._block(branch, loop.condition)
+                outcome = outcome if outcome[1] else self._round(branch, loop)
+                flow = self.paths.end(branch, "break", outcome, position[2])[1]
             if flow:
-                self.paths.join(shell, "", other, flow, place)
+                self.paths.join(shell, "", branch, flow, place)
                 return None, ""
-            if not self.marks.merge(shell, other, f"which depends on {place}"):
+            if not self.marks.merge(shell, branch, f"which depends on {place}"):
                 return None, ""
         raise InputError(f"{place} sets what is not known after many rounds")
 
@@ -265,7 +265,7 @@ class Execution:
         if not words:
             for assignment in command.assignments:
                 builtins.assign(self.expansion, shell, assignment)
-            parts = [part for it in command.assignments for word in it.words for part in word]
+            parts = [part for assignment in command.assignments for word in assignment.words for part in word]
             ran = any(isinstance(part, tree.Output) for part in parts)
             return (None if ran or command.words or command.files else True), ""
         name = words[0]

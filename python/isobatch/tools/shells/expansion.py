@@ -44,10 +44,10 @@ class Expansion:
     def text(self, shell: Shell, word: Word) -> str:
         """The word as one text, as an assignment takes it."""
         pieces = list(self._pieces(shell, word))
-        found = "".join(" ".join(piece.values) for piece in pieces)
+        text = "".join(" ".join(piece.values) for piece in pieces)
         if any(map(self._is_open, pieces)):
-            return self.marks.mark(found, "in which a word is not known")
-        return self.marks.mark(found, "in which bash replaces a ~") if _has_tilde(word, word) else found
+            return self.marks.mark(text, "in which a word is not known")
+        return self.marks.mark(text, "in which bash replaces a ~") if _has_tilde(word, word) else text
 
     def fields(self, shell: Shell, word: Word) -> list[str]:
         """The words that it becomes: none, one or several."""
@@ -66,11 +66,11 @@ class Expansion:
                 blank = piece.splits and value != "" and value[0] in _BLANKS
                 begins |= number > 0 or blank
                 for part in filter(None, re.split(f"[{_BLANKS}]+", value)) if piece.splits else [value]:
-                    before, seen = ("", "") if begins else fields.pop()
-                    fields.append((before + part, seen + ("_" if piece.quoted else part)))
+                    before, pattern = ("", "") if begins else fields.pop()
+                    fields.append((before + part, pattern + ("_" if piece.quoted else part)))
                     begins = piece.splits
                 begins = value[-1] in _BLANKS if piece.splits and value else begins
-        return [self.marks.mark(text, _FILES) if _GLOB.search(seen) else text for text, seen in fields]
+        return [self.marks.mark(text, _FILES) if _GLOB.search(pattern) else text for text, pattern in fields]
 
     def pattern(self, shell: Shell, word: Word) -> re.Pattern[str] | None:
         """A pattern of `case` and `[[ == ]]`; None where it is not known, or has more than `*` and `?`."""

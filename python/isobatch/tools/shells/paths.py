@@ -39,7 +39,7 @@ class Paths:
     @property
     def conditions(self) -> tuple[str, ...]:
         """Under which this place is reached."""
-        return (*self._when, *(self.marks.shown(f"if not {it.place}") for it in self.departures))
+        return (*self._when, *(self.marks.shown(f"if not {departure.place}") for departure in self.departures))
 
     @contextmanager
     def under(self, condition: str) -> Iterator[None]:
@@ -48,7 +48,7 @@ class Paths:
         yield
         self._when.pop()
 
-    def join(self, shell: Shell, flow: str, other: Shell, other_flow: str, place: str) -> str:
+    def join(self, shell: Shell, flow: str, branch: Shell, other_flow: str, place: str) -> str:
         """Makes the state the one behind two ways, one for each answer of a condition, and returns how both leave.
 
         A way that ends the script was not taken: else there is nothing to read. One that leaves a loop or a function early meets the
@@ -56,26 +56,26 @@ class Paths:
         """
         if "exit" in (flow, other_flow) and flow != other_flow:
             self.goes_on = True
-            shell.adopt(other if flow == "exit" else shell)
+            shell.adopt(branch if flow == "exit" else shell)
             return other_flow if flow == "exit" else flow
         if flow == other_flow:
-            self.marks.merge(shell, other, f"which depends on {place}")
+            self.marks.merge(shell, branch, f"which depends on {place}")
             return flow
         if flow and other_flow:
             raise InputError(f"{flow} or {other_flow}, by what is not known, is not read")
-        self.departures.append(Departure(flow or other_flow, shell.copy() if flow else other, place))
-        shell.adopt(other if flow else shell)
+        self.departures.append(Departure(flow or other_flow, shell.copy() if flow else branch, place))
+        shell.adopt(branch if flow else shell)
         return ""
 
     def end(self, shell: Shell, kind: str, outcome: Outcome, first: int) -> Outcome:
         """The end of what `kind` leaves: the runs that left it since the departure `first` are merged into the others."""
         status, flow = outcome
-        left = self.departures[first:]
-        self.departures[first:] = [it for it in left if it.flow != kind]
-        for it in left:
-            if it.flow == kind and flow not in ("", kind):
+        open_departures = self.departures[first:]
+        self.departures[first:] = [departure for departure in open_departures if departure.flow != kind]
+        for departure in open_departures:
+            if departure.flow == kind and flow not in ("", kind):
                 raise InputError(f"a {kind} that only some runs meet, before {flow}, is not read")
-            if it.flow == kind:
-                self.marks.merge(shell, it.shell, f"which depends on {it.place}")
+            if departure.flow == kind:
+                self.marks.merge(shell, departure.shell, f"which depends on {departure.place}")
                 status = None
         return status, "" if flow == kind else flow

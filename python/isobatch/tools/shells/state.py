@@ -67,10 +67,10 @@ class Shell:
 
     def copy(self) -> Shell:
         """Another one, which may change alone."""
-        made = replace(self, variables={**self.variables}, functions={**self.functions})
-        made.exported, made.integers = {*self.exported}, {*self.integers}
-        made.local = None if self.local is None else {**self.local}
-        return made
+        copy = replace(self, variables={**self.variables}, functions={**self.functions})
+        copy.exported, copy.integers = {*self.exported}, {*self.integers}
+        copy.local = None if self.local is None else {**self.local}
+        return copy
 
     def apart(self) -> Shell:
         """Another one, of a subshell: no loop can be left in it."""
@@ -118,15 +118,15 @@ class Shell:
         self.arguments, self.local = before.arguments, before.local
         self.outer, self.loops = before.outer, before.loops
 
-    def adopt(self, other: Shell) -> None:
+    def adopt(self, source: Shell) -> None:
         """Takes over the state of another one."""
-        vars(self).update(vars(other))
+        vars(self).update(vars(source))
 
     def child(self, arguments: tuple[str, ...] | None) -> Shell:
         """A process of its own, which sees what is exported."""
-        seen = {name: it for name, it in self.variables.items() if name in self.exported}
-        plain: dict[str, Value] = {name: it if isinstance(it, str) else None for name, it in seen.items()}
-        return Shell(plain, set(seen), {}, arguments)
+        visible = {name: value for name, value in self.variables.items() if name in self.exported}
+        plain: dict[str, Value] = {name: value if isinstance(value, str) else None for name, value in visible.items()}
+        return Shell(plain, set(visible), {}, arguments)
 
 
 class Marks:
@@ -155,25 +155,25 @@ class Marks:
             self.reasons[ord(char) - ord(FIRST_MARK)].source if is_mark(char) else char for char in text
         )
 
-    def merge(self, shell: Shell, other: Shell, why: str) -> bool:
+    def merge(self, shell: Shell, branch: Shell, why: str) -> bool:
         """Makes the state the one behind two branches of which one was taken: what differs in them is not known.
 
         Returns:
             Whether that changed it.
         """
         before = shell.copy()
-        if shell.local != other.local or shell.integers != other.integers:
+        if shell.local != branch.local or shell.integers != branch.integers:
             raise InputError("a local variable of some runs, or an integer, is not read")
-        for name in {*shell.variables, *other.variables}:
-            one, two = (it.variables.get(name, ...) for it in (shell, other))
-            if one != two:
-                shell.variables[name] = _common(one, two, self.mark(f"${name}", why))
-        for name in {*shell.functions, *other.functions}:
-            if shell.functions.get(name) is not other.functions.get(name):
+        for name in {*shell.variables, *branch.variables}:
+            first, second = (state.variables.get(name, ...) for state in (shell, branch))
+            if first != second:
+                shell.variables[name] = _common(first, second, self.mark(f"${name}", why))
+        for name in {*shell.functions, *branch.functions}:
+            if shell.functions.get(name) is not branch.functions.get(name):
                 shell.functions[name] = None
-        shell.arguments = shell.arguments if shell.arguments == other.arguments else None
-        shell.exported |= other.exported
-        shell.errexit |= other.errexit
+        shell.arguments = shell.arguments if shell.arguments == branch.arguments else None
+        shell.exported |= branch.exported
+        shell.errexit |= branch.errexit
         return shell != before
 
 
@@ -192,14 +192,14 @@ def is_several(text: str) -> bool:
     return text != "" and min(text) >= FIRST_MARK
 
 
-def _common(one: object, two: object, mark: str) -> Value:
+def _common(first: object, second: object, mark: str) -> Value:
     """What two branches leave in a variable: where one only adds words to the other's, those of both and a mark."""
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        pairs = zip(one, two, strict=False)
-        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(two)))
-        return one[:same] if one[same - 1 : same] == (mark,) else (*one[:same], mark)
-    if isinstance(one, str) and isinstance(two, str):
-        short, long = sorted((one, two), key=len)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        pairs = zip(first, second, strict=False)
+        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(first), len(second)))
+        return first[:same] if first[same - 1 : same] == (mark,) else (*first[:same], mark)
+    if isinstance(first, str) and isinstance(second, str):
+        short, long = sorted((first, second), key=len)
         rest = long[len(short) :]
         if short and long.startswith(short) and (short[-1].isspace() or rest[0].isspace()):
             return short if short.endswith(f" {mark}") else f"{short} {mark}"

@@ -64,7 +64,7 @@ def arguments(
     notes = notes if notes is not None else []
     if not launches:
         return _variables_flags(execution, shell, notes, beside)
-    settings = _together([_settings(it, execution.marks, notes, beside) for it in launches], launches[0].line)
+    settings = _together([_settings(launch, execution.marks, notes, beside) for launch in launches], launches[0].line)
     group = groups.pop() if len(groups) == 1 else None
     component = components[group] if group is not None and group < len(components) else {}
     _count_processes(settings, launches[0], component)
@@ -76,8 +76,8 @@ def arguments(
         first = ", of the first component" if is_first else ""
         notes.append(f"as its #SBATCH lines ask{first}, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
-        taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
-        notes.append(f"the script's own values, where the environment has no other: {few(taken)}")
+        defaults = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
+        notes.append(f"the script's own values, where the environment has no other: {few(defaults)}")
     return settings
 
 
@@ -131,7 +131,7 @@ def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[s
 def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence[str]) -> None:
     """Raises an InputError that names the file with the settings, where one of these commands takes one."""
     files = [(launch, configured(launch.words)) for launch in launches]
-    files = [(launch, it) for launch, it in files if it and (it.is_tool or "batch" not in kinds(launch))]
+    files = [(launch, command) for launch, command in files if command and (command.is_tool or "batch" not in kinds(launch))]
     for launch, command in sorted(files, key=lambda pair: pair[1] is None or not pair[1].is_tool):
         if command is None:
             continue
@@ -172,7 +172,7 @@ def _first(value: Any) -> Any:
 def trainings(execution: Execution, line: int | None) -> list[Launch]:
     """The launches of one line, the training's."""
     likely = candidates(execution)
-    lines = sorted({it.line for it in likely})
+    lines = sorted({launch.line for launch in likely})
     if line is not None and line in lines:
         lines = [line]
     elif line is not None:
@@ -181,13 +181,13 @@ def trainings(execution: Execution, line: int | None) -> list[Launch]:
         raise InputError(
             f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in script.sh:{lines[0]}"
         )
-    return [it for it in dict.fromkeys(likely) if it.line in lines]
+    return [launch for launch in dict.fromkeys(likely) if launch.line in lines]
 
 
 def candidates(execution: Execution) -> list[Launch]:
     """The commands that train; where none seems to, those with a setting of a training at all."""
     launches = execution.launches
-    return [it for it in launches if is_training(it)] or [it for it in launches if kinds(it)]
+    return [launch for launch in launches if is_training(launch)] or [launch for launch in launches if kinds(launch)]
 
 
 def _listed(launches: Iterable[Launch]) -> str:
@@ -195,7 +195,7 @@ def _listed(launches: Iterable[Launch]) -> str:
     shown: dict[int, str] = {}
     for launch in launches:
         condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
-        name = next((it for it in launch.words if it.endswith(".py") and is_known(it)), launch.words[0])
+        name = next((word for word in launch.words if word.endswith(".py") and is_known(word)), launch.words[0])
         name = name if is_known(name) else "a command"
         shown.setdefault(launch.line, f"line {launch.line} ({name}{condition})")
     return ", ".join(shown[line] for line in sorted(shown))
@@ -203,7 +203,7 @@ def _listed(launches: Iterable[Launch]) -> str:
 
 def kinds(launch: Launch) -> set[str]:
     """What its flags seem to be about: a batch, a learning rate, a length."""
-    fields = {guess_field(found[0]) for word in launch.words if (found := setting(word))}
+    fields = {guess_field(named[0]) for word in launch.words if (named := setting(word))}
     return {"batch" if field in _BATCHES else field for field in fields if field is not None}
 
 
@@ -214,23 +214,23 @@ def is_training(launch: Launch) -> bool:
 
 def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:
     """The flags of a command; words up to the next flag are its values."""
-    found: dict[str, list[Any]] = {}
+    settings: dict[str, list[Any]] = {}
     flag = ""
     for word in words:
         if (named := setting(word)) is not None:
             flag, value = named
-            found[flag] = [] if value is None else [_value(value, marks)]
+            settings[flag] = [] if value is None else [_value(value, marks)]
         elif word == "--":
             flag = ""
-        elif word and all(map(is_mark, word)) and _stands_alone(flag, found):
+        elif word and all(map(is_mark, word)) and _stands_alone(flag, settings):
             reason = marks.reason(word)
             notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
             flag = ""
         elif flag and word:
-            found[flag].append(_value(word, marks))
+            settings[flag].append(_value(word, marks))
     return {
         name: True if not values else values[0] if len(values) == 1 else values
-        for name, values in found.items()
+        for name, values in settings.items()
     }
 
 
@@ -246,9 +246,9 @@ def setting(word: str) -> tuple[str, str | None] | None:
     return (override[1] if override else name[2:].replace("-", "_")), value if equals else None
 
 
-def _stands_alone(flag: str, found: dict[str, list[Any]]) -> bool:
+def _stands_alone(flag: str, settings: dict[str, list[Any]]) -> bool:
     """Whether a word that is not known is no value of the flag before it."""
-    return not flag or flag in _SWITCHES or (bool(found[flag]) and flag not in _LISTS)
+    return not flag or flag in _SWITCHES or (bool(settings[flag]) and flag not in _LISTS)
 
 
 def _value(word: str, marks: Marks) -> Any:
@@ -270,10 +270,10 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
     out = dict(runs[0])
     for name in {name for run in runs for name in run}:
         values = [run.get(name) for run in runs]
-        if all(it == values[0] for it in values) or all(isinstance(it, Unknown) for it in values):
+        if all(value == values[0] for value in values) or all(isinstance(value, Unknown) for value in values):
             continue
-        first, *others = dict.fromkeys(str(run.get(name, "none")) for run in runs)
-        out[name] = Unknown(why=f"is {first} in one run of line {line}, {few(others)} in others")
+        first, *rest = dict.fromkeys(str(run.get(name, "none")) for run in runs)
+        out[name] = Unknown(why=f"is {first} in one run of line {line}, {few(rest)} in others")
     return out
 
 

@@ -47,9 +47,9 @@ class WordReader(ABC):
         """Of the place, from 1."""
         return self.first + self.text.count("\n", 0, self.at)
 
-    def fail(self, what: str) -> NoReturn:
+    def fail(self, reason: str) -> NoReturn:
         """Refuses the script."""
-        raise InputError(f"line {self.line}: {what}")
+        raise InputError(f"line {self.line}: {reason}")
 
     def char(self, ahead: int = 0) -> str:
         """The character at the place; empty behind the last."""
@@ -57,9 +57,9 @@ class WordReader(ABC):
 
     def match(self, pattern: re.Pattern[str]) -> str:
         """Takes what matches here; empty for nothing."""
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found[0] if found else ""
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match[0] if match else ""
 
     def deeper(self, by: int) -> None:
         """Counts what stands in each other."""
@@ -83,8 +83,8 @@ class WordReader(ABC):
         while char := self.char():
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
-            elif stop == META and (found := self.match(PLACEHOLDER)):
-                out.append(Output(False, found))
+            elif stop == META and (placeholder := self.match(PLACEHOLDER)):
+                out.append(Output(False, placeholder))
             elif stop == META and self.text.startswith(("<(", ">("), self.at):
                 first = self.at
                 self.at += 2
@@ -95,8 +95,8 @@ class WordReader(ABC):
             elif char == "\\":
                 out.append(self._escape(quoted, document))
             elif char == "'" and not quoted:
-                found = self.match(_SINGLE) or self.fail("a quote ' is not closed")
-                out.append(Text(found[1:-1], True))
+                quotation = self.match(_SINGLE) or self.fail("a quote ' is not closed")
+                out.append(Text(quotation[1:-1], True))
             elif char == '"' and not document:
                 out += self._double_quotes()
             elif char == "$":
@@ -137,9 +137,9 @@ class WordReader(ABC):
         if char == "(":
             if self.char(1) == "(":
                 return self.computation(quoted, sets=False)
-            if found := _EXPR.match(self.text, self.at):
-                inside = type(self)(found[1].replace('"', ""), self.line, self.depth)
-                self.at = found.end()
+            if match := _EXPR.match(self.text, self.at):
+                inside = type(self)(match[1].replace('"', ""), self.line, self.depth)
+                self.at = match.end()
                 return Sum(inside.parts(""), quoted, self.text[first : self.at])
             self.at += 1
             self.commands()
