@@ -1,4 +1,6 @@
-"""Accelerate's launcher configuration, which has the processes and little of the training, and loops of one's own around an Accelerator."""
+"""Accelerate's launcher configuration (processes, little of the training), and training loops around an
+Accelerator.
+"""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -14,14 +16,18 @@ from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted
 
 _HARMLESS = """
-    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
-    machine_rank main_* mpirun_config.* num_machines same_network tpu_* use_cpu deepspeed_config.* megatron_lm_config.*
-    megatron_lm_config.megatron_lm_sequence_parallelism megatron_lm_config.megatron_lm_expert_model_parallel_size
-    megatron_lm_config.megatron_lm_expert_tensor_parallel_size parallelism_config.parallelism_config_dp_replicate_size
-    parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_sp_backend
-    parallelism_config.parallelism_config_cp_comm_strategy parallelism_config.parallelism_config_sp_attn_implementation
-    parallelism_config.parallelism_config_sp_seq_length parallelism_config.parallelism_config_sp_seq_length_is_variable
-    Accelerator.* *.fused *.foreach *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
+    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity
+    fp8_config.* fsdp_config.* gpu_ids machine_rank main_* mpirun_config.* num_machines same_network tpu_*
+    use_cpu deepspeed_config.* megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
+    megatron_lm_config.megatron_lm_expert_model_parallel_size
+    megatron_lm_config.megatron_lm_expert_tensor_parallel_size
+    parallelism_config.parallelism_config_dp_replicate_size
+    parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend
+    parallelism_config.parallelism_config_sp_backend parallelism_config.parallelism_config_cp_comm_strategy
+    parallelism_config.parallelism_config_sp_attn_implementation
+    parallelism_config.parallelism_config_sp_seq_length
+    parallelism_config.parallelism_config_sp_seq_length_is_variable Accelerator.* *.fused *.foreach
+    *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
 """
 _MATTERS = {
     "effective_batch": "Accelerator.dataloader_config",
@@ -53,7 +59,8 @@ def read(page: SettingsPage) -> None:
         page.give("precision", mixed, "mixed_precision")
     if page.has("gradient_accumulation_steps"):
         page.note(
-            "Accelerate rejects gradient_accumulation_steps in this file: set ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+            "Accelerate rejects gradient_accumulation_steps in this file: set "
+            "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
         )
     inner = page.table("deepspeed_config")
     if inner.raw("gradient_accumulation_steps") not in (None, "auto"):
@@ -117,7 +124,9 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than the run's."""
+    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than
+    the run's.
+    """
     run = read_run_schedule(page, call, key)
     if run is None:
         return
@@ -181,7 +190,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet.note(f"accelerate launch --config_file accelerate.yaml {script(job)}")
     if plan.world_size > 1:
         sheet.note(
-            "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps × num_processes, "
+            "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps "
+            "× num_processes, "
             "or Accelerator(step_scheduler_with_optimizer=False) and step it yourself"
         )
     return sheet
@@ -233,7 +243,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _check_loop(case: Case) -> Iterator[Issue]:
-    """Finds what a script's own loop does, where its author may have meant something else."""
+    """Finds silent behaviour of a loop of one's own."""
     settings = case.reading.settings
     if case.at("Accelerator", "dataloader_config", "split_batches") is True:
         yield from undivided_loader(
@@ -253,7 +263,8 @@ def _check_loop(case: Case) -> Iterator[Issue]:
         return
     if steps is _SchedulerSteps.PER_CALL and accumulation > 1:
         yield Issue.note(
-            f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in accumulate()",
+            f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in "
+            "accumulate()",
             "Accelerate leaves out the calls between two steps only of a prepared scheduler",
             "accelerate, scheduler.py",
             "if accelerator.sync_gradients: scheduler.step()",
@@ -263,9 +274,13 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
     planned = str(case.fields.get("duration", "")).removesuffix("st")
     run = float(planned) if planned.isdecimal() else 0.0
-    if steps is _SchedulerSteps.UNKNOWN or any(type(argument) not in (int, float, Multiple) for argument in arguments):
+    if steps is _SchedulerSteps.UNKNOWN or any(
+        type(argument) not in (int, float, Multiple) for argument in arguments
+    ):
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
-    elif not all(isinstance(argument, Multiple) for argument in arguments) and arguments[-1] != run * case.gpus:
+    elif (
+        not all(isinstance(argument, Multiple) for argument in arguments) and arguments[-1] != run * case.gpus
+    ):
         yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)
 
 
@@ -274,7 +289,8 @@ def _scheduler_issue(case: Case, scheduler: str, weight: Weight) -> Issue:
         f"{scheduler} takes {case.gpus} steps for each step of the optimizer",
         "Accelerate steps it once for every process",
         "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
-        "multiply its steps by accelerator.num_processes, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
+        "multiply its steps by accelerator.num_processes, or "
+        "Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
         weight,
     )
 

@@ -53,11 +53,15 @@ class Fields:
 
 
 class Row(Fields):
-    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has it."""
+    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has
+    it.
+    """
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from it."""
+        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from
+        it.
+        """
         change, batch = self.values.get("batch_change") or 0.0, self.values["effective_batch"]
         return Fields({**self.values, "effective_batch": round(batch / (1 + change))})
 
@@ -68,7 +72,7 @@ class Row(Fields):
 
     @cached_property
     def settings(self) -> Any:
-        """Of the plan, where the table has the one that a writer needs."""
+        """The plan's settings, as far as a writer needs them."""
         if self.values.get("batch_multiple") is None:
             raise missing("batch_multiple", "the plans' table does not have it; name the jobs' with --jobs")
         return Fields(self.values)

@@ -1,4 +1,6 @@
-"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and its nodes and processes."""
+"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and
+its nodes and processes.
+"""
 
 import re
 import shlex
@@ -14,7 +16,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Pods(NamedTuple):
-    """What each node starts.
+    """The container of each node, and how many processes it starts.
 
     Attributes:
         nodes: how many; None where the file leaves it to its runtime.
@@ -34,7 +36,7 @@ class Pods(NamedTuple):
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns what a node's shell would run, and torchrun's nodes and processes, which its controller passes by PET_*.
+    """Returns a node's command line, and torchrun's nodes and processes, passed by the controller as PET_*.
 
     Raises:
         InputError: the file names no command, or a part of it is of another type.
@@ -56,7 +58,7 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
 
 
 def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
-    """Gives nodes and processes where torchrun starts them; what the file leaves open is asked for."""
+    """Gives nodes and processes to torchrun; asks for those missing in the file."""
     if not _TORCHRUN.search(line):
         if pods.ranked and str(_processes(pods)) == "1":
             return {"nnodes": pods.nodes, "nproc_per_node": 1}
@@ -134,7 +136,9 @@ def _words(pods: Pods, name: str) -> list[str]:
 
 
 def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
-    """Yields the container's variables with a value of their own; those from secrets and fields are the cluster's."""
+    """Yields the container's variables with a value of their own; those from secrets and fields are the
+    cluster's.
+    """
     entries = pods.container.get("env")
     for entry in entries if isinstance(entries, list) else ():
         name, value = value_at(entry, "name"), value_at(entry, "value")

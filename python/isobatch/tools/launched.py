@@ -1,4 +1,4 @@
-"""A launch line beside the script or the configuration that it starts: the processes, and arguments of the script."""
+"""A launch line beside its script or configuration: the processes, and arguments of the script."""
 
 import ast
 from collections.abc import Sequence
@@ -18,14 +18,16 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
     """Reads the launch line among several files of a run, where its flags are no tool's.
 
     Returns:
-        Its place among the files, its reading with the processes, and the flags of what it starts; None where no
-        file is one.
+        Its place among the files, its reading with the processes, and the flags of what it starts; None where
+        no file is one.
     """
     for place, path in enumerate(paths if len(paths) > 1 else ()):
         file, _, line = str(path).partition(":")
         if Path(file).suffix.lower() not in SHELLS:
             continue
-        beside = tuple(Path(str(neighbour).partition(":")[0]).name for neighbour in paths if neighbour is not path)
+        beside = tuple(
+            Path(str(neighbour).partition(":")[0]).name for neighbour in paths if neighbour is not path
+        )
         aside = Aside(beside=beside)
         settings = parse(read_whole(Path(file)), file=file, suffix=Path(file).suffix, aside=aside, name=line)
         if aside.tool or _is_of_a_tool(settings, file):
@@ -38,7 +40,7 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
 
 
 def without_parsers(paths: Sequence[Any]) -> Sequence[Any]:
-    """Leaves out scripts that take all settings from the command line in another file of the run."""
+    """Leaves out scripts with all their settings on a command line, in another file of the run."""
     remaining = [path for path in paths if not (str(path).endswith(".py") and _parses_all(path))]
     return remaining or paths
 
@@ -57,7 +59,7 @@ def _parses_all(path: Any) -> bool:
 
 
 def ask_for_flags(reading: Reading, flags: dict[str, Any]) -> None:
-    """Asks for the batch, rate or length in flags that the script does not declare; names the others."""
+    """Asks for the batch, rate or length in undeclared flags, and names the other flags."""
     page = SettingsPage(flags, reading, dashes=True)
     for key, value in flags.items():
         field = guess_field(key)

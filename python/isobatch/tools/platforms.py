@@ -1,4 +1,4 @@
-"""Writes the GPU counts at which a job has a plan as the tables that platforms take."""
+"""Writes the GPU counts with a plan as tables for other platforms."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Counts: TypeAlias = Any
 
 
 def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, tuple[str, ...]]:
-    """Writes the table of a platform, and notes of what it leaves out.
+    """Writes the table of a platform, and notes on counts left out.
 
     Raises:
         InputError: a platform that is none, or no count that it can hold.
@@ -27,7 +27,7 @@ def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, t
 
 
 class _Request(NamedTuple):
-    """What is to be written, and the notes of what it leaves out."""
+    """The counts to write, and notes on those left out."""
 
     counts: Counts
     job: Job
@@ -40,7 +40,7 @@ class _Request(NamedTuple):
         return each
 
     def nodes(self) -> list[int]:
-        """Lists the numbers of whole nodes that have a plan, in order; a note names other counts that have one."""
+        """Lists the numbers of whole nodes with a plan, in order; a note names the other counts."""
         working = sorted(set(self.counts.working))
         if parts := [words.count(gpus) for gpus in working if gpus % self.per_node]:
             self.notes.append(f"left out {words.few(parts, 8)} GPUs: a part of a node of {self.per_node}")
@@ -53,10 +53,14 @@ class _Request(NamedTuple):
 def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
     """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
 
-    >>> torchrun_line((8, 16, 32), per_node=8)
-    "torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')"
-    >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
-    'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
+    >>> torchrun_line((8, 16), per_node=8)
+    'torchrun --nnodes 1:2 --nproc-per-node 8'
+    >>> print(torchrun_line((8, 16, 32), per_node=8).replace(" (", "\\n("))
+    torchrun --nnodes 1:4 --nproc-per-node 8
+    (3 nodes do not divide the batch: there ElasticRun needs split='uneven')
+    >>> print(torchrun_line((16, 32), per_node=8, model_parallel=16).replace(" (", "\\n("))
+    torchrun --nnodes 2:4 --nproc-per-node 8
+    (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)
     """
     nodes = sorted(count // per_node for count in gpus)
     line = f"torchrun --nnodes {nodes[0]}:{nodes[-1]} --nproc-per-node {per_node}"
@@ -70,7 +74,8 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
         )
     if broken:
         warnings.append(
-            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: there it cannot run"
+            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: "
+            "there it cannot run"
         )
     return line + (f" ({'; '.join(warnings)})" if warnings else "")
 
@@ -78,8 +83,8 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
 def _hyperpod(request: _Request) -> str:
     """Writes `elastic_policy` and `scale_config` of a HyperPod recipe, a row for each number of nodes.
 
-    An uneven row has one pass of `small_local_batch_size` or `large_local_batch_size` samples on each GPU, as in
-    aws/sagemaker-hyperpod-recipes at 2631995; one of more passes cannot be said there and is left out.
+    An uneven row has one pass of `small_local_batch_size` or `large_local_batch_size` samples on each GPU, as
+    in aws/sagemaker-hyperpod-recipes at 2631995; one of more passes cannot be said there and is left out.
     """
     columns = request.counts.columns["gpus"].tolist()
     groups = dict(zip(columns, request.counts.groups, strict=True))
@@ -100,7 +105,8 @@ def _hyperpod(request: _Request) -> str:
             }
         else:
             request.notes.append(
-                f"left out {gpus} GPUs: their uneven groups take {plan.accumulation} passes, and HyperPod's take one"
+                f"left out {gpus} GPUs: their uneven groups take {plan.accumulation} passes, and HyperPod's "
+                "take one"
             )
             continue
         arguments["learning_rate"] = plan.lr
@@ -109,7 +115,8 @@ def _hyperpod(request: _Request) -> str:
         raise InputError("no count that HyperPod can hold has a plan", field="gpus")
     policy = {"is_elastic": True, "min_nodes": min(rows), "max_nodes": max(rows)}
     top = commented(
-        f"for nodes of {request.per_node} GPUs; on the command line --elastic-replica-discrete-values '{list(rows)}' --max-node-count {max(rows)}"
+        f"for nodes of {request.per_node} GPUs; on the command line --elastic-replica-discrete-values "
+        f"'{list(rows)}' --max-node-count {max(rows)}"
     )
     devices = {"devices": request.per_node}
     text = yaml_text({"trainer": devices, "elastic_policy": policy, "scale_config": rows})
@@ -132,8 +139,8 @@ def _kubeflow(request: _Request) -> str:
 def _torchft(request: _Request) -> str:
     """Writes the numbers of replica groups, one node each, and the lighthouse's fewest.
 
-    Each group is a torchrun of its own; torchft's Manager divides by its participants (manager.py), so that a number of groups
-    between those listed trains another batch.
+    Each group is a torchrun of its own; torchft's Manager divides by its participants (manager.py), so that a
+    number of groups between those listed trains another batch.
     """
     groups = request.nodes()
     request.notes.append("torchft waits for no listed number: it goes on with any from --min_replicas up")
@@ -144,9 +151,11 @@ def _torchft(request: _Request) -> str:
 
 
 def _torchrun(request: _Request) -> str:
-    """Writes torchrun's range of nodes, and what is between."""
+    """Writes torchrun's range of nodes, and notes the counts between."""
     each, cluster = request.per_node, request.counts.cluster
-    return torchrun_line([nodes * each for nodes in request.nodes()], each, cluster.model_parallel or 1) + "\n"
+    return (
+        torchrun_line([nodes * each for nodes in request.nodes()], each, cluster.model_parallel or 1) + "\n"
+    )
 
 
 def _slurm(request: _Request) -> str:

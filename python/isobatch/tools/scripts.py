@@ -1,4 +1,6 @@
-"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as in their tools' own files."""
+"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as
+in their tools' own files.
+"""
 
 import ast
 from collections.abc import Mapping
@@ -59,7 +61,9 @@ def script_settings(
         how = "name the shell script, or the configuration, that it is started with"
         raise InputError(f"takes its arguments from the command line: {how}", file=file)
     if script.defaults:
-        defaults = [f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)]
+        defaults = [
+            f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)
+        ]
         notes.append(f"the script's own defaults, where its command line gives no other: {few(defaults)}")
     if not trainers:
         is_loop = any(call.name == "Accelerator" for call in calls)
@@ -76,7 +80,7 @@ def script_settings(
 
 
 def parses_all(text: str) -> bool:
-    """Tells whether a script that configures nothing itself takes all settings from its command line."""
+    """Tells whether a script parses its settings into dataclasses."""
     return any(parser in text for parser in ("HfArgumentParser(", "TrlParser("))
 
 
@@ -126,7 +130,7 @@ def _resolved(value: Any, steps: Any) -> Any:
 
 
 def _loader(calls: Calls) -> dict[str, Any]:
-    """The batch of the loader that shuffles; of one that does not where none does."""
+    """The batch of the shuffling loader, or of any loader where none shuffles."""
     loaders = [call for call in calls if call.name == "DataLoader"]
     loaders = [call for call in loaders if call.settings.get("shuffle") is True] or loaders
     sizes = {repr(call.settings.get("batch_size", 1)): call for call in loaders}
@@ -155,7 +159,7 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
 
 
 def _prepares_scheduler(script: Script) -> Any:
-    """Whether the script hands its scheduler to `accelerator.prepare`; Unknown where that cannot be read."""
+    """Whether the scheduler is an argument of `accelerator.prepare`; Unknown if the arguments are starred."""
     prepared = [
         ast.unparse(item)
         for call in script.calls
@@ -163,7 +167,9 @@ def _prepares_scheduler(script: Script) -> Any:
         for item in call.args
     ]
     schedulers = {call.line for call in _schedulers(list(script.configuring.values()))}
-    targets = [node for node in script.nodes if isinstance(node, ast.Assign) and node.value.lineno in schedulers]
+    targets = [
+        node for node in script.nodes if isinstance(node, ast.Assign) and node.value.lineno in schedulers
+    ]
     names = {ast.unparse(target) for node in targets for target in node.targets}
     if any(text in names or "sched" in text.rpartition(".")[2].lower() for text in prepared):
         return True

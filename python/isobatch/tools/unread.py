@@ -1,5 +1,6 @@
-"""What a reader leaves in a file: settings that cannot matter, that matter and are not modelled, and that are not known here; and
-guesses at what a setting of anybody's script means, by its name."""
+"""Settings left unread in a file: harmless, known to matter, or unknown; and guesses at their meaning by
+name.
+"""
 
 import math
 import re
@@ -12,20 +13,32 @@ from isobatch.tools.tool import STAYS, Reader
 from isobatch.words import few, nearest
 
 EVERYWHERE = (
-    "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* output* "
-    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* load* log log_* logging* logger* "
-    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* clearml* hub_* push_to_hub* hf_* "
-    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns preprocess* num_workers *_num_workers "
-    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* use_peft quant* load_in_* freeze* tune_* "
-    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* torch_dtype dtype *compile* "
+    "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* "
+    "output* "
+    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* "
+    "load* log log_* logging* logger* "
+    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* "
+    "clearml* hub_* push_to_hub* hf_* "
+    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns "
+    "preprocess* num_workers *_num_workers "
+    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* "
+    "use_peft quant* load_in_* freeze* tune_* "
+    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* "
+    "torch_dtype dtype *compile* "
     "nproc_per_node nnodes node_rank master_* local_rank deepspeed fsdp* use_cache schema version "
     # of torchrun, accelerate launch and deepspeed, in front of the script
-    "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank signals_to_handle event_log_handler "
-    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank main_process_* same_network num_cpu_* "
-    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile launcher launcher_args bind_core* "
-    "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* ssh_port venv_script force_multi"
+    "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank "
+    "signals_to_handle event_log_handler "
+    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank "
+    "main_process_* same_network num_cpu_* "
+    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile "
+    "launcher launcher_args bind_core* "
+    "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* "
+    "ssh_port venv_script force_multi"
 )
-"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
+"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's
+own.
+"""
 
 _DEEPEST = 4
 _OFF = {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
@@ -35,7 +48,8 @@ _ALIKE = 0.85
 _DIVIDES = re.compile(r"parallel|(^|_)(tp|cp|sp|pp)(_size|_degree)?$")
 """GPUs that hold one replica: never harmless by a pattern."""
 _ELSEWHERE = re.compile(
-    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|print|report|checkpoint|ckpt|"
+    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|"
+    r"print|report|checkpoint|ckpt|"
     r"generation|profile|profiler|profiling|rdzv|hub|timeout)([._-]|$)",
     re.IGNORECASE,
 )
@@ -49,7 +63,8 @@ _PER_GPU = (
 _ALL_GPUS = rf"(train_)?(global|effective|total)_(train_)?{_SIZE}|{_SIZE}_(global|total)|gbs"
 _ACCUMULATION = (
     r"(num_|n_)?(gradients?|grads?|batch)_?acc(um(ulation)?)?(_(steps?|iters?|freq|per_replica))?"
-    r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches|num_micro_?batches"
+    r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches"
+    r"|num_micro_?batches"
 )
 _REPLICAS = re.compile(r"dp(_size|_degree)?|data_parallel(_size|_degree)?|num_replicas")
 _GPUS = re.compile(r"(n|num)_?gpus|world_size|num_processes|gpus")
@@ -75,9 +90,10 @@ _MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
 def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
-    """Judges the settings of a file that its reader did not ask for.
+    """Judges the settings left unread by a reader.
 
-    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not known are named.
+    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not
+    known are named.
 
     Returns:
         The settings that are not known.
@@ -100,17 +116,20 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
             reading.misspelt[page.name(key)] = page.name(near)
     if unknown:
         names = map(page.name, unknown)
-        hints = [f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names]
+        hints = [
+            f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names
+        ]
         page.note(f"not understood, may change the batch: {few(hints)} (--set overrides)")
     return unknown
 
 
 def standing_of(key: str, reader: Reader) -> str | None:
-    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it is not known.
+    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it
+    is not known.
 
     >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
-    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*", matters={"schedule": "relora"}))
+    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*"))
     """
     for field, patterns in reader.matters.items():
         if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
@@ -131,7 +150,7 @@ def is_everywhere(key: str) -> bool:
 def _switched_on(
     settings: Mapping[Any, Any], used: Iterable[str], inside: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """The settings that were not asked for, but those that are off: null, false, 0, an empty text."""
+    """Yields the unread settings, without those switched off: null, false, 0, an empty text."""
     for name, value in settings.items():
         key = f"{inside}{name}"
         if key in used:
@@ -147,10 +166,11 @@ def _text(value: Any) -> str:
 
 
 def guess_field(key: str) -> str | None:
-    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
+    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it
+    counts per GPU.
 
-    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "profiler.warmup_steps")]
-    ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
+    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "eval_steps")]
+    ['batch', 'accumulation', 'lr', 'duration', None]
     """
     if _ELSEWHERE.search(key):
         return None
@@ -170,8 +190,8 @@ def is_about_training(key: str) -> bool:
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:
     """Guesses the lines of a recipe for a file of nobody's tool; its author checks them.
 
-    >>> print("\\n".join(as_recipe({"batch_size": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
-    effective_batch=N   batch_size 16 × accum 4 × the GPUs of that run (without them if batch_size counts all GPUs)
+    >>> print("\\n".join(as_recipe({"micro_batch": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
+    effective_batch=N   micro_batch 16 × accum 4 × the GPUs of that run
     lr=0.003            lr
     duration=2ep        epochs
     """

@@ -12,7 +12,8 @@ Number = int | None
 _PLAIN = re.compile(r"[ \t\n]*(-?(?:0|[1-9]\d{0,17}))[ \t\n]*", re.ASCII)
 _UNKNOWN = "\U000f0000-\U0010ffff"
 _TOKEN = re.compile(
-    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]=|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
+    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]="
+    r"|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
     re.ASCII,
 )
 _LITERAL = re.compile(r"0[0-7]*|0[xX][0-9a-fA-F]{1,15}|[1-9]\d{0,17}", re.ASCII)
@@ -23,8 +24,10 @@ _PRECEDENCE = {
     for sign in signs.split()
 }
 _BINARY: dict[str, Callable[[int, int], int]] = {
-    "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add, "-": operator.sub,
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne,
+    "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add,
+    "-": operator.sub,
     "*": operator.mul, "**": lambda base, exponent: pow(base, exponent, 1 << 64),
 }  # fmt: skip
 _UNARY: dict[str, Callable[[int], int]] = {
@@ -40,7 +43,7 @@ Put = Callable[[str, Number], None]
 
 
 def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = True) -> Number:
-    """The value of an expression, in which a character of what is not known (see Marks) is such an operand.
+    """Returns the value of an expression; a mark (see Marks) is an unknown operand.
 
     Args:
         depth: of the names whose values are expressions too.
@@ -64,13 +67,15 @@ def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = T
 
 
 def plain(text: str) -> int | None:
-    """A text that is a whole number, and none that bash would read otherwise, such as 010."""
+    """Returns a whole number in its plain form; None for forms such as 010, read otherwise by bash."""
     match = _PLAIN.fullmatch(text)
     return int(match[1]) if match else None
 
 
 def _tokens(text: str) -> list[str]:
-    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name behind, else two signs."""
+    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name
+    behind, else two signs.
+    """
     text, at, out = text.rstrip(" \t\n"), 0, list[str]()
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -118,7 +123,7 @@ class _Expression:
         return sign
 
     def comma(self) -> Number:
-        """Reads assignments, of which the last is the value."""
+        """Reads assignments, and returns the value of the last."""
         value = self.assignment()
         while self.take(","):
             value = self.assignment()
@@ -144,7 +149,7 @@ class _Expression:
         return (first if first == second else None) if test is None else first if test else second
 
     def under(self, condition: bool | None, part: Callable[[], Number]) -> Number:
-        """A part that counts only under a condition."""
+        """Reads a part of an expression under a condition."""
         before = self.runs
         self.runs = False if False in (before, condition) else None if None in (before, condition) else True
         value = part()
@@ -164,7 +169,7 @@ class _Expression:
         return first
 
     def apply(self, sign: str, first: Number, right: Number) -> Number:
-        """Computes what an operator of two makes; 0 in a part that does not count."""
+        """Applies a binary operator; 0 in a part not taken."""
         if first is None or right is None or not self.runs:
             return 0 if self.runs is False else None
         if sign in ("/", "%"):

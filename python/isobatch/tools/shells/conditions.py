@@ -9,7 +9,8 @@ from isobatch.tools.shells.state import Shell, is_known
 from isobatch.tools.shells.tree import Condition
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
+    "-ge": operator.ge,
 }  # fmt: skip
 _TEXTS = ("=", "==", "!=")
 

@@ -1,4 +1,6 @@
-"""Training commands that take their settings from a file, as axolotl, LLaMA-Factory, TRL and ms-swift do."""
+"""Training commands with their settings in a file, such as those of axolotl, LLaMA-Factory, TRL and
+ms-swift.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -36,7 +38,7 @@ _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 class Configured(NamedTuple):
-    """A command that reads a file of settings.
+    """A command with its settings in a file.
 
     Attributes:
         command: as people write it: `axolotl train`, `train.py`.
@@ -63,7 +65,7 @@ def swift_command(words: Sequence[str]) -> tuple[str, str] | None:
 
 
 def configured(words: Sequence[str]) -> Configured | None:
-    """Returns the file from which a command takes its settings; None where it names none.
+    """Returns the settings file of a command; None where it names none.
 
     >>> configured(["axolotl", "train", "cfg.yaml"])
     Configured(command='axolotl train', file='cfg.yaml', is_tool=True, arguments=())
@@ -89,7 +91,9 @@ def configured(words: Sequence[str]) -> Configured | None:
 
 
 def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
-    """Yields each possible program of a command: its name, whether it is a known tool's, and its arguments."""
+    """Yields each possible program of a command: its name, whether it is a known tool's, and its
+    arguments.
+    """
     for place, word in enumerate(words):
         name, arguments = PurePosixPath(word).name, tuple(words[place + 1 :])
         if not is_known(word):

@@ -10,7 +10,8 @@ from isobatch.tools.shells.words import META, PLACEHOLDER, WordReader
 DECLARES = ("export", "local", "readonly", "declare", "typeset")
 """Commands whose arguments may be assignments."""
 RESERVED = (
-    "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function", "{", "}", "!", "[[", "]]",
+    "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function",
+    "{", "}", "!", "[[", "]]",
     "time", "select", "coproc", "in",
 )  # fmt: skip
 BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
@@ -36,7 +37,7 @@ class SimpleReader(WordReader):
         """Reads a function, behind its name."""
 
     def ahead(self, *texts: str) -> str:
-        """Which of these the text goes on with; empty for none."""
+        """Returns the text found at the place; empty for none."""
         return next((option for option in texts if self.text.startswith(option, self.at)), "")
 
     def newlines(self) -> None:
@@ -60,7 +61,7 @@ class SimpleReader(WordReader):
         self.at = end.end()
 
     def next_word(self) -> Word:
-        """Reads a word that has to be here."""
+        """Reads a word, and fails if none follows."""
         word = self.word()
         if not word:
             self.fail(f"{self.text[self.at : self.at + 2]!r} is not read here")
@@ -105,7 +106,7 @@ class SimpleReader(WordReader):
                 files.append(word)
 
     def simple(self) -> tree.Simple | tree.Function:
-        """Reads a command, or the function that it turns out to be."""
+        """Reads a command or a function's definition."""
         line, assignments, words = self.line, list[Assignment](), list[Word | Assignment]()
         documents: list[Document] = []
         declares = any_there = False

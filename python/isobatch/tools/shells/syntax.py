@@ -1,7 +1,7 @@
 """The syntax of bash: from the text of a script to its tree.
 
-Written after the Shell Command Language of POSIX and bash's manual. A text that bash refuses is refused here, and so are forms that few
-launch scripts have (bench/results/shells.md).
+Written after the Shell Command Language of POSIX and bash's manual. A text that bash refuses is refused here,
+and so are forms that few launch scripts have (bench/results/shells.md).
 """
 
 import re
@@ -180,7 +180,7 @@ class _Parser(SimpleReader):
                 return tree.Choice(line, tuple(branches))
 
     def _selection(self, line: int, first: int) -> tree.Choice:
-        """`case`, as the conditions that its patterns are."""
+        """`case`, as conditions on its patterns."""
         self.match(BLANKS)
         word = self.next_word()
         source = self.text[first : self.at]

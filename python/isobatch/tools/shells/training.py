@@ -35,11 +35,11 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 def arguments(
     text: str, *, line: int | None = None, notes: list[str] | None = None, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of several, or True where it has
-    none. Of a flag that comes twice the last counts, as for argparse.
+    """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of
+    several, or True where it has none. Of a flag that comes twice the last counts, as for argparse.
 
-    The values are those that bash would give the command; nothing is run. What only the run knows, such as `$SLURM_NNODES`, is an
-    `Unknown`, which says why.
+    The values are those that bash would give the command; nothing is run. What only the run knows, such as
+    `$SLURM_NNODES`, is an `Unknown`, which says why.
 
     Args:
         line: of the training command, where there are several.
@@ -64,7 +64,9 @@ def arguments(
     notes = notes if notes is not None else []
     if not launches:
         return _variables_flags(execution, shell, notes, beside)
-    settings = _together([_settings(launch, execution.marks, notes, beside) for launch in launches], launches[0].line)
+    settings = _together(
+        [_settings(launch, execution.marks, notes, beside) for launch in launches], launches[0].line
+    )
     group = groups.pop() if len(groups) == 1 else None
     component = components[group] if group is not None and group < len(components) else {}
     _count_processes(settings, launches[0], component)
@@ -76,7 +78,9 @@ def arguments(
         first = ", of the first component" if is_first else ""
         notes.append(f"as its #SBATCH lines ask{first}, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
-        defaults = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
+        defaults = [
+            f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)
+        ]
         notes.append(f"the script's own values, where the environment has no other: {few(defaults)}")
     return settings
 
@@ -110,15 +114,17 @@ def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[s
 
 
 def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[str]) -> dict[str, Any]:
-    """The flags of a launch; of ms-swift, with the variables that start its processes, as in its YAML files.
+    """Returns the flags of a launch; for ms-swift also its variables for processes, as in its YAML files.
 
     Raises:
-        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its settings.
+        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its
+            settings.
     """
     settings, command = flags(launch.words, marks, notes), swift_command(launch.words)
     if command is not None and command[0] == "megatron":
         raise InputError(
-            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: "
+            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not "
+            "Megatron-LM's: "
             "give the run as a recipe"
         )
     refuse_configured([launch], marks, beside)
@@ -129,9 +135,13 @@ def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[s
 
 
 def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence[str]) -> None:
-    """Raises an InputError that names the file with the settings, where one of these commands takes one."""
+    """Raises an InputError naming the settings file of a command."""
     files = [(launch, configured(launch.words)) for launch in launches]
-    files = [(launch, command) for launch, command in files if command and (command.is_tool or "batch" not in kinds(launch))]
+    files = [
+        (launch, command)
+        for launch, command in files
+        if command and (command.is_tool or "batch" not in kinds(launch))
+    ]
     for launch, command in sorted(files, key=lambda pair: pair[1] is None or not pair[1].is_tool):
         if command is None:
             continue
@@ -179,36 +189,43 @@ def trainings(execution: Execution, line: int | None) -> list[Launch]:
         raise InputError(f"has no training command in line {line}{': ' + _listed(likely) if likely else ''}")
     if len(lines) > 1:
         raise InputError(
-            f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in script.sh:{lines[0]}"
+            f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in "
+            f"script.sh:{lines[0]}"
         )
     return [launch for launch in dict.fromkeys(likely) if launch.line in lines]
 
 
 def candidates(execution: Execution) -> list[Launch]:
-    """The commands that train; where none seems to, those with a setting of a training at all."""
+    """Lists the training commands; where none is clear, any with a setting of a training."""
     launches = execution.launches
-    return [launch for launch in launches if is_training(launch)] or [launch for launch in launches if kinds(launch)]
+    return [launch for launch in launches if is_training(launch)] or [
+        launch for launch in launches if kinds(launch)
+    ]
 
 
 def _listed(launches: Iterable[Launch]) -> str:
-    """Each training by its line, with what it differs in."""
+    """Lists trainings by line, script and condition."""
     shown: dict[int, str] = {}
     for launch in launches:
         condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
-        name = next((word for word in launch.words if word.endswith(".py") and is_known(word)), launch.words[0])
+        name = next(
+            (word for word in launch.words if word.endswith(".py") and is_known(word)), launch.words[0]
+        )
         name = name if is_known(name) else "a command"
         shown.setdefault(launch.line, f"line {launch.line} ({name}{condition})")
     return ", ".join(shown[line] for line in sorted(shown))
 
 
 def kinds(launch: Launch) -> set[str]:
-    """What its flags seem to be about: a batch, a learning rate, a length."""
+    """Guesses the subjects of a launch's flags: a batch, a learning rate, a length."""
     fields = {guess_field(named[0]) for word in launch.words if (named := setting(word))}
     return {"batch" if field in _BATCHES else field for field in fields if field is not None}
 
 
 def is_training(launch: Launch) -> bool:
-    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch alone."""
+    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch
+    alone.
+    """
     return swift_command(launch.words) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
 
 
@@ -235,7 +252,8 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
 
 
 def setting(word: str) -> tuple[str, str | None] | None:
-    """The name in a flag or in an override of Hydra's, and its value, None where that is no part of the word; None for another word.
+    """Returns the name and value of a flag or a Hydra override (value None if separate); None for another
+    word.
 
     >>> setting("--micro-batch=8"), setting("--bf16"), setting("+data.train_batch_size=64"), setting("a=1")
     (('micro_batch', '8'), ('bf16', None), ('data.train_batch_size', '64'), None)
@@ -247,7 +265,7 @@ def setting(word: str) -> tuple[str, str | None] | None:
 
 
 def _stands_alone(flag: str, settings: dict[str, list[Any]]) -> bool:
-    """Whether a word that is not known is no value of the flag before it."""
+    """Tells whether an unknown word is no value of the flag before it."""
     return not flag or flag in _SWITCHES or (bool(settings[flag]) and flag not in _LISTS)
 
 
@@ -266,7 +284,7 @@ def _value(word: str, marks: Marks) -> Any:
 
 
 def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
-    """The flags of a command that runs several times, with other values each."""
+    """Merges the flags of a command run several times with different values."""
     out = dict(runs[0])
     for name in {name for run in runs for name in run}:
         values = [run.get(name) for run in runs]
@@ -280,7 +298,7 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
 def _variables_flags(
     execution: Execution, shell: Shell, notes: list[str], beside: Sequence[str]
 ) -> dict[str, Any]:
-    """The flags that variables hold, of a script that starts no training: a part of one.
+    """Returns the flags held by variables, for a part of a script without a training.
 
     Raises:
         InputError: the settings are in a file that a command names, or nowhere in the script.

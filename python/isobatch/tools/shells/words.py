@@ -56,13 +56,13 @@ class WordReader(ABC):
         return self.text[self.at + ahead : self.at + ahead + 1]
 
     def match(self, pattern: re.Pattern[str]) -> str:
-        """Takes what matches here; empty for nothing."""
+        """Consumes a match at the place; empty for none."""
         match = pattern.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return match[0] if match else ""
 
     def deeper(self, by: int) -> None:
-        """Counts what stands in each other."""
+        """Counts the nesting depth."""
         self.depth += by
         if self.depth > MAX_DEPTH:
             self.fail(f"commands and expansions stand more than {MAX_DEPTH} deep in each other")
@@ -193,7 +193,9 @@ class WordReader(ABC):
         return Parameter(name, place, NOT_COMPUTED if changed else operator, argument, quoted, source)
 
     def computation(self, quoted: bool, *, sets: bool) -> Sum:
-        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set variables."""
+        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set
+        variables.
+        """
         first, depth, inside = self.at, 0, list[Part]()
         self.at += 2
         while True:
@@ -212,7 +214,7 @@ class WordReader(ABC):
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Characters that follow each other, quoted alike, as one text."""
+    """Joins adjacent characters of equal quoting into one text."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None
