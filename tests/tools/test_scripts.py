@@ -826,14 +826,15 @@ def test_a_launch_line_has_the_processes_of_a_configuration(tmp_path):
         assert ib.Recipe.read([launch, beside]).effective_batch == 4 * 8 * 16
 
 
-SUBCLASS = """
+SUBCLASS = '''
     @dataclass
     class Arguments(TrainingArguments):
+        """Arguments of this script."""
         cache: str = field(default=None)
         optim: str = field(default="adafactor")
         model_max_length: int = 512
     args = Arguments(output_dir="o", per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)
-"""
+'''
 
 
 @pytest.mark.parametrize(
@@ -855,6 +856,7 @@ def test_a_subclass_that_adds_fields_is_the_trainers(tmp_path, text, fields):
         refused(tmp_path, text, fields, gpus=4)
     else:
         has(ib.Recipe.read(script(tmp_path, text), gpus=4), fields)
+        assert "" not in script_settings(textwrap.dedent(text), "t.py", "", [])[0], "no docstring is a field"
 
 
 def test_nothing_is_executed(tmp_path, monkeypatch):

@@ -329,7 +329,8 @@ class Script(Names):
             value = getattr(item, "value", None)
             if isinstance(value, ast.Call) and last_part(value.func) == "field":
                 value = next((word.value for word in value.keywords if word.arg == "default"), value)
-            table[name] = self.value(value) if value is not None and name not in table else UNKNOWN
+            if name:
+                table[name] = self.value(value) if value is not None and name not in table else UNKNOWN
         return table
 
     def _instance(self, node: ast.ClassDef, call: ast.Call) -> Any:
@@ -339,12 +340,9 @@ class Script(Names):
             why = f"may be set by {node.name}, which is more than its fields"
             defaults = fields if isinstance(fields, dict) else dict.fromkeys(OPEN, Unknown(why=why))
             return self._configure(call, last_part(node.bases[0]), {**defaults})
-        is_plain = not call.args and all(word.arg for word in call.keywords)
-        return (
-            Defaults(fields | self.keywords(call, ""))
-            if isinstance(fields, Defaults) and is_plain
-            else UNKNOWN
-        )
+        if not isinstance(fields, Defaults) or call.args or not all(word.arg for word in call.keywords):
+            return UNKNOWN
+        return Defaults(fields | self.keywords(call, ""))
 
     def _note_scheduler(self, node: ast.AST) -> None:
         """Notes each unknown scheduler of a returned table, as a scheduler without arguments."""
