@@ -357,7 +357,7 @@ def test_as_many_processes_as_gpus(tmp_path, before, gpus):
     file.write_text(f"{before}torchrun --nproc_per_node=gpu t.py {SMALL}\n")
     assert ib.Recipe.read(file).gpus == gpus
     file.write_text(f"torchrun --nproc_per_node auto t.py {SMALL}\n")
-    with pytest.raises(InputError, match="is auto: as many as the GPUs of a node: give gpus a value"):
+    with pytest.raises(InputError, match="is auto, one for each GPU of a node: give gpus a value"):
         ib.Recipe.read(file)
 
 
@@ -377,7 +377,7 @@ def test_a_backslash_at_the_end_of_a_file_is_dropped(tmp_path, end):
         ("axolotl train cfg.yaml", "line 1 runs `axolotl train` with the settings of cfg.yaml: name that "
                                    "file instead, and the processes"),
         ("set -e\nFORCE_TORCHRUN=1 llamafactory-cli train cfg.yaml learning_rate=1e-5",
-         r"line 2 runs `llamafactory-cli train` .* give what the command says beside it \(learning_rate\)"),
+         r"line 2 runs `llamafactory-cli train` .* add learning_rate from the command"),
         ("accelerate launch --num_processes 8 -m axolotl.cli.train a/b.yml",
          "`axolotl train` with the settings of a/b.yml.*gpus=8"),
         ("trl sft --config x.yaml --learning_rate 1e-5 --per_device_train_batch_size 4",

@@ -139,7 +139,7 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
     is_of_run = isinstance(total, Multiple) if per_process else is_once and type(total) in (int, float)
     if counts[0] and is_of_run:
         page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
-        page.note(f"the run is as long as its scheduler: {key}.{run.key}")
+        page.note(f"the run's length is taken from its scheduler: {key}.{run.key}")
     elif (page.reading.fields["schedule"] != "constant" or warmup) and (
         total is not None or not call.has(run.key)
     ):

@@ -65,9 +65,7 @@ def ask_for_flags(reading: Reading, flags: dict[str, Any]) -> None:
         field = guess_field(key)
         field = "effective_batch" if field in ("batch", "batch_per_gpu") else field
         if field is not None:
-            page.ask(
-                field, f"{page.name(key)} {value} is no argument that the script declares", page.name(key)
-            )
+            page.ask(field, f"{page.name(key)} {value} is not declared by the script", page.name(key))
     rest = [page.name(key) for key in flags if guess_field(key) is None]
     if rest:
         page.note(f"not understood: {few(rest)}")

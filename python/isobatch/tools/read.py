@@ -151,7 +151,7 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
     for key in unknown:
         kind = guess_field(key)
         has_batch = any(_is_said(reading, field) for field in _BATCHES)
-        text = f"{page.name(key)} {value_at(reading.settings, key)} is no setting of {reading.title}"
+        text = f"{page.name(key)} {value_at(reading.settings, key)} is not a setting of {reading.title}"
         if kind in ("batch", "batch_per_gpu", "effective_batch") and not has_batch:
             for field in ("batch_per_gpu", "accumulation"):
                 if not _is_said(reading, field):

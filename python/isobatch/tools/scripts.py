@@ -64,7 +64,7 @@ def script_settings(
         defaults = [
             f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)
         ]
-        notes.append(f"the script's own defaults, where its command line gives no other: {few(defaults)}")
+        notes.append(f"the script's own defaults, unless its command line gives others: {few(defaults)}")
     if not trainers:
         is_loop = any(call.name == "Accelerator" for call in calls)
         return _loop(calls, script), "accelerate" if is_loop else ""

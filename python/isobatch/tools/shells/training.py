@@ -75,13 +75,13 @@ def arguments(
         notes.append(f"line {launches[0].line}: the training runs only under a condition: {when}")
     if used := [f"{name}={slurm[name]}" for name in slurm if name in execution.expansion.read]:
         is_first = len(components) > 1 and not any("_HET_GROUP_" in name for name in used)
-        first = ", of the first component" if is_first else ""
-        notes.append(f"as its #SBATCH lines ask{first}, where sbatch is told nothing else: {few(used)}")
+        first = " (first component)" if is_first else ""
+        notes.append(f"from its #SBATCH lines{first}, unless sbatch is given others: {few(used)}")
     if execution.expansion.defaults:
         defaults = [
             f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)
         ]
-        notes.append(f"the script's own values, where the environment has no other: {few(defaults)}")
+        notes.append(f"the script's own values, unless the environment has others: {few(defaults)}")
     return settings
 
 
@@ -105,7 +105,7 @@ def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[s
     if word not in ("gpu", "auto"):
         return
     devices = dict(launch.environment).get(DEVICES)
-    processes: Any = Unknown(why=f"is {word}: as many as the GPUs of a node")
+    processes: Any = Unknown(why=f"is {word}, one for each GPU of a node")
     if devices is not None and is_known(devices):
         processes = str(len(devices.split(",")))
     elif "gpus-per-node" in component:
@@ -151,7 +151,7 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
         names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
         if PurePosixPath(command.file).name in beside and not names:
             continue
-        also = f"; give what the command says beside it ({few(names)}) by --set" if names else ""
+        also = f"; add {few(names)} from the command by --set" if names else ""
         processes = _processes(settings)
         launcher = settings.get("config_file")
         of_launcher = (
