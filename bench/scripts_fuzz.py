@@ -1,4 +1,5 @@
-"""Mutations of small Python training scripts: each setting that isobatch reads is the one that Python gives the class.
+"""Mutations of small Python training scripts: each setting that isobatch reads is the one that Python gives
+the class.
 
     python bench/scripts_fuzz.py 1000000 [SEED]
 
@@ -23,25 +24,41 @@ from isobatch.tools.scripts import script_settings
 
 SEEDS = [
     "B = 4\nargs = TrainingArguments('out', per_device_train_batch_size=B, learning_rate=1e-4)\nB = 8\n",
-    "B = 4\nB += 4\nLR = 3e-4 * 2\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2, learning_rate=LR)\n",
-    "common = {'learning_rate': 1e-4, 'max_steps': 100}\nargs = TrainingArguments('out', bf16=True, **common)\n",
-    "common = dict(learning_rate=1e-4)\ncommon['max_steps'] = 50\nargs = TrainingArguments('out', **common, seed=1)\n",
-    "def build(lr, bs=4):\n    return TrainingArguments('out', learning_rate=lr, per_device_train_batch_size=bs)\nargs = build(1e-4)\n",
-    "SIZE = '7B'\nif SIZE == '7B':\n    bs = 4\nelse:\n    bs = 16\nargs = TrainingArguments('out', per_device_train_batch_size=bs)\n",
-    "args = TrainingArguments('out', learning_rate=1e-4)\nargs.learning_rate = 2e-4\nargs.max_steps = 10 ** 3\n",
-    "N, G = 2, 8\nWORLD = N * G\nargs = TrainingArguments('out', gradient_accumulation_steps=256 // (WORLD * 4))\n",
-    "class C:\n    lr = 1e-4\n    bs = 8\nargs = TrainingArguments('out', learning_rate=C.lr, per_device_train_batch_size=C.bs)\n",
-    "def main():\n    steps = 100\n    args = TrainingArguments('out', max_steps=steps, warmup_steps=steps // 10)\n    return args\nmain()\n",
+    "B = 4\nB += 4\nLR = 3e-4 * 2\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2, "
+    "learning_rate=LR)\n",
+    "common = {'learning_rate': 1e-4, 'max_steps': 100}\nargs = TrainingArguments('out', bf16=True, "
+    "**common)\n",
+    "common = dict(learning_rate=1e-4)\ncommon['max_steps'] = 50\nargs = TrainingArguments('out', **common, "
+    "seed=1)\n",
+    "def build(lr, bs=4):\n    return TrainingArguments('out', learning_rate=lr, "
+    "per_device_train_batch_size=bs)\nargs = build(1e-4)\n",
+    "SIZE = '7B'\nif SIZE == '7B':\n    bs = 4\nelse:\n    bs = 16\nargs = TrainingArguments('out', "
+    "per_device_train_batch_size=bs)\n",
+    "args = TrainingArguments('out', learning_rate=1e-4)\nargs.learning_rate = 2e-4\nargs.max_steps = 10 ** "
+    "3\n",
+    "N, G = 2, 8\nWORLD = N * G\nargs = TrainingArguments('out', gradient_accumulation_steps=256 // (WORLD "
+    "* 4))\n",
+    "class C:\n    lr = 1e-4\n    bs = 8\nargs = TrainingArguments('out', learning_rate=C.lr, "
+    "per_device_train_batch_size=C.bs)\n",
+    "def main():\n    steps = 100\n    args = TrainingArguments('out', max_steps=steps, warmup_steps=steps "
+    "// 10)\n    return args\nmain()\n",
     "X = [1e-4, 2e-4]\nargs = TrainingArguments('out', learning_rate=X[1], adam_betas=(0.9, 0.95))\n",
-    "LR = 1e-4 if True else 2e-4\nfor i in range(2):\n    LR = LR * 2\nargs = TrainingArguments('out', learning_rate=LR)\n",
-    "try:\n    bs = 4\nexcept Exception:\n    bs = 8\nwith open_() as f:\n    bs2 = 2\nargs = TrainingArguments('out', per_device_train_batch_size=bs)\n",
+    "LR = 1e-4 if True else 2e-4\nfor i in range(2):\n    LR = LR * 2\nargs = TrainingArguments('out', "
+    "learning_rate=LR)\n",
+    "try:\n    bs = 4\nexcept Exception:\n    bs = 8\nwith open_() as f:\n    bs2 = 2\nargs = "
+    "TrainingArguments('out', per_device_train_batch_size=bs)\n",
 ]  # fmt: skip
 TOKENS = [
-    "B", "LR", "bs", "lr", "args", "4", "8", "1e-4", "+", "-", "*", "//", "/", "%", "**", "(", ")", "[0]", "[1]", ",", "=", "+=", "*=", ":", "\n", "\n    ",
-    "if True:\n    ", "else:\n    ", "for i in [1, 2]:\n    ", "while B < 9:\n    ", "def f():\n    ", "return ", "not ", " and ", " or ", " if B else ", "None",
-    "True", "False", "'x'", "{'learning_rate': 2}", "**{'max_steps': 3}", "del B\n", "global B\n", "B = 2\n", "bs = 3\n", "LR = 5\n", "    B = 6\n", "    bs = 7\n",
-    "args.max_steps = 7\n", "lambda: 3", "max(1, 2)", "int(3.5)", "len('ab')", "B := 3", "common.update(max_steps=9)\n", "f()\n", "==", "<", "max_steps=5", "\\\n",
-    "C.lr = 3\n", "x, B = 1, 2\n", "break\n", "continue\n", "raise E\n", "pass\n", "assert B\n", "#", "bs=5", "setattr(args, 'max_steps', 4)\n", "args = None\n",
+    "B", "LR", "bs", "lr", "args", "4", "8", "1e-4", "+", "-", "*", "//", "/", "%", "**", "(", ")", "[0]",
+    "[1]", ",", "=", "+=", "*=", ":", "\n", "\n    ",
+    "if True:\n    ", "else:\n    ", "for i in [1, 2]:\n    ", "while B < 9:\n    ", "def f():\n    ",
+    "return ", "not ", " and ", " or ", " if B else ", "None",
+    "True", "False", "'x'", "{'learning_rate': 2}", "**{'max_steps': 3}", "del B\n", "global B\n", "B = 2\n",
+    "bs = 3\n", "LR = 5\n", "    B = 6\n", "    bs = 7\n",
+    "args.max_steps = 7\n", "lambda: 3", "max(1, 2)", "int(3.5)", "len('ab')", "B := 3",
+        "common.update(max_steps=9)\n", "f()\n", "==", "<", "max_steps=5", "\\\n",
+    "C.lr = 3\n", "x, B = 1, 2\n", "break\n", "continue\n", "raise E\n", "pass\n", "assert B\n", "#", "bs=5",
+        "setattr(args, 'max_steps', 4)\n", "args = None\n",
 ]  # fmt: skip
 HEADS = [
     "if True:",
@@ -55,12 +72,12 @@ HEADS = [
     "if X:",
     "with open_():",
 ]
-STATEMENTS = [it for it in TOKENS if it.endswith("\n") and len(it) > 4]
+STATEMENTS = [token for token in TOKENS if token.endswith("\n") and len(token) > 4]
 MISSING = object()
 
 
 class Made:
-    """Stands for TrainingArguments, and remembers what it gets."""
+    """Stands for TrainingArguments, and remembers its arguments."""
 
     every: list[Made] = []
 
@@ -70,10 +87,10 @@ class Made:
 
 
 def by_python(text: str) -> list[dict[str, Any]]:
-    """The settings of each configuration that the script makes; none where it ends in an error."""
+    """Returns the settings of each configuration of a script; none where it ends in an error."""
     Made.every = []
     few: dict[str, Any] = {
-        it.__name__: it for it in (range, len, dict, int, float, min, max, setattr, Exception)
+        kind.__name__: kind for kind in (range, len, dict, int, float, min, max, setattr, Exception)
     }
     names: dict[str, Any] = {
         "__builtins__": {**few, "__build_class__": __build_class__},
@@ -87,11 +104,11 @@ def by_python(text: str) -> list[dict[str, Any]]:
         Made.every = []
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return [vars(it) for it in Made.every]
+    return [vars(configuration) for configuration in Made.every]
 
 
 def agrees(read: Any, ran: Any) -> bool:
-    """Whether what is read is what ran, but for what is not known."""
+    """Tells whether known settings equal those of the run."""
     if isinstance(read, Unknown):
         return True
     if isinstance(read, Mapping):
@@ -99,7 +116,7 @@ def agrees(read: Any, ran: Any) -> bool:
             ran = {name: value for name, value in vars(ran).items() if not name.startswith("__")}
         if not isinstance(ran, Mapping):
             return False
-        whys = [it.why for it in read.values() if isinstance(it, Unknown)]
+        whys = [value.why for value in read.values() if isinstance(value, Unknown)]
         is_open = any("may be in **" in why or "may be set by" in why for why in whys)
         names = {*read} & {*ran} if is_open else {*read, *ran}
         return all(agrees(read.get(key, MISSING), ran.get(key, MISSING)) for key in names)
@@ -139,7 +156,7 @@ def _with_line(text: str, rng: random.Random) -> str:
 
 
 def verdict(text: str) -> tuple[str, str]:
-    """Equal, refused, of no run, or wrong; and what differs."""
+    """Returns equal, refused, of no run, or wrong; and the difference."""
     ran = by_python(text)
     try:
         read, _ = script_settings(text, "t.py", "", [])
@@ -149,13 +166,15 @@ def verdict(text: str) -> tuple[str, str]:
         return "wrong", f"a fault of isobatch: {error!r}"
     if not ran:
         return "does not run", ""
-    if not read or any(agrees(read, it) for it in ran):
-        return ("open" if not read or any(isinstance(it, Unknown) for it in read.values()) else "equal"), ""
+    if not read or any(agrees(read, run) for run in ran):
+        return (
+            "open" if not read or any(isinstance(value, Unknown) for value in read.values()) else "equal"
+        ), ""
     return "wrong", f"read {read}\n  ran {ran}"
 
 
 def _end_loop(_: int, frame: types.FrameType | None) -> None:
-    """Ends a script that goes on and on; late, outside of it, nothing."""
+    """Ends an endless script; does nothing outside of it."""
     while frame is not None:
         if frame.f_code.co_filename == "t.py":
             raise TimeoutError
@@ -168,13 +187,13 @@ def main() -> None:
     rng, counts, began = random.Random(seed), Counter[str](), time.monotonic()
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _end_loop)
-    for done in range(number):
+    for number_done in range(number):
         text = mutated(rng)
-        found, why = verdict(text)
-        counts[found] += 1
-        if found == "wrong":
+        result, why = verdict(text)
+        counts[result] += 1
+        if result == "wrong":
             print(f"-----\n{text}\n  {why}", flush=True)
-        if done % 50_000 == 0:
+        if number_done % 50_000 == 0:
             print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     print(dict(counts), f"{time.monotonic() - began:.0f} s")
 

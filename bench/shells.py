@@ -1,10 +1,12 @@
-"""What isobatch reads of shell scripts beside what bash itself gives their commands: published scripts, and mutations of small ones.
+"""Shell scripts as read by isobatch beside bash's own commands: published scripts, and mutations of small
+ones.
 
     python bench/shells.py FOLDER... > bench/results/shells.md    # each folder a checkout with launch scripts
-    python bench/shells.py --fuzz 1000000                         # mutations of small scripts, many in one bash
+    python bench/shells.py --fuzz 1000000                         # mutations of small scripts, many in one
+    bash
 
-Needs bash and root, or a user that may change to nobody: each script runs as nobody, in an empty folder, with an empty environment, and
-its PATH has nothing but programs that write their arguments down.
+Needs bash and root, or a user that may change to nobody: each script runs as nobody, in an empty folder, with
+an empty environment, and its PATH has nothing but programs that write their arguments down.
 """
 
 from __future__ import annotations
@@ -56,19 +58,22 @@ for ((i = 1; i < $#; i++)); do
 done
 if [[ ( ${0##*/} = bash || ${0##*/} = sh ) && $1 = -*c* ]]; then BASH_ENV=$STUB_ENV exec /bin/bash "$@"; fi
 last=${0##*/}; [ $# -gt 0 ] && last=${!#}
-if [[ ${0##*/} = sbatch || ${last##*/} = bash || ${last##*/} = sh ]] && [ ! -t 0 ]; then BASH_ENV=$STUB_ENV exec /bin/bash; fi
+if [[ ${0##*/} = sbatch || ${last##*/} = bash || ${last##*/} = sh ]] && [ ! -t 0 ]; then
+  BASH_ENV=$STUB_ENV exec /bin/bash
+fi
 exit 0
 """
 NOT_THERE = "command_not_found_handle() { return 0; }; source() { return 0; }; cd() { return 0; }\n"
 """Commands that are not there, files that are not beside the script: they do nothing, well."""
 FILE = re.compile(r"\.(sh|slurm|sbatch|bash)$")
 TRAINS = re.compile(
-    r"--(micro-batch-size|global-batch-size|per_device_train_batch_size|learning_rate|lr)\b|\b(train_batch_size|optim\.lr)="
+    r"--(micro-batch-size|global-batch-size|per_device_train_batch_size|learning_rate|lr)\b"
+    r"|\b(train_batch_size|optim\.lr)="
 )
 
 
 class Sandbox:
-    """A folder in which scripts run and find only programs that write down what they get."""
+    """A folder for scripts, with programs to write down their arguments and nothing else."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.work, self.log = folder, folder / "work", folder / "log"
@@ -82,7 +87,7 @@ class Sandbox:
         folder.chmod(0o755)
 
     def launches(self, text: str, environment: dict[str, str], arguments: Sequence[str]) -> list[list[str]]:
-        """The commands that bash gave the programs."""
+        """Returns bash's commands."""
         subprocess.run(["rm", "-rf", self.work], check=True)
         self.work.mkdir()
         self.log.write_bytes(b"")
@@ -90,17 +95,17 @@ class Sandbox:
         script.write_text(text)
         for path in (self.work, self.log):
             os.chown(path, NOBODY, NOBODY)
-        given = {
+        variables = {
             **environment,
             "PATH": str(self.folder / "bin"),
             "HOME": str(self.work),
             "BASH_ENV": str(self.folder / "env"),
         }
-        given |= {"STUB_LOG": str(self.log), "STUB_ENV": str(self.folder / "env")}
+        variables |= {"STUB_LOG": str(self.log), "STUB_ENV": str(self.folder / "env")}
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 [BASH, str(script), *arguments],
-                env=given, cwd=self.work, user=NOBODY, group=NOBODY, timeout=10, stdin=subprocess.DEVNULL,
+                env=variables, cwd=self.work, user=NOBODY, group=NOBODY, timeout=10, stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, check=False,
             )  # fmt: skip
         records = self.log.read_bytes().decode(errors="surrogateescape").split("\1\0")
@@ -115,7 +120,7 @@ def read(text: str, environment: dict[str, str], arguments: tuple[str, ...] | No
 
 
 def agrees(words: Sequence[str], bash: Sequence[str]) -> bool:
-    """Whether known words are bash's, one by one; a word that is not known may be any, or none."""
+    """Tells whether known words equal bash's; an unknown word may be any, or none."""
     out = []
     for number, word in enumerate(words):
         if word and all(map(is_mark, word)):
@@ -131,16 +136,19 @@ def judge(sandbox: Sandbox, text: str) -> tuple[str, str]:
     """One script: equal, refused, of no training, or wrong; and why."""
     try:
         first = read(text, {}, None)
-        found = trainings(first, None)
+        launches = trainings(first, None)
     except InputError as error:
         return "refused", re.sub(r"line \d+", "line N", str(error))[:60]
-    if not found:
+    if not launches:
         return "no training", ""
     missing = {
-        it.source.strip("${}") for it in first.marks.reasons if it.why == "which is not set in this file"
+        reason.source.strip("${}")
+        for reason in first.marks.reasons
+        if reason.why == "which is not set in this file"
     }
-    names = {re.match(r"\w*", name)[0] for name in missing} - {""} - set(first.expansion.defaults)  # type: ignore[index]
-    verdicts = [_one(sandbox, text, {}, (), found)]
+    heads = {re.match(r"\w*", name)[0] for name in missing}  # type: ignore[index]
+    names = heads - {""} - set(first.expansion.defaults)
+    verdicts = [_one(sandbox, text, {}, (), launches)]
     environment = dict.fromkeys(sorted(names), "8")
     try:
         second = read(text, environment, ("8",) * 9)
@@ -162,15 +170,19 @@ def _one(
     text: str,
     environment: dict[str, str],
     arguments: tuple[str, ...],
-    found: Sequence[Launch],
+    read: Sequence[Launch],
 ) -> tuple[str, str]:
-    every = [Launch(0, tuple(it), ()) for it in sandbox.launches(text, environment, arguments) if it]
-    ran = [it.words for it in every if is_training(it)] or [it.words for it in every if kinds(it)]
+    every = [Launch(0, tuple(words), ()) for words in sandbox.launches(text, environment, arguments) if words]
+    ran = [launch.words for launch in every if is_training(launch)] or [
+        launch.words for launch in every if kinds(launch)
+    ]
     if not ran:
         return "stopped", ""
     for words in ran:
-        if not any(agrees(it.words, words) for it in found):
-            return "wrong", f"bash: {' '.join(words)[:3000]}\n  read: {[it.words for it in found]}"[:6000]
+        if not any(agrees(launch.words, words) for launch in read):
+            return "wrong", (f"bash: {' '.join(words)[:3000]}\n  read: {[launch.words for launch in read]}")[
+                :6000
+            ]
     return "equal", ""
 
 
@@ -185,10 +197,11 @@ def scripts(folder: Path) -> Iterator[tuple[str, str]]:
 
 def published(folders: Sequence[Path]) -> None:
     """Prints a row for each folder."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as held:
-        sandbox = Sandbox(Path(held))
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        sandbox = Sandbox(Path(place))
         print(
-            "| scripts of | scripts | equal | bash trains nothing here | no training | refused | wrong |\n|---|---|---|---|---|---|---|"
+            "| scripts of | scripts | equal | bash trains nothing here | no training | refused | wrong |\n"
+            "|---|---|---|---|---|---|---|"
         )
         reasons: Counter[str] = Counter()
         for folder in folders:
@@ -203,7 +216,8 @@ def published(folders: Sequence[Path]) -> None:
                 elif verdict != "equal":
                     print(f"{verdict}: {name} {why}", file=sys.stderr)
             cells = [
-                counts[it] for it in ("equal", "bash trains nothing here", "no training", "refused", "wrong")
+                counts[outcome]
+                for outcome in ("equal", "bash trains nothing here", "no training", "refused", "wrong")
             ]
             print(f"| {folder.name} | {sum(counts.values())} | {' | '.join(map(str, cells))} |")
         print("\nRefused:", "; ".join(f"{why} ({count})" for why, count in reasons.most_common()))

@@ -1,4 +1,6 @@
-"""Mutations of small launch scripts: where isobatch gives an answer, bash gives the same. Run by shells.py --fuzz N."""
+"""Mutations of small launch scripts: where isobatch gives an answer, bash gives the same. Run by shells.py
+--fuzz N.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from isobatch.tools.shells.state import Shell, is_known
 SEEDS = [
     'BS=4\n# BS=8 \\\nBS=16\ntorchrun t.py --bs $BS --lr 1e-4\n',
     'BS=4\ntorchrun t.py --bs $BS\nBS=64\ntorchrun e.py --bs $BS\n',
-    'SIZE=7B\nif [ $SIZE = 7B ]; then BS=4; elif [ $SIZE = 13B ]; then BS=2; else BS=16; fi\ntorchrun t.py --bs $BS\n',
+    'SIZE=7B\nif [ $SIZE = 7B ]; then BS=4; elif [ $SIZE = 13B ]; then BS=2; else BS=16; fi\ntorchrun t.py '
+    '--bs $BS\n',
     'torchrun t.py --run exp#1 \\\n  --lr 1e-4 \\\n  --bs 8 # a comment\n',
-    'N=2\nG=8\nWORLD=$((N * G))\nACC=$(( 256 / (WORLD * 4) ))\ntorchrun t.py --accum $ACC --world $((WORLD+1))\n',
+    'N=2\nG=8\nWORLD=$((N * G))\nACC=$(( 256 / (WORLD * 4) ))\ntorchrun t.py --accum $ACC --world '
+    '$((WORLD+1))\n',
     'ARGS=(--lr 1e-4 "a b" --bs 4)\nARGS+=(--wd 0.1)\ntorchrun t.py "${ARGS[@]}" ${ARGS[1]} ${#ARGS[@]}\n',
     'A=" \\\n --lr 1e-4 \\\n --bs 8 \\\n "\nB="$A --x \'y z\'"\ntorchrun t.py $A $B "$A"\n',
     "NAME='a b'\nX=\"$NAME-$NAME\"\ntorchrun t.py --n \"$X\" --m $X --k '$X' --j $'a\\tb' \"\" ''\n",
@@ -35,30 +39,44 @@ SEEDS = [
     'for lr in 1e-4 3e-4; do torchrun t.py --lr $lr; done\n',
     'i=0\nwhile [ $i -lt 3 ]; do i=$((i+1)); torchrun t.py --i $i; done\n',
     'case $1 in a) BS=1;; *) BS=2;; esac\nS=b\ncase $S in a|b) X=3;; esac\ntorchrun t.py --bs $BS --x $X\n',
-    'cd x && torchrun t.py --lr 1 || exit 1\ntrue && BS=4 || BS=8\ntorchrun t.py --bs $BS; torchrun u.py | cat\n',
+    'cd x && torchrun t.py --lr 1 || exit 1\ntrue && BS=4 || BS=8\ntorchrun t.py --bs $BS; torchrun u.py | '
+    'cat\n',
     '( BS=4; torchrun t.py --bs $BS )\nBS=2 torchrun t.py --bs "$BS"\n{ BS=8; torchrun t.py $BS; }\n',
-    'if [[ $A == "" && 3 -gt 2 ]]; then B=1; fi\n[[ abc == a* ]] && C=2\n[ -n "$B" ] && D=3\ntorchrun t.py $B $C $D\n',
+    'if [[ $A == "" && 3 -gt 2 ]]; then B=1; fi\n[[ abc == a* ]] && C=2\n[ -n "$B" ] && D=3\ntorchrun t.py '
+    '$B $C $D\n',
     'f() { local BS=4; X=$BS; return; X=9; }\nBS=2\nf\ntorchrun t.py $BS $X\n',
     'set -- 1 2 3\nshift\ntorchrun t.py $1 "$@" $#\n',
     'declare -a A=(x "y z")\nreadonly R=4\nexport E=5 F="a b"\ntorchrun t.py "${A[*]}" $R $E $F\n',
     'X=1\neval "torchrun t.py --x \\$X"\n((X++))\n((X > 1)) && torchrun t.py $X $((X > 1 ? 5 : 6))\n',
     'A=x; torchrun t.py "a$A"b\'c\'\\d ; torchrun t.py $A$A "$A $A" "${A}"\n',
     'torchrun t.py --a 1 && torchrun t.py --b 2; torchrun t.py --c 3 & wait\n',
-    'i=1\n((i += 2, X = i * 3)) && torchrun t.py $i $X\nfor ((j = 0; j < 3; j++)); do ((j == 1)) && continue; torchrun t.py $j; done\n',
-    'for i in a b c; do\n  if [ $i = b ]; then continue; fi\n  [ "$1" ] && break\n  torchrun t.py $i\ndone\ntorchrun t.py $i\n',
-    'f() { declare -i N=$1+1; local -x E=$N; N+=2; torchrun t.py $N $E; }\nf 4\ntypeset -r R=3\ntorchrun t.py $R $N > log$R 2>&1\n',
+    'i=1\n((i += 2, X = i * 3)) && torchrun t.py $i $X\nfor ((j = 0; j < 3; j++)); do ((j == 1)) && '
+    'continue; torchrun t.py $j; done\n',
+    'for i in a b c; do\n  if [ $i = b ]; then continue; fi\n  [ "$1" ] && break\n  torchrun t.py $i\n'
+    'done\ntorchrun t.py $i\n',
+    'f() { declare -i N=$1+1; local -x E=$N; N+=2; torchrun t.py $N $E; }\nf 4\ntypeset -r R=3\ntorchrun '
+    't.py $R $N > log$R 2>&1\n',
     'n=0\nuntil [ $n = 3 ]; do let n++ && [ $n = 2 ] && continue; { torchrun t.py $n; } > "log $n"; done\n',
-    'L=(1e-4 3e-4)\nfor i in 0 1; do\n  if [ $i = 1 ]; then continue; fi\n  torchrun t.py --lr ${L[$i]}\ndone\n',
-    'set -e\nX=2\n[ $X = 2 ] && torchrun t.py 1\nfor ((i = 0; i < 2; i++)); do torchrun t.py $i; done\nlet i-=1 "X += A[0] + 1"\n[[ $X == 3 ]]\ntorchrun t.py $X $i\n',
-    'g() { unset X; }\nf() { local Y=4; g; torchrun t.py $X $Y; }\nX=1\nf || true\nset -e\nf | cat\n(torchrun t.py $X)\n',
+    'L=(1e-4 3e-4)\nfor i in 0 1; do\n  if [ $i = 1 ]; then continue; fi\n  torchrun t.py --lr ${L[$i]}\n'
+    'done\n',
+    'set -e\nX=2\n[ $X = 2 ] && torchrun t.py 1\nfor ((i = 0; i < 2; i++)); do torchrun t.py $i; done\nlet '
+    'i-=1 "X += A[0] + 1"\n[[ $X == 3 ]]\ntorchrun t.py $X $i\n',
+    'g() { unset X; }\nf() { local Y=4; g; torchrun t.py $X $Y; }\nX=1\nf || true\nset -e\nf | cat\n'
+    '(torchrun t.py $X)\n',
 ]  # fmt: skip
 TOKENS = [
-    '"', "'", "\\", "\\\n", "\n", "#", " #", "$", "$X", "${X}", "$A", '"$A"', "${X:-3}", "${X%.*}", "$((", "))", "$((1+2))", ";", "&&", "||",
-    " | ", " & ", "(", ")", "{", "}", "{ ", "; }", " ", "  ", "\t", "=", "+=", "if ", "fi", "then ", "else ", "do ", "done", "[ ", " ]", "[[ ",
-    " ]]", "! ", "X=5", "X=5\n", " X=5 ", "A=(1 2)", '"${A[@]}"', "${A[@]}", "<<EOF\n", "EOF\n", "$'", "`", "export ", "# c \\\n", ":", "-", "%", "##",
-    "1", "0", "8", "a", "x", "BS", "X", "A", "A[0]=", "true", "false", " && ", " || ", "torchrun t.py ", "echo ", "exit\n", "return\n", "break\n",
-    "continue\n", "local ", "unset X\n", "$1", "$@", '"$@"', "$#", "$?", "f\n", "run ", "case ", "esac", ";;", "in ", "for i in 1 2; do ", "1e-4", "--lr ",
-    "> out ", "> $X ", "((X++))", "((X > 1)) && ", "declare -i ", "2>&1", "<<< x ", "*", "?", "~", "!", "^", ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
+    '"', "'", "\\", "\\\n", "\n", "#", " #", "$", "$X", "${X}", "$A", '"$A"', "${X:-3}", "${X%.*}", "$((",
+    "))", "$((1+2))", ";", "&&", "||",
+    " | ", " & ", "(", ")", "{", "}", "{ ", "; }", " ", "  ", "\t", "=", "+=", "if ", "fi", "then ", "else ",
+    "do ", "done", "[ ", " ]", "[[ ",
+    " ]]", "! ", "X=5", "X=5\n", " X=5 ", "A=(1 2)", '"${A[@]}"', "${A[@]}", "<<EOF\n", "EOF\n", "$'", "`",
+    "export ", "# c \\\n", ":", "-", "%", "##",
+    "1", "0", "8", "a", "x", "BS", "X", "A", "A[0]=", "true", "false", " && ", " || ", "torchrun t.py ",
+    "echo ", "exit\n", "return\n", "break\n",
+    "continue\n", "local ", "unset X\n", "$1", "$@", '"$@"', "$#", "$?", "f\n", "run ", "case ", "esac", ";;",
+    "in ", "for i in 1 2; do ", "1e-4", "--lr ",
+    "> out ", "> $X ", "((X++))", "((X > 1)) && ", "declare -i ", "2>&1", "<<< x ", "*", "?", "~", "!", "^",
+    ",", ".", "@", "/", "''", '""', "$''", "eval ", "set -- a b\n", "shift\n", "a b", "()", "() { ",
 ]  # fmt: skip
 DRIVER = r"""
 ulimit -f 9000 -u 3000 -t 60
@@ -89,8 +107,10 @@ while ((__at < __total)); do
   ((__at += 3 * __size + 1))
 done
 """
-"""Reads groups of scripts: their number, and for each its own number, its text and the names in it. A group shares a subshell, as a new
-one for each script takes ten times as long: what a script leaves is unset, and one that differs is asked again alone."""
+"""Reads groups of scripts: their number, and for each its own number, its text and the names in it. A group
+shares a subshell, as a new
+one for each script takes ten times as long: what a script leaves is unset, and one that differs is asked
+again alone."""
 APART = re.compile(
     r"\b(exit|exec|return|break|continue|readonly|declare|typeset|set (?!--)|local|wait)\b|&(?!&)|[:?]\?|__"
 )
@@ -118,9 +138,9 @@ def mutated(rng: random.Random) -> str:
 
 
 def _piece(rng: random.Random) -> str:
-    other = rng.choice(SEEDS)
-    at = rng.randrange(len(other))
-    return other[at : at + rng.choice((1, 3, 8, 20))]
+    second = rng.choice(SEEDS)
+    at = rng.randrange(len(second))
+    return second[at : at + rng.choice((1, 3, 8, 20))]
 
 
 def groups(scripts: list[str], alone: bool) -> bytes:
@@ -138,8 +158,9 @@ def groups(scripts: list[str], alone: bool) -> bytes:
 
 
 def by_bash(scripts: list[str], folder: Path, alone: bool = False) -> dict[int, list[list[str]]]:
-    """The commands that bash gives `torchrun` in each script, by its number from 1; many scripts in one bash. Empty where an endless
-    script spoils them."""
+    """Returns bash's commands for `torchrun` in each script, by its number from 1; many scripts in one bash.
+    Empty where an endless script spoils them.
+    """
     subprocess.run(["rm", "-rf", folder / "work"], check=True)
     (folder / "work").mkdir()
     os.chown(folder / "work", NOBODY, NOBODY)
@@ -150,80 +171,90 @@ def by_bash(scripts: list[str], folder: Path, alone: bool = False) -> dict[int, 
     run = f'exec 8< "{folder}/scripts" 9>> "{folder}/log"; . "{folder}/driver"'
     try:
         subprocess.run(
-            [BASH, "-c", run], env={"PATH": "", "HOME": str(folder / "work")}, cwd=folder / "work", user=NOBODY, group=NOBODY,
-            timeout=300, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+            [BASH, "-c", run], env={"PATH": "", "HOME": str(folder / "work")}, cwd=folder / "work",
+            user=NOBODY, group=NOBODY,
+            timeout=300, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {}
     if (folder / "log").stat().st_size > FULL:
         return {}
-    found: dict[int, list[list[str]]] = {number: [] for number in range(1, len(scripts) + 1)}
+    records: dict[int, list[list[str]]] = {number: [] for number in range(1, len(scripts) + 1)}
     for record in (folder / "log").read_bytes().decode(errors="surrogateescape").split("\1\0")[:-1]:
         number, *words = record.split("\0")[:-1] or [""]
         if not number.isdecimal():
             return {}  # a script that closed or filled the log
-        found[int(number)].append(words)
-    return found
+        records[int(number)].append(words)
+    return records
 
 
 def by_isobatch(text: str) -> tuple[list[Launch] | None, str]:
-    """The launches to be compared; and the verdict where there is nothing to compare: refused, or open, as something was taken for granted,
-    and said. A loop without an end is not asked of bash."""
+    """The launches to be compared; and the verdict where there is nothing to compare: refused, or open, as
+    something was taken for granted, and said. A loop without an end is not asked of bash.
+    """
     execution = Execution()
     try:
         execution.run(text, Shell(arguments=()))
     except InputError:
         return None, "refused"
-    is_missing = any(it.words[0] not in ("torchrun", "cat") for it in execution.launches)
+    is_missing = any(launch.words[0] not in ("torchrun", "cat") for launch in execution.launches)
     ends = is_missing and "set" in text  # under set -e a command that is not there ends the script
     if ends or execution.unread or execution.paths.goes_on or execution.expansion.may_fail:
         return None, "open"
     if execution.count > LONG:
         return None, "not compared"
-    return [it for it in execution.launches if it.words[0] == "torchrun" or not is_known(it.words[0])], ""
+    return [
+        launch
+        for launch in execution.launches
+        if launch.words[0] == "torchrun" or not is_known(launch.words[0])
+    ], ""
 
 
 def verdict(read: list[Launch], ran: list[list[str]]) -> str:
     """Equal, open (a part of it depends on the run), or wrong."""
-    if all(not it.when and all(map(is_known, it.words)) for it in read):
-        return "equal" if sorted(list(it.words) for it in read) == sorted(ran) else "wrong"
-    return "open" if all(any(agrees(it.words, words) for it in read) for words in ran) else "wrong"
+    if all(not launch.when and all(map(is_known, launch.words)) for launch in read):
+        return "equal" if sorted(list(launch.words) for launch in read) == sorted(ran) else "wrong"
+    return "open" if all(any(agrees(launch.words, words) for launch in read) for words in ran) else "wrong"
 
 
 def judged(scripts: list[str], folder: Path) -> list[tuple[str, str]]:
-    """The verdict on each script, and what differs; bash is asked only where isobatch has an answer, again where they differ."""
+    """Returns the verdict on each script, and the difference; bash runs only scripts with an answer of
+    isobatch.
+    """
     read = [by_isobatch(text) for text in scripts]
-    out = [(found, "") for _, found in read]
-    asked = [place for place, (launches, _) in enumerate(read) if launches is not None]
+    out = [(result, "") for _, result in read]
+    questions = [place for place, (launches, _) in enumerate(read) if launches is not None]
     for alone in (False, True):
-        bash = by_bash([scripts[place] for place in asked], folder, alone)
+        bash = by_bash([scripts[place] for place in questions], folder, alone)
         differ = list[int]()
-        for number, place in enumerate(asked, 1):
+        for number, place in enumerate(questions, 1):
             launches, ran = read[place][0] or [], bash.get(number)
             if ran is None or len(ran) > MOST:
                 out[place] = ("not compared", "")
             else:
-                found = verdict(launches, ran)
-                out[place] = (found, f"read {[(it.words, it.when) for it in launches]}\n  bash {ran}")
+                result = verdict(launches, ran)
+                commands = [(launch.words, launch.when) for launch in launches]
+                out[place] = (result, f"read {commands}\n  bash {ran}")
             if out[place][0] not in ("equal", "open"):
                 differ.append(place)
-        asked = differ
+        questions = differ
     return out
 
 
 def fuzz(number: int, rng: random.Random) -> None:
-    """Prints the counts, and each script that is read wrong."""
+    """Prints the counts, and each wrong script."""
     counts: Counter[str] = Counter()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir="/tmp") as held:
-        folder = Path(held)
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folder = Path(place)
         folder.chmod(0o755)
-        for done in range(0, number, CHUNK):
-            scripts = [mutated(rng) for _ in range(min(CHUNK, number - done))]
-            for text, (found, why) in zip(scripts, judged(scripts, folder), strict=True):
-                counts[found] += 1
-                if found == "wrong":
+        for first in range(0, number, CHUNK):
+            scripts = [mutated(rng) for _ in range(min(CHUNK, number - first))]
+            for text, (result, why) in zip(scripts, judged(scripts, folder), strict=True):
+                counts[result] += 1
+                if result == "wrong":
                     print(f"-----\n{text}\n  {why}", flush=True)
-            if done % (CHUNK * 10) == 0:
+            if first % (CHUNK * 10) == 0:
                 print(dict(counts), f"{time.monotonic() - began:.0f} s", flush=True)
     print(dict(counts), f"{time.monotonic() - began:.0f} s")

@@ -1,4 +1,6 @@
-"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as it is written."""
+"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as it is
+written.
+"""
 
 import pytest
 import yaml
@@ -20,7 +22,11 @@ def row(nodes, **arguments):
 
 def recipe(tmp_path, rows, **more):
     types = ["ml.g6.12xlarge", "ml.p5.48xlarge", "ml.g6e.12xlarge"]
-    table = {"instance_types": types, "scale_config": {it["trainer"]["num_nodes"]: it for it in rows}, **more}
+    table = {
+        "instance_types": types,
+        "scale_config": {row["trainer"]["num_nodes"]: row for row in rows},
+        **more,
+    }
     return written(tmp_path, "recipe.yaml", yaml.safe_dump(table, sort_keys=False))
 
 
@@ -40,19 +46,21 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, r
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what", "change"),
+    ("arguments", "difference", "change"),
     [
         ({"uneven_batch": UNEVEN | {"small_local_batch_size": 40, "num_dp_groups_with_small_batch_size": 9}},
-         "9 small groups are more than the 8 that there are", "micro_train_batch_size: 16, and no uneven_batch"),
-        ({"micro_train_batch_size": 3}, "128 samples are no multiple of 3 × 8", "micro_train_batch_size: 2, and no uneven_batch"),
+         "9 small groups are more than the 8 that there are", "micro_train_batch_size: 16, and no "
+                                                              "uneven_batch"),
+        ({"micro_train_batch_size": 3}, "128 samples are no multiple of 3 × 8",
+         "micro_train_batch_size: 2, and no uneven_batch"),
         ({"train_batch_size": 6, "micro_train_batch_size": 1}, "6 samples are no multiple of 1 × 8",
          "no row: 6 samples are fewer than 8 GPUs"),
     ],
 )  # fmt: skip
-def test_what_a_row_gives_instead(tmp_path, arguments, what, change):
+def test_what_a_row_gives_instead(tmp_path, arguments, difference, change):
     file = recipe(tmp_path, [row(1, **arguments)], instance_types=["ml.p5.48xlarge"])
     (finding,) = examine(file).findings
-    assert finding.what == f"the row for 1 node does not add up on ml.p5.48xlarge: {what}"
+    assert finding.what == f"the row for 1 node does not add up on ml.p5.48xlarge: {difference}"
     assert finding.change == change
     ring = {"training_args": {"ring_attn_size": 8}}
     assert examine(recipe(tmp_path, [row(1, micro_train_batch_size=4)], training_config=ring), 8).healthy
@@ -100,5 +108,5 @@ def test_what_is_written_adds_up(tmp_path, each):
     tuned = ib.Recipe(effective_batch=128, lr=4e-4, duration="1000st")
     node = ib.Cluster(gpus_per_node=each)
     text, _ = write(ib.counts(tuned, range(1, 129), cluster=node, split="ragged"), "hyperpod")
-    found = examine(written(tmp_path, "scale.yaml", text))
-    assert found.healthy and found.batch == 128 and f"nodes of {each} GPUs" in found.text
+    examination = examine(written(tmp_path, "scale.yaml", text))
+    assert examination.healthy and examination.batch == 128 and f"nodes of {each} GPUs" in examination.text

@@ -36,18 +36,20 @@ def read(tmp_path, job):
     [
         (trainjob(command=["torchrun", *FLAGS], numNodes=4, numProcPerNode=8), 32),
         (trainjob(command=["torchrun"], args=FLAGS, numNodes=2, resourcesPerNode={"limits": GPU}), 16),
-        (trainjob(command=["torchrun", "--nnodes=3", "--nproc-per-node", "2", *FLAGS], numNodes=4, numProcPerNode=8), 6),
-        (trainjob(command=["bash", "-c", "python -m torch.distributed.run --nnodes $PET_NNODES --nproc-per-node=1 " + " ".join(FLAGS)], numNodes=5), 5),
+        (trainjob(command=["torchrun", "--nnodes=3", "--nproc-per-node", "2", *FLAGS], numNodes=4,
+                  numProcPerNode=8), 6),
+        (trainjob(command=["bash", "-c", "python -m torch.distributed.run --nnodes $PET_NNODES "
+                                         "--nproc-per-node=1 " + " ".join(FLAGS)], numNodes=5), 5),
         (pytorchjob(Master=1, Worker=3), 16),
         (pytorchjob(Master=1), 4),
         ({"apiVersion": "batch/v1", "kind": "Job", "spec": container(resources={"requests": GPU})}, 8),
     ],
 )  # fmt: skip
 def test_a_jobs_command_and_gpus_are_read(tmp_path, job, gpus):
-    found = read(tmp_path, job)
-    assert found.tool == "transformers" and found.faults == []
-    assert (found.fields["gpus"], found.fields["batch_per_gpu"]) == (gpus, 4)
-    assert (found.fields["lr"], found.fields["duration"]) == (2e-5, "1000st")
+    recipe = read(tmp_path, job)
+    assert recipe.tool == "transformers" and recipe.faults == []
+    assert (recipe.fields["gpus"], recipe.fields["batch_per_gpu"]) == (gpus, 4)
+    assert (recipe.fields["lr"], recipe.fields["duration"]) == (2e-5, "1000st")
 
 
 def test_a_pytorchjob_without_torchrun_has_a_rank_a_pod_of_one_gpu(tmp_path):
@@ -67,13 +69,15 @@ def test_a_containers_variables_stand_in_its_command(tmp_path):
     env = [{"name": "ACC", "value": "2"}, {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "x"}}}]
     more = ["--gradient_accumulation_steps=$(ACC)", "--run_name", "$$(ACC)"]
     job = trainjob(command=["torchrun", *FLAGS, *more], numNodes=1, numProcPerNode=8, env=env)
-    found = read(tmp_path, job)
-    assert found.fields["accumulation"] == 2 and found.settings["run_name"] == "$(ACC)"
+    recipe = read(tmp_path, job)
+    assert recipe.fields["accumulation"] == 2 and recipe.settings["run_name"] == "$(ACC)"
 
 
 def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
-    for left, why in (({"numProcPerNode": 8}, "runtime's"), ({"numNodes": 2}, "nor a node's GPUs")):
-        file = written(tmp_path, "job.yaml", yaml.safe_dump(trainjob(command=["torchrun", *FLAGS], **left)))
+    for open_part, why in (({"numProcPerNode": 8}, "runtime's"), ({"numNodes": 2}, "nor a node's GPUs")):
+        file = written(
+            tmp_path, "job.yaml", yaml.safe_dump(trainjob(command=["torchrun", *FLAGS], **open_part))
+        )
         with pytest.raises(ib.InputError, match=f"is not in the file, .*{why}: give gpus a value"):
             ib.Recipe.read(file)
         assert ib.Recipe.read(file, gpus=8).effective_batch == 32
@@ -90,8 +94,10 @@ def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
         (trainjob(command=[["torchrun"]]), "spec.trainer.command must be a list of texts"),
         ({**trainjob(), "spec": None}, "spec.trainer must be a table"),
         (pytorchjob(Worker="2"), "spec.pytorchReplicaSpecs.Worker.replicas must be a whole number from 0"),
-        ({"apiVersion": "batch/v1", "kind": "Job", "spec": {}}, "spec.template.spec.containers must be a list"),
-        (trainjob(command=["torchrun", *FLAGS], numNodes=[1], resourcesPerNode={"limits": [1]}, env=3), "number of nodes must be a whole number from 1, got"),
+        ({"apiVersion": "batch/v1", "kind": "Job", "spec": {}}, "spec.template.spec.containers must be a "
+                                                                "list"),
+        (trainjob(command=["torchrun", *FLAGS], numNodes=[1], resourcesPerNode={"limits": [1]}, env=3),
+            "number of nodes must be a whole number from 1, got"),
     ],
 )  # fmt: skip
 def test_a_job_that_is_none_is_named(tmp_path, job, message):
@@ -104,5 +110,5 @@ def test_a_job_that_is_none_is_named(tmp_path, job, message):
 def test_what_is_written_is_read_again(tmp_path):
     plan = ib.plan(ib.Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=2e-5, duration="1000st"), 16)
     text = plan.to("kubeflow", job=Job(command=tuple(FLAGS))).text
-    found = read_file(written(tmp_path, "trainjob.yaml", text))
-    assert (found.fields["gpus"], found.fields["batch_per_gpu"]) == (16, 4)
+    reading = read_file(written(tmp_path, "trainjob.yaml", text))
+    assert (reading.fields["gpus"], reading.fields["batch_per_gpu"]) == (16, 4)

@@ -1,4 +1,6 @@
-"""Launchers' files as they are run: on the plan's GPUs they start the script, on others they end with the command that plans anew."""
+"""Launchers' files as they are run: on the plan's GPUs they start the script, on others they end with the
+command that plans anew.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ def written(tool, **job):
 
 
 def started(tool, text, folder, nodes):
-    """Starts a file on `nodes` of four GPUs; returns the exit code, what it says, and whether the training was started."""
+    """Starts a file on `nodes` of four GPUs; returns the exit code, its output, and whether the training
+    started.
+    """
     if tool == "ray-train":
         return started_by_ray(text, folder, 4 * nodes)
     environment = {"SLURM_JOB_ID": "7", "SKYPILOT_TASK_ID": "sky_1", "SKYPILOT_NODE_RANK": "0"}
@@ -46,7 +50,7 @@ def started(tool, text, folder, nodes):
     if tool == "kubeflow":
         trainer = yaml.safe_load(text)["spec"]["trainer"]
         words = [word.replace("$$(", "$(") for word in trainer["command"]]
-        environment |= {it["name"]: it["value"] for it in trainer["env"]}
+        environment |= {variable["name"]: variable["value"] for variable in trainer["env"]}
     (folder / "bin").mkdir(exist_ok=True)
     for name in ("torchrun", "srun", "torchx", "scontrol"):
         stub = folder / "bin" / name
@@ -54,12 +58,12 @@ def started(tool, text, folder, nodes):
         stub.chmod(0o755)
     environment["PATH"] = f"{folder / 'bin'}:/usr/bin:/bin"
     (folder / "started").unlink(missing_ok=True)
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=20)
-    return done.returncode, done.stderr, (folder / "started").exists()
+    process = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=20)
+    return process.returncode, process.stderr, (folder / "started").exists()
 
 
 def started_by_ray(text, folder, gpus):
-    """Runs a worker with a Ray that says how many there are."""
+    """Runs a worker of a fake Ray with a number of workers."""
     (folder / "train.py").write_text("open('started', 'w').close()")
     (folder / "launch.py").write_text(text)
     ray = {name: ModuleType(name) for name in ("ray", "ray.train", "ray.train.torch")}
@@ -83,7 +87,7 @@ def started_by_ray(text, folder, gpus):
 
 
 def test_every_launcher_is_tried():
-    """What has no part in the user's own files starts the training itself."""
+    """A launcher's file starts the training itself."""
     names = [name.replace("_", "-") for name in TOOLS]
     assert {name for name in names if is_launcher(name)} == set(LAUNCHERS)
 
@@ -100,10 +104,10 @@ def test_a_file_starts_on_the_plans_gpus_and_ends_on_others(tool, tmp_path):
     """`sbatch -N 2` of a script for one node trained with twice the batch."""
     assert started(tool, written(tool), tmp_path, nodes=2) == (0, "", True)
     for nodes in (1, 4):
-        code, said, training = started(tool, written(tool), tmp_path, nodes=nodes)
+        code, output, training = started(tool, written(tool), tmp_path, nodes=nodes)
         assert (code, training) == (1, False)
         again = f"plan anew: {JOB['again']} --gpus {4 * nodes} --to {tool}"
-        assert said == f"isobatch: planned for 8 GPUs, started on {4 * nodes}; {again}\n"
+        assert output == f"isobatch: planned for 8 GPUs, started on {4 * nodes}; {again}\n"
 
 
 @pytest.mark.parametrize("tool", LAUNCHERS)
@@ -120,12 +124,12 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
     (tmp_path / "args.json").write_text(json.dumps(arguments))
     line = "plan job.json --gpus 8 --to slurm -o plan.json"
     assert main(line.split()) == 0
-    kept = "--rule sqrt --script 'my.py -x'"
+    options = "--rule sqrt --script 'my.py -x'"
     cases = {
         "plan job.json --gpus 8 --to slurm": "plan job.json",
         f"plan {fields} --gpus 8 --to slurm": f"plan {fields}",
         "plan --from args.json --set gpus=8 --gpus 8 --to slurm": "plan --from args.json --set gpus=8",
-        f"plan --nodes 2 job.json --to=slurm --gpus-per-node=4 {kept}": f"plan job.json {kept}",
+        f"plan --nodes 2 job.json --to=slurm --gpus-per-node=4 {options}": f"plan job.json {options}",
         "plan plan.json --to slurm": "replan plan.json --at-step STEP",
         "replan plan.json --at-step 4 --gpus 8 --to slurm": "replan plan.json --at-step STEP",
     }
@@ -136,7 +140,9 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
 
 @pytest.mark.parametrize("tool", ["slurm", "torchrun", "torchx", "kubeflow", "ray-train"])
 def test_the_files_of_a_table_do_not_meet(tool, tmp_path):
-    """Hundreds of jobs on the same machines: names of their own, a check in each, and ports that seldom are the same."""
+    """Hundreds of jobs on the same machines: names of their own, a check in each, and ports that seldom are
+    the same.
+    """
     rows = "".join(f"job {number},256,0.1,9st\n" for number in range(91))
     (tmp_path / "jobs.csv").write_text(f"job,effective_batch,lr,duration\n{rows}")
     (tmp_path / "clusters.csv").write_text("cluster,nodes,gpus_per_node\na,1,4\nb,2,8\nc,4,8\n")
@@ -158,25 +164,27 @@ def test_jobs_have_ports_of_their_own():
 
 @pytest.mark.parametrize("gpus", [4, 8, 16])
 def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
-    """The batch per GPU is all that the Trainer's file has: its comment is a command that tells 8 GPUs from others."""
+    """The Trainer's file has the batch per GPU alone: its comment is a command that tells 8 GPUs from
+    others.
+    """
     recipe = ib.Recipe(effective_batch=256, gpus=8, micro_batch=32, lr=2e-5, duration="100st")
-    made = ib.plan(recipe, 8).to("transformers")
-    made.save(tmp_path / made.file)
-    words = next(note for note in made.notes if "isobatch doctor" in note).partition("isobatch ")[2]
-    command = words.replace("FILE", str(tmp_path / made.file)).replace('"$WORLD_SIZE"', str(gpus))
+    text = ib.plan(recipe, 8).to("transformers")
+    text.save(tmp_path / text.file)
+    words = next(note for note in text.notes if "isobatch doctor" in note).partition("isobatch ")[2]
+    command = words.replace("FILE", str(tmp_path / text.file)).replace('"$WORLD_SIZE"', str(gpus))
     assert main(command.partition(" ends ")[0].split()) == (0 if gpus == 8 else 1)
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "says"),
     [
         ("job,effective_batch,lr\na,256,0.1\n", "has no column 'status': it is no fleet's plans"),
         ("job,status,lr\na,ok,0.1\n", "has no column 'effective_batch'"),
         ("job,status,effective_batch,lr\na,ok,256,0.1\n", "world_size is missing"),
     ],
 )
-def test_a_table_without_what_a_launch_needs_is_named(columns, said, tmp_path, ran):
+def test_a_table_without_what_a_launch_needs_is_named(columns, says, tmp_path, ran):
     table = tmp_path / "plans.csv"
     table.write_text(columns)
     error = ran(["report", str(table), "--to", "torchrun", "-o", str(tmp_path / "jobs")], 2).err
-    assert str(table) in error and said in error
+    assert str(table) in error and says in error

@@ -1,4 +1,6 @@
-"""Python training scripts as data: the same as the real class, or as the same values in a file; nothing is executed."""
+"""Python training scripts as data: the same as the real class, or as the same values in a file; nothing is
+executed.
+"""
 
 import inspect
 import json
@@ -7,13 +9,17 @@ import textwrap
 import pytest
 
 import isobatch as ib
+from isobatch.doctor import examine
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.scripts import script_settings
 from isobatch.tools.signatures import FIRST
 from tools.test_reading import has
 
-HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
+HEAD = (
+    "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, "
+    "SFTConfig\n"
+)
 FIELDS = (
     "effective_batch lr duration warmup schedule weight_decay optimizer clip_norm betas save_every precision"
 )
@@ -39,14 +45,17 @@ SCRIPTS = {
     "names and sums": """
         BATCH, STEPS = 32, 1000
         LR = 2e-5
-        args = Seq2SeqTrainingArguments("out", per_device_train_batch_size=BATCH // 8, gradient_accumulation_steps=2 * 4, learning_rate=LR,
-            max_steps=STEPS, warmup_steps=STEPS // 10, lr_scheduler_type="cosine", weight_decay=1 / 100, save_steps=500)
+        args = Seq2SeqTrainingArguments("out", per_device_train_batch_size=BATCH // 8,
+            gradient_accumulation_steps=2 * 4, learning_rate=LR,
+            max_steps=STEPS, warmup_steps=STEPS // 10, lr_scheduler_type="cosine", weight_decay=1 / 100,
+            save_steps=500)
     """,
     "a table": """
         COMMON = dict(gradient_accumulation_steps=8, learning_rate=2e-5)
         def main():
             config = {**COMMON, "max_steps": 1000, "warmup_steps": 100, "lr_scheduler_type": "cosine"}
-            return TrainingArguments(output_dir="out", per_device_train_batch_size=4, weight_decay=0.01, save_steps=500, **config)
+            return TrainingArguments(output_dir="out", per_device_train_batch_size=4, weight_decay=0.01,
+                save_steps=500, **config)
         if __name__ == "__main__":
             main()
     """,
@@ -59,8 +68,10 @@ SCRIPTS = {
             parser.add_argument("--out", required=True)
             return parser.parse_args()
         def main(args):
-            training = TrainingArguments(output_dir=args.out, per_device_train_batch_size=args.batch_size, gradient_accumulation_steps=8,
-                learning_rate=args.lr, max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
+            training = TrainingArguments(output_dir=args.out,
+                per_device_train_batch_size=args.batch_size, gradient_accumulation_steps=8,
+                learning_rate=args.lr, max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine",
+                weight_decay=0.01, save_steps=500)
         if __name__ == "__main__":
             main(parse())
     """,
@@ -75,8 +86,10 @@ SCRIPTS = {
             return args
         args = parse_args()
         def main():
-            return TrainingArguments("out", per_device_train_batch_size=args.batch, gradient_accumulation_steps=8, learning_rate=args.lr,
-                max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
+            return TrainingArguments("out", per_device_train_batch_size=args.batch,
+                gradient_accumulation_steps=8, learning_rate=args.lr,
+                max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01,
+                save_steps=500)
         main()
     """,
     "a dataclass": """
@@ -88,7 +101,8 @@ SCRIPTS = {
             batch: int = field(default=4, metadata={"help": "of a GPU"})
         parser = HfArgumentParser(Script)
         script, = parser.parse_args_into_dataclasses()
-        args = TrainingArguments("out", per_device_train_batch_size=script.batch, gradient_accumulation_steps=8, learning_rate=script.lr,
+        args = TrainingArguments("out", per_device_train_batch_size=script.batch,
+            gradient_accumulation_steps=8, learning_rate=script.lr,
             max_steps=1000, warmup_steps=100, lr_scheduler_type="cosine", weight_decay=0.01, save_steps=500)
     """,
 }
@@ -100,9 +114,9 @@ def script(tmp_path, text, name="train.py"):
     return file
 
 
-def refused(tmp_path, text, says, *, gpus=1, **given):
+def refused(tmp_path, text, says, *, gpus=1, **fields):
     with pytest.raises(InputError, match=says):
-        ib.Recipe.read(script(tmp_path, text), gpus=gpus, **given)
+        ib.Recipe.read(script(tmp_path, text), gpus=gpus, **fields)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -114,17 +128,19 @@ def test_a_script_is_the_same_values_in_a_file(tmp_path, name):
 
 def test_a_script_is_what_the_real_class_has(tmp_path):
     transformers = pytest.importorskip("transformers")
-    given = VALUES | {"output_dir": str(tmp_path), "adam_beta2": 0.95, "max_grad_norm": 0.5, "use_cpu": True}
-    file = script(tmp_path, f"args = TrainingArguments({arguments(given)}, report_to='none')")
-    real = ib.Recipe.read(transformers.TrainingArguments(**given, report_to="none"), gpus=2)
+    values = VALUES | {"output_dir": str(tmp_path), "adam_beta2": 0.95, "max_grad_norm": 0.5, "use_cpu": True}
+    file = script(tmp_path, f"args = TrainingArguments({arguments(values)}, report_to='none')")
+    real = ib.Recipe.read(transformers.TrainingArguments(**values, report_to="none"), gpus=2)
     read = ib.Recipe.read(file, gpus=2)
     has(read, {name: getattr(real, name) for name in FIELDS.split()})
 
 
 @pytest.mark.parametrize(
     "change",
-    ["x = c.update(learning_rate=2)", "c.update(load())", "c.update(**load())", "lr = c.pop('learning_rate')", "c.clear()", "c[f()] = 3",
-     "c['max_steps'] = 5", "c.update({'learning_rate': 2e-4}, max_steps=5)", "other = c", "def change(): c.clear()", "del c['max_steps']"],
+    ["x = c.update(learning_rate=2)", "c.update(load())", "c.update(**load())",
+        "lr = c.pop('learning_rate')", "c.clear()", "c[f()] = 3",
+     "c['max_steps'] = 5", "c.update({'learning_rate': 2e-4}, max_steps=5)", "other = c",
+     "def change(): c.clear()", "del c['max_steps']"],
 )  # fmt: skip
 def test_a_table_that_another_statement_may_change_is_asked_for(tmp_path, change):
     text = f"c = dict(learning_rate=1e-4, max_steps=9)\n{change}\nargs = TrainingArguments('o', **c)"
@@ -135,14 +151,17 @@ def test_a_table_that_another_statement_may_change_is_asked_for(tmp_path, change
     )
     inside = text.replace(f"{change}\n", "").replace("'o'", "c.update(learning_rate=2)")
     refused(tmp_path, inside, r"learning_rate may be in \*\*c \(line 4\), which may be changed in line 4")
-    read = text.replace(change, "print(len(c), c['max_steps'])")
+    read = text.replace(change, "print(c['max_steps'])")
     assert ib.Recipe.read(script(tmp_path, read), gpus=1).lr == 1e-4
 
 
 CHANGED = {
-    "a method": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def setup(cls): cls.lr = 3e-5\nCfg.setup()\nargs = TrainingArguments(learning_rate=Cfg.lr)",
-    "an object": "class Cfg:\n    lr = 1e-4\n    def __init__(self): Cfg.lr = 3e-5\nCfg()\nargs = TrainingArguments(learning_rate=Cfg.lr)",
-    "its own update": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def update(cls, lr): cls.lr = lr * 2\nCfg.update(lr=1e-3)\nargs = TrainingArguments(learning_rate=Cfg.lr)",
+    "a method": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def setup(cls): cls.lr = 3e-5\n"
+                "Cfg.setup()\nargs = TrainingArguments(learning_rate=Cfg.lr)",
+    "an object": "class Cfg:\n    lr = 1e-4\n    def __init__(self): Cfg.lr = 3e-5\nCfg()\nargs = "
+                 "TrainingArguments(learning_rate=Cfg.lr)",
+    "its own update": "class Cfg:\n    lr = 1e-4\n    @classmethod\n    def update(cls, lr): cls.lr = lr * "
+                      "2\nCfg.update(lr=1e-3)\nargs = TrainingArguments(learning_rate=Cfg.lr)",
     "keywords last": "kw.update({'learning_rate': 2e-4}, learning_rate=3e-5)",
     "del": "del kw['max_steps']",
     "vars": "vars(args)['learning_rate'] = 3e-5",
@@ -158,10 +177,13 @@ CHANGED = {
     "try": "try:\n    import missing\n    lr = 3e-5\nexcept ImportError: pass\nargs.learning_rate = lr",
     "**": "def make(lr=1e-4): args.learning_rate = lr\nmake(**{'lr': 3e-5})",
     "*": "def make(a=1, lr=1e-4): args.learning_rate = lr\nmake(*[1, 3e-5])",
-    "a decorator": "def twice(f): return lambda: 2 * f()\n@twice\ndef get(): return 1e-4\nargs.learning_rate = get()",
+    "a decorator": "def twice(f): return lambda: 2 * f()\n@twice\ndef get(): return 1e-4\n"
+                   "args.learning_rate = get()",
     "lambda": "def get(): return 1e-4\nget = lambda: 3e-5\nargs.learning_rate = get()",
-    "a method's name": "def get(): return 3e-5\nclass A:\n    def get(self): return 1e-4\nargs.learning_rate = get()",
-    "once": "kw['max_steps'] = 4\ndef bump():\n    kw['max_steps'] = kw['max_steps'] * 2\n    return 1\nx = bump()",
+    "a method's name": "def get(): return 3e-5\nclass A:\n    def get(self): return 1e-4\n"
+                       "args.learning_rate = get()",
+    "once": "kw['max_steps'] = 4\ndef bump():\n    kw['max_steps'] = kw['max_steps'] * 2\n    return 1\nx = "
+            "bump()",
     "a caller's name": "def get(): return lr\ndef main(lr=3e-5): args.learning_rate = get()\nmain()",
     "a comprehension's name": "args = [TrainingArguments(learning_rate=lr) for lr in (3e-5,)][0]",
     "a lambda": "def change(): args.learning_rate = 3e-5\nf = lambda: change()",
@@ -176,14 +198,14 @@ def test_what_is_read_is_what_python_gives(name):
     class Arguments:
         max_grad_norm = 1.0
 
-        def __init__(self, **given):
-            vars(self).update(given)
+        def __init__(self, **settings):
+            vars(self).update(settings)
 
-    table, made = "kw = dict(learning_rate=1e-4, max_steps=9)\n", "args = TrainingArguments(**kw)\n"
-    start = "lr = 1e-4" if "args = " in CHANGED[name] else f"lr, lrs = 1e-4, [1e-4]\n{table}{made}"
+    table, source = "kw = dict(learning_rate=1e-4, max_steps=9)\n", "args = TrainingArguments(**kw)\n"
+    start = "lr = 1e-4" if "args = " in CHANGED[name] else f"lr, lrs = 1e-4, [1e-4]\n{table}{source}"
     text = f"{start}\n{CHANGED[name]}\n"
     if "kw" in CHANGED[name]:
-        text = f"{table}{CHANGED[name]}\n{made}"
+        text = f"{table}{CHANGED[name]}\n{source}"
     names = {"TrainingArguments": Arguments, "__name__": "__main__"}
     exec(text, names)
     read, _ = script_settings(text, "t.py", "", [])
@@ -197,22 +219,23 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     text = """
         bs = 2
         class C:
-            lr, bs = 1e-4, 8
-            def steps(): pass
+            lr = 1e-4
+            bs = 8
         class D(C):
             pass
-        args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs, learning_rate={}, max_steps=9)
+        args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs,
+            learning_rate={}, max_steps=9)
     """
     refused(tmp_path, text.format("C.rate"), r"learning_rate is C.rate")
     refused(
         tmp_path,
         text.format("D.lr"),
-        r"learning_rate is D.lr \(line 10\), which cannot be read from the script",
+        r"learning_rate is D.lr \(line 11\), which cannot be read from the script",
     )
     refused(
         tmp_path,
         text.format("2e-5"),
-        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 6",
+        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 7",
     )
     assert (
         ib.Recipe.read(
@@ -220,7 +243,10 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
         ).effective_batch
         == 64
     )
-    inside = "class C:\n    args = TrainingArguments('o', learning_rate=1e-4)\ndef f():\n    TrainingArguments('o')\n"
+    inside = (
+        "class C:\n    args = TrainingArguments('o', learning_rate=1e-4)\ndef f():\n    "
+        "TrainingArguments('o')\n"
+    )
     refused(tmp_path, inside, "2 configurations")
 
 
@@ -230,8 +256,8 @@ def test_trl_is_read_as_trl(tmp_path, ran):
     file, beside = script(tmp_path, text), tmp_path / "grpo.json"
     beside.write_text(json.dumps(values))
     assert ib.Recipe.read(file, gpus=2) == ib.Recipe.read(beside, tool="trl", gpus=2)
-    said = ran(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]).err
-    assert "read as TRL" in said and "num_generations 2: a batch must be" in said, "RLOO's own default"
+    errors = ran(["plan", "--from", str(file), "--set", "gpus=2", "--gpus", "4"]).err
+    assert "read as TRL" in errors and "num_generations 2: a batch must be" in errors, "RLOO's own default"
 
 
 def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
@@ -242,11 +268,14 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
     """
     with pytest.raises(InputError) as caught:
         ib.Recipe.read(script(tmp_path, text), gpus=1)
-    said = str(caught.value)
+    message = str(caught.value)
     read = "per_device_train_batch_size is int(os.environ.get('BS', 4)) (line 5)"
-    assert f"{read}, which cannot be read from the script: give batch_per_gpu" in said
-    assert "learning_rate is get_lr() (line 6), which cannot be read from the script: give lr a value" in said
-    assert said.endswith("Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
+    assert f"{read}, which cannot be read from the script: give batch_per_gpu" in message
+    assert (
+        "learning_rate is get_lr() (line 6), which cannot be read from the script: give lr a value" in message
+    )
+    assert message.endswith("Give each with --set (in Python as a keyword), or have all of it read exactly "
+                            "by starting the script: "
         "isobatch doctor -- COMMAND")  # fmt: skip
     assert ib.Recipe.read(script(tmp_path, text), gpus=1, batch_per_gpu=4, lr=1e-4).effective_batch == 4
 
@@ -254,17 +283,25 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        "args.learning_rate = 1e-3", "if debug: args.learning_rate = 1e-3", "for rate in rates: args.learning_rate = rate",
+        "args.learning_rate = 1e-3", "if debug: args.learning_rate = 1e-3",
+        "for rate in rates: args.learning_rate = rate",
         "args.learning_rate = rate()", "setattr(args, 'learning_rate', rate())", "args.learning_rate = args",
-        "vars(args).update(learning_rate=args)", "setattr(find(), 'learning_rate', 3)", "setattr(args, name, 3)",
-        "if debug: setattr(args, 'learning_rate', 3)", "def later(): args.learning_rate = 1", "find(args).learning_rate = 3",
-        "try: load()\nexcept E: args.learning_rate = 3", "args.set_training(learning_rate=3)", "args.set_optimizer(beta2=0.5)",
-        "a = args\na.learning_rate += 1", "del args.learning_rate", "args.__dict__['learning_rate'] = 3", "object.__setattr__(args, name, 3)",
+        "vars(args).update(learning_rate=args)", "setattr(find(), 'learning_rate', 3)",
+        "setattr(args, name, 3)",
+        "if debug: setattr(args, 'learning_rate', 3)", "def later(): args.learning_rate = 1",
+        "find(args).learning_rate = 3",
+        "try: load()\nexcept E: args.learning_rate = 3", "args.set_training(learning_rate=3)",
+        "args.set_optimizer(beta2=0.5)",
+        "a = args\na.learning_rate += 1", "del args.learning_rate", "args.__dict__['learning_rate'] = 3",
+        "object.__setattr__(args, name, 3)",
         "(args.learning_rate, x) = f()", "with f() as args.learning_rate: pass",
     ],
 )  # fmt: skip
 def test_what_is_set_afterwards_is_asked_for_by_name_and_line(tmp_path, change):
-    text = f"args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n\n{change}\n"
+    text = (
+        "args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n"
+        f"\n{change}\n"
+    )
     line = 6 if "\n" in change else 5
     refused(tmp_path, text, rf"learning_rate may be set by .* \(line {line}\): give lr a value")
 
@@ -309,7 +346,8 @@ class Model(L.LightningModule):
 
 def main():
     train, valid = DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, 64)
-    trainer = L.Trainer(max_steps=500, devices=4, accumulate_grad_batches=2, precision="bf16-mixed", gradient_clip_val=1.0)
+    trainer = L.Trainer(max_steps=500, devices=4, accumulate_grad_batches=2, precision="bf16-mixed",
+        gradient_clip_val=1.0)
     trainer.fit(Model(), train)
 
 main()
@@ -329,8 +367,8 @@ def test_lightnings_trainer_is_the_same_in_its_own_file(tmp_path):
 
 def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
     optimizer = "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)"
-    made = f"torch.optim.lr_scheduler.OneCycleLR(o, 0.1)\n        {optimizer}"
-    text = LIGHTNING.replace(optimizer, made)
+    source = f"torch.optim.lr_scheduler.OneCycleLR(o, 0.1)\n        {optimizer}"
+    text = LIGHTNING.replace(optimizer, source)
     says = r"lr_scheduler.class_path is OneCycleLR \(line 12\).*give schedule a value"
     refused(tmp_path, text, says, gpus=None)
     assert ib.Recipe.read(script(tmp_path, text), schedule="cosine").schedule == "cosine"
@@ -338,7 +376,8 @@ def test_a_scheduler_of_the_script_is_asked_for(tmp_path):
 
 IN_A_TRAINER = """
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
-args = TrainingArguments("out", per_device_train_batch_size=8, max_steps=500, learning_rate=1e-4, weight_decay=0.3)
+args = TrainingArguments("out", per_device_train_batch_size=8, max_steps=500, learning_rate=1e-4,
+    weight_decay=0.3)
 o = torch.optim.AdamW(p, lr=0.1)
 trainer = Trainer(model, args, optimizers=(o, {}))
 """
@@ -351,47 +390,74 @@ IN_LIGHTNING = LIGHTNING.replace(
 
 
 @pytest.mark.parametrize(
-    ("made", "peak"),
+    ("source", "peak"),
     [
         ("OneCycleLR(o, max_lr=0.03, total_steps=500)", 0.03),
-        ("OneCycleLR(o, 0.03, epochs=5, steps_per_epoch=100, pct_start=0.1, div_factor=10, final_div_factor=100)", 0.03),
+        ("OneCycleLR(o, 0.03, epochs=5, steps_per_epoch=100, pct_start=0.1, div_factor=10, "
+         "final_div_factor=100)", 0.03),
         ("OneCycleLR(o, max_lr=3e-2, total_steps=250 * 2, anneal_strategy='linear', three_phase=True)", 0.03),
         ("CosineAnnealingLR(o, 400, eta_min=1e-3)", 0.1),
     ],
 )  # fmt: skip
-def test_a_scheduler_of_torch_is_that_of_the_real_class(tmp_path, made, peak):
+def test_a_scheduler_of_torch_is_that_of_the_real_class(tmp_path, source, peak):
     torch = pytest.importorskip("torch")
-    recipe = ib.Recipe.read(script(tmp_path, IN_LIGHTNING.format(made)), gpus=4)
+    recipe = ib.Recipe.read(script(tmp_path, IN_LIGHTNING.format(source)), gpus=4)
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    real = eval(f"torch.optim.lr_scheduler.{made}", {"torch": torch, "o": optimizer})
-    theirs = []
+    real = eval(f"torch.optim.lr_scheduler.{source}", {"torch": torch, "o": optimizer})
+    rates = []
     for step in range(500):
-        theirs.append(optimizer.param_groups[0]["lr"])
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         if step < 499:
             real.step()
     plan = ib.plan(recipe, 4)
     assert (recipe.lr, recipe.weight_decay, plan.total_steps) == (peak, 0.01, 500)
-    assert [plan.lr_at(step) for step in range(500)] == pytest.approx(theirs, rel=1e-9, abs=1e-15)
+    assert [plan.lr_at(step) for step in range(500)] == pytest.approx(rates, rel=1e-9, abs=1e-15)
 
 
 def test_a_scheduler_over_lightnings_count_of_steps_ends_with_the_run(tmp_path):
-    made = "OneCycleLR(o, 0.03, total_steps=self.trainer.estimated_stepping_batches)"
-    plan = ib.plan(ib.Recipe.read(script(tmp_path, IN_LIGHTNING.format(made))), 4)
+    source = "OneCycleLR(o, 0.03, total_steps=self.trainer.estimated_stepping_batches)"
+    plan = ib.plan(ib.Recipe.read(script(tmp_path, IN_LIGHTNING.format(source))), 4)
     assert plan.lr_at(499) == pytest.approx(0.03 / 25e4)
 
 
+STEPS = "self.trainer.estimated_stepping_batches"
+
+
 @pytest.mark.parametrize(
-    ("text", "made", "says"),
+    ("source", "fields"),
     [
-        (IN_LIGHTNING, "OneCycleLR(o, 0.03, total_steps=count())", r"an argument that is count\(\) \(line 13\)"),
+        (f"OneCycleLR(o, 0.03, total_steps={STEPS})", {"schedule": "one_cycle(rise=30%)", "lr": 0.03}),
+        (f"CosineAnnealingLR(o, T_max={STEPS}, eta_min=0.01)", {"schedule": "cosine", "min_lr": 0.01}),
+        (f"LinearLR(o, 1.0, 0.0, {STEPS})", {"schedule": "linear"}),
+        (f"get_cosine_schedule_with_warmup(o, int(0.1 * {STEPS}), {STEPS})",
+         {"schedule": "cosine", "warmup": "10%"}),
+        (f"get_linear_schedule_with_warmup(o, 40, {STEPS})", {"schedule": "linear", "warmup": "40st"}),
+        (f"CosineAnnealingLR(o, T_max={STEPS} / 2)", "over other steps than the run's cannot be planned"),
+    ],
+)  # fmt: skip
+def test_a_scheduler_over_a_run_of_epochs_is_read(tmp_path, source, fields):
+    text = IN_LIGHTNING.format(source).replace("max_steps=500", "max_epochs=4")
+    text = text.replace("lr_scheduler.get_", "get_") if "get_" in source else text
+    if isinstance(fields, str):
+        refused(tmp_path, text, fields, gpus=4, dataset_size=9000)
+    else:
+        has(ib.Recipe.read(script(tmp_path, text), gpus=4, dataset_size=9000), fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "says"),
+    [
+        (IN_LIGHTNING, "OneCycleLR(o, 0.03, total_steps=count())",
+         r"an argument that is count\(\) \(line 13\)"),
         (IN_LIGHTNING, "OneCycleLR(o, 0.03)", "OneCycleLR .*total_steps.*give schedule"),
-        (IN_LIGHTNING.replace('"step"', '"epoch"'), "OneCycleLR(o, 0.03, 9)", "whose steps the script decides"),
+        (IN_LIGHTNING.replace('"step"', '"epoch"'), "OneCycleLR(o, 0.03, 9)",
+         "whose steps the script decides"),
         (IN_LIGHTNING, "ReduceLROnPlateau(o)", "give schedule"),
     ],
 )  # fmt: skip
-def test_a_scheduler_that_the_file_leaves_open_is_asked_for(tmp_path, text, made, says):
-    refused(tmp_path, text.format(made), says, gpus=4)
+def test_a_scheduler_that_the_file_leaves_open_is_asked_for(tmp_path, text, source, says):
+    refused(tmp_path, text.format(source), says, gpus=4)
 
 
 def test_an_argument_without_a_name_is_that_of_the_real_class():
@@ -399,14 +465,14 @@ def test_an_argument_without_a_name_is_that_of_the_real_class():
     places = (torch.optim, torch.optim.lr_scheduler, torch.utils.data, torch.nn.utils)
     places += (transformers, accelerate)
     for name, arguments in FIRST.items():
-        real = next((getattr(it, name) for it in places if hasattr(it, name)), None)
+        real = next((getattr(place, name) for place in places if hasattr(place, name)), None)
         if real is not None and name != "Adafactor":  # of two packages
             assert list(inspect.signature(real).parameters)[: len(arguments)] == arguments, name
 
 
-@pytest.mark.parametrize("made", ["None", "OneCycleLR(o, 0.03, total_steps=500)", "f(o)"])
-def test_an_optimizer_that_the_trainer_is_given_is_asked_for(tmp_path, made):
-    file = script(tmp_path, IN_A_TRAINER.format(made))
+@pytest.mark.parametrize("source", ["None", "OneCycleLR(o, 0.03, total_steps=500)", "f(o)"])
+def test_an_optimizer_that_the_trainer_is_given_is_asked_for(tmp_path, source):
+    file = script(tmp_path, IN_A_TRAINER.format(source))
     with pytest.raises(InputError) as caught:
         ib.Recipe.read(file, gpus=4)
     for setting, field in (("learning_rate", "lr"), ("optim", "optim"), ("lr_scheduler_type", "schedule")):
@@ -415,9 +481,10 @@ def test_an_optimizer_that_the_trainer_is_given_is_asked_for(tmp_path, made):
 
 
 @pytest.mark.parametrize(
-    ("made", "fields"),
+    ("source", "fields"),
     [
-        ("AdamW(p, 1e-3, (.8, .9), 1e-6, .3)", {"lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}),
+        ("AdamW(p, 1e-3, (.8, .9), 1e-6, .3)",
+         {"lr": 1e-3, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}),
         ("AdamW(p, lr=1e-3)", {"betas": None, "eps": None, "weight_decay": 0.01}),
         ("SGD(p, 0.1, 0.9)", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}),
         ("SGD(p, 0.1, f())", r"momentum is f\(\)"),
@@ -426,8 +493,8 @@ def test_an_optimizer_that_the_trainer_is_given_is_asked_for(tmp_path, made):
         ("SGD(p, **load())", r"momentum may be in \*\*load\(\)"),
     ],
 )  # fmt: skip
-def test_an_optimizer_of_the_script_is_read_whole(tmp_path, made, fields):
-    text = LIGHTNING.replace("SGD(self.parameters(), lr=0.1, momentum=0.9)", made)
+def test_an_optimizer_of_the_script_is_read_whole(tmp_path, source, fields):
+    text = LIGHTNING.replace("SGD(self.parameters(), lr=0.1, momentum=0.9)", source)
     if isinstance(fields, str):
         refused(tmp_path, text, fields, gpus=None)
     else:
@@ -435,7 +502,7 @@ def test_an_optimizer_of_the_script_is_read_whole(tmp_path, made, fields):
 
 
 @pytest.mark.parametrize(
-    ("imported", "made"),
+    ("imported", "source"),
     [
         ("from torch.optim.lr_scheduler import *", "StepLR(o, 100, f())"),
         ("import torch.optim.lr_scheduler as s", "s.StepLR(o, 100, f())"),
@@ -446,8 +513,8 @@ def test_an_optimizer_of_the_script_is_read_whole(tmp_path, made, fields):
     ],
 )
 @pytest.mark.parametrize("text", [IN_A_TRAINER, IN_LIGHTNING], ids=["transformers", "lightning"])
-def test_a_scheduler_of_any_name_is_asked_for(tmp_path, text, imported, made):
-    text = text.replace("torch.optim.lr_scheduler.{}", "{}").format(made)
+def test_a_scheduler_of_any_name_is_asked_for(tmp_path, text, imported, source):
+    text = text.replace("torch.optim.lr_scheduler.{}", "{}").format(source)
     refused(tmp_path, f"{imported}\n{text}", "give schedule", gpus=4)
 
 
@@ -494,28 +561,28 @@ EXAMPLE = """
     def loaders(accelerator, batch_size):
         return DataLoader(data, shuffle=True, batch_size=batch_size), DataLoader(held_out, batch_size=32)
     def train(config, args):
-        batch_size, lr = int(config["batch_size"]), config["lr"]
+        batch_size = int(config["batch_size"])
         accelerator = Accelerator(cpu=args.cpu)
         accumulation = 1
         if batch_size > MOST and accelerator.distributed_type != DistributedType.XLA:
             accumulation, batch_size = batch_size // MOST, MOST
         first, second = loaders(accelerator, batch_size)
-        optimizer = torch.optim.AdamW(params=model.parameters(), lr=lr)
+        optimizer = torch.optim.AdamW(params=model.parameters(), lr=2e-5)
         lr_scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)
         for batch in first:
             optimizer.step()
             lr_scheduler.step()
-    train({"lr": 2e-5, "batch_size": 16}, parse())
+            print({"lr": lr_scheduler.get_last_lr()[0]})
+    train({"batch_size": 16}, parse())
 """
 
 
 def test_a_script_of_accelerates_own_shape_is_read(tmp_path):
-    """`int(...)`, parts of a table that is handed to a function, a name that each place gives the same value, and a scheduler's own
-    methods, which make no other scheduler."""
-    recipe = ib.Recipe.read(script(tmp_path, EXAMPLE), gpus=2, duration="900st")
+    """Arguments of a function are asked for; a scheduler's own methods make no other scheduler."""
+    says = r"batch_size is batch_size \(line 7\), which is set in lines 6, 9, 13: give batch_per_gpu"
+    refused(tmp_path, EXAMPLE, says, gpus=2)
+    recipe = ib.Recipe.read(script(tmp_path, EXAMPLE), gpus=2, duration="900st", batch_per_gpu=16)
     assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (32, 2e-5, "linear")
-    says = "DataLoader.batch_size is batch_size .line 7., which is set in lines 6, 9, 13: give batch_per_gpu"
-    refused(tmp_path, EXAMPLE.replace('"batch_size": 16', '"batch_size": 32'), says, gpus=2)
 
 
 def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
@@ -529,29 +596,139 @@ def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
     assert says in text
 
 
+SCHEDULED = """
+    accelerator = Accelerator({arguments})
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scheduler = {scheduler}
+    model, optimizer, loader{prepared} = accelerator.prepare(model, optimizer, loader{prepared})
+"""
+PREPARED = ", scheduler"
+COSINE = "get_scheduler('cosine', optimizer=optimizer, num_warmup_steps={0}{1}, num_training_steps={2}{1})"
+LINEAR = "torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=10000)"
+PER_PROCESS = " * accelerator.num_processes"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared", "arguments", "is_changed"),
+    [
+        (COSINE.format(100, "", 3000), PREPARED, "", True),
+        (COSINE.format(100, PER_PROCESS, 3000), PREPARED, "", False),
+        (COSINE.format(100, "", 3000).replace("=3000", "=3000" + PER_PROCESS), PREPARED, "", True),
+        (COSINE.format(100, "", 3000), "", "", False),
+        (COSINE.format(100, "", 3000), PREPARED, "step_scheduler_with_optimizer=False", False),
+        (COSINE.format(100, "", 3000), PREPARED,
+         "dataloader_config=DataLoaderConfiguration(split_batches=True)", False),
+        (COSINE.format(100, "", "steps()"), PREPARED, "", False),
+        (LINEAR, PREPARED, "", True),
+        (LINEAR, "", "", False),
+        ("torch.optim.lr_scheduler.StepLR(optimizer, 30)", PREPARED, "", True),
+        ("get_scheduler('constant', optimizer)", PREPARED, "", False),
+    ],
+)  # fmt: skip
+def test_a_prepared_scheduler_changes_the_training_where_its_steps_are_not_multiplied(
+    tmp_path, scheduler, prepared, arguments, is_changed
+):
+    text = SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments=arguments)
+    examination = examine(script(tmp_path, text), 4, tuned_gpus=4)
+    assert examination.healthy != is_changed
+    assert (
+        any("takes 4 steps for each step" in issue.what for issue in examination.findings) or not is_changed
+    )
+    assert examine(script(tmp_path, text), 1, tuned_gpus=1).healthy
+
+
+def test_a_scheduler_of_all_processes_steps_is_right_on_these_processes(tmp_path):
+    text = SCHEDULED.format(scheduler=COSINE.format(400, "", 12000), prepared=PREPARED, arguments="")
+    for gpus, is_healthy in ((4, True), (8, False)):
+        examination = examine(script(tmp_path, text), gpus, tuned_gpus=gpus, duration="3000st")
+        assert examination.healthy == is_healthy
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total"), [(100, 3000), (50, 700), (10, 300), (200, 6000), (500, 15000), (7, 901)]
+)
+def test_steps_of_warmup_stay_whole(tmp_path, warmup, total):
+    text = SCHEDULED.format(scheduler=COSINE.format(warmup, "", total), prepared=PREPARED, arguments="")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4, duration=f"{total}st")
+    assert ib.plan(recipe, 4).warmup_steps == warmup
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared", "arguments", "says"),
+    [
+        (COSINE.format(100, "", 3000), PREPARED, "",
+         "get_scheduler counts steps of its own.*give duration a value"),
+        (COSINE.format(100, "", 3000), "", "gradient_accumulation_steps=2", "give duration a value"),
+        ("get_constant_schedule_with_warmup(optimizer, 100)", PREPARED, "", "give warmup a value"),
+        (COSINE.format(100, "", 3000).replace("=3000", "=3000" + PER_PROCESS), PREPARED, "",
+         "give warmup a value"),
+    ],
+)  # fmt: skip
+def test_a_length_that_the_scheduler_leaves_open_is_asked_for(tmp_path, scheduler, prepared, arguments, says):
+    refused(tmp_path, SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments=arguments), says)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared"),
+    [(COSINE.format(100, PER_PROCESS, 3000), PREPARED), (COSINE.format(100, "", 3000), "")],
+)
+def test_a_length_that_the_scheduler_gives_is_said(tmp_path, scheduler, prepared):
+    text = SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments="")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
+    plan = ib.plan(recipe, 4)
+    assert (recipe.schedule, plan.total_steps, plan.warmup_steps) == ("cosine", 3000, 100)
+
+
+def test_a_prepared_scheduler_of_split_batches_takes_one_step_also_under_accumulation(tmp_path):
+    arguments = "gradient_accumulation_steps=2, dataloader_config=DataLoaderConfiguration(split_batches=True)"
+    text = SCHEDULED.format(scheduler=COSINE.format(100, "", 3000), prepared=PREPARED, arguments=arguments)
+    assert ib.Recipe.read(script(tmp_path, text), gpus=4).duration == "3000st"
+
+
+def test_a_loop_without_a_scheduler_is_constant(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="")
+    assert ib.Recipe.read(script(tmp_path, text), gpus=4).schedule == "constant"
+
+
+def test_a_learning_rate_that_the_loop_sets_by_hand_is_asked_for(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="")
+    by_hand = "    for group in optimizer.param_groups:\n        group['lr'] = rate(step)\n"
+    refused(
+        tmp_path, textwrap.dedent(text) + textwrap.dedent(by_hand), r"AdamW.lr may be set by group\['lr'\]"
+    )
+
+
+def test_an_ignored_split_is_said(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="split_batches=True")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
+    assert recipe.effective_batch == 32 and "is ignored since accelerate 1.0" in str(recipe.notes)
+
+
 def test_the_peak_of_a_one_cycle_is_its_own(tmp_path):
     """Imported by its bare name; the optimizer's learning rate is where it begins."""
-    one = "OneCycleLR(optimizer=optimizer, max_lr=0.03, total_steps=900)"
+    cycle = "OneCycleLR(optimizer=optimizer, max_lr=0.03, total_steps=900)"
     old = "get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)"
     read = ib.Recipe.read(
-        script(tmp_path, EXAMPLE.replace(old, one)), gpus=2, duration="900st", batch_per_gpu=16
+        script(tmp_path, EXAMPLE.replace(old, cycle)), gpus=2, duration="900st", batch_per_gpu=16
     )
     assert (read.lr, read.schedule, read.min_lr) == (0.03, "one_cycle(rise=30%)", pytest.approx(0.03 / 25e4))
     refused(
         tmp_path,
-        EXAMPLE.replace(old, one[:-1] + ", three_phase=True)"),
+        EXAMPLE.replace(old, cycle[:-1] + ", three_phase=True)"),
         "OneCycleLR with these arguments cannot be planned: give schedule",
         gpus=2,
     )
     optimizer = "return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)"
-    made = f"{optimizer[7:]}; torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.7)"
-    assert ib.Recipe.read(script(tmp_path, LIGHTNING.replace(optimizer, made)), schedule="cosine").lr == 0.7
+    source = f"{optimizer[7:]}; torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.7)"
+    assert ib.Recipe.read(script(tmp_path, LIGHTNING.replace(optimizer, source)), schedule="cosine").lr == 0.7
 
 
 def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
     text = LOOP.replace(
         "gradient_accumulation_steps=4",
-        "gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4), parallelism_config=ParallelismConfig(tp_size=2)",
+        "gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4), "
+        "parallelism_config=ParallelismConfig(tp_size=2)",
     )
     recipe = ib.Recipe.read(script(tmp_path, text), gpus=4, duration="500st")
     assert (recipe.effective_batch, recipe.accumulation, recipe.model_parallel) == (128, 4, 2)
@@ -561,17 +738,123 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
     ("old", "new", "says"),
     [
         ("BATCH, STEPS = 16", "BATCH, STEPS = size()", "DataLoader.batch_size is BATCH.*give batch_per_gpu"),
-        ("steps=4,", "steps=4, split_batches=f(),", "Accelerator.split_batches is f.*give effective_batch"),
+        ("steps=4,", "steps=4, dataloader_config=DataLoaderConfiguration(split_batches=f()),",
+         "Accelerator.dataloader_config.split_batches is f.*give effective_batch"),
         ("steps=4,", "steps=4, deepspeed_plugin=p,", "Accelerator.deepspeed_plugin.*give accumulation"),
         ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),
         ("get_cosine_schedule_with_warmup", "torch.optim.lr_scheduler.CyclicLR", "CyclicLR.*give schedule"),
-        ("scheduler = ", "get_scheduler('linear', optimizer); scheduler = ", "get_cosine.* and get_scheduler: give schedule"),
+        ("scheduler = ", "get_scheduler('linear', optimizer); scheduler = ",
+         "get_cosine.* and get_scheduler: give schedule"),
     ],
 )  # fmt: skip
 def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):
     assert old in LOOP
     refused(tmp_path, LOOP.replace(old, new), says, gpus=2)
+
+
+PARSED = """
+    import argparse
+    from transformers import HfArgumentParser
+    def parse_args(argv=None):
+        p = argparse.ArgumentParser()
+        p.add_argument("--lr", type=float, default=1e-4)
+        p.add_argument("--batch-size", type=int, default=8)
+        return p.parse_args(argv)
+    def main(args):
+        targs = TrainingArguments("out", per_device_train_batch_size=args.batch_size,
+            learning_rate=args.lr, max_steps=9)
+    if __name__ == "__main__":
+        args = parse_args()
+        main(args)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("", ""),
+        ("(argv)", "(args=argv)"),
+        ("return p.parse_args(argv)", "args, rest = p.parse_known_args(argv)\n        return args"),
+        ("argv=None", "argv"),
+        ("p.parse_args(argv)", "p.parse_args(sys.argv[1:])"),
+    ],
+)
+def test_a_function_named_as_the_parsers_method_is_followed(tmp_path, change):
+    recipe = ib.Recipe.read(script(tmp_path, PARSED.replace(*change)), gpus=4)
+    assert (recipe.effective_batch, recipe.lr) == (32, 1e-4)
+    changed = PARSED.replace("p.parse_args(argv)", "p.parse_args(['--lr', '1'])")
+    refused(tmp_path, changed, "learning_rate is args.lr")
+
+
+def test_a_launch_line_gives_its_script_arguments_and_processes(tmp_path):
+    file, launch = script(tmp_path, PARSED), tmp_path / "launch.sh"
+    launch.write_text("torchrun --nproc_per_node 4 train.py --lr 3e-4 --batch-size 16\n")
+    for paths in ([launch, file], [file, launch]):
+        recipe = ib.Recipe.read(paths)
+        assert (recipe.gpus, recipe.effective_batch, recipe.lr) == (4, 64, 3e-4)
+    with pytest.raises(InputError, match=r"no tool is recognized(.|\n)*--from .*launch.sh --from train.py"):
+        ib.Recipe.read(launch)
+    launch.write_text("torchrun --nproc_per_node 4 train.py --grad_accum 4\n")
+    with pytest.raises(InputError, match="--grad-accum 4 is not declared by the script: give accum"):
+        ib.Recipe.read([launch, file])
+    assert ib.Recipe.read([launch, file], accumulation=4).effective_batch == 128
+
+
+def test_a_launch_line_has_all_settings_of_a_script_that_parses_them(tmp_path):
+    file, launch = (
+        script(tmp_path, "a, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"),
+        tmp_path / "l.sh",
+    )
+    launch.write_text(
+        "torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 4 --learning_rate 1e-4 "
+        "--max_steps 9\n"
+    )
+    assert ib.Recipe.read([launch, file]) == ib.Recipe.read(launch)
+
+
+def test_a_launch_line_has_the_processes_of_a_configuration(tmp_path):
+    launch, beside = tmp_path / "l.sh", tmp_path / "args.json"
+    beside.write_text(json.dumps(VALUES))
+    for command in (
+        "torchrun --nnodes 2 --nproc_per_node 8 t.py args.json",
+        "accelerate launch --num_processes 16 t.py --config args.json",
+    ):
+        launch.write_text(f"{command}\n")
+        assert ib.Recipe.read([launch, beside]).effective_batch == 4 * 8 * 16
+
+
+SUBCLASS = '''
+    @dataclass
+    class Arguments(TrainingArguments):
+        """Arguments of this script."""
+        cache: str = field(default=None)
+        optim: str = field(default="adafactor")
+        model_max_length: int = 512
+    args = Arguments(output_dir="o", per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("args = SentenceTransformerTrainingArguments(output_dir='o', per_device_train_batch_size=64, "
+         "learning_rate=3e-5, max_steps=9)",
+         {"effective_batch": 256, "optimizer": "adamw"}),
+        ("args = CrossEncoderTrainingArguments('o', per_device_train_batch_size=64, learning_rate=3e-5, "
+         "max_steps=9)",
+         {"effective_batch": 256}),
+        (SUBCLASS, {"effective_batch": 256, "optimizer": "adafactor", "seq_len": 512}),
+        (SUBCLASS.replace("512", "512\n        def __post_init__(self): self.learning_rate *= 2"),
+         "optim may be set by Arguments, which is more than its fields"),
+    ],
+)  # fmt: skip
+def test_a_subclass_that_adds_fields_is_the_trainers(tmp_path, text, fields):
+    if isinstance(fields, str):
+        refused(tmp_path, text, fields, gpus=4)
+    else:
+        has(ib.Recipe.read(script(tmp_path, text), gpus=4), fields)
+        assert "" not in script_settings(textwrap.dedent(text), "t.py", "", [])[0], "no docstring is a field"
 
 
 def test_nothing_is_executed(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
 from isobatch.tools.installed import plain
+from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
 from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
@@ -22,6 +23,13 @@ from isobatch.tools.unread import guess_field, note_unread
 _Kind = TypeVar("_Kind", bound=Recipe)
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
+_BATCHES = ("batch_per_gpu", "micro_batch", "effective_batch")
+_ENOUGH = {
+    "effective_batch": ("batch_per_gpu", "micro_batch"),
+    "batch_per_gpu": ("effective_batch",),
+    "accumulation": ("effective_batch",),
+}
+"""Other fields that, given by hand, mend the fault of a field."""
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
@@ -29,13 +37,14 @@ _START = "Give each with --set (in Python as a keyword), or have all of it read 
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def read_file(path: Any, tool: str | None = None) -> Reading:
+def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None = None) -> Reading:
     """Reads one file of a tool.
 
     Args:
         path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
             or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
         tool: whose it is; None: found by what is in it.
+        flags: of the command that starts a Python script; those that it declares are taken out.
 
     Raises:
         InputError: it cannot be read, or is no tool's that is known here.
@@ -63,7 +72,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             "the configuration",
             file=file,
         )
-    aside = Aside()
+    aside = Aside(flags={} if flags is None else flags)
     suffix, text = place.suffix.lower(), read_whole(place)
     settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
@@ -129,9 +138,28 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
         if not isinstance(value, Mapping | Unknown | None):
             page.fault(section, must_be("a table of settings", value, field=page.name(section)))
     known.reader.read(page)
-    if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
+    unknown = note_unread(page, known.reader)
+    if _has_another_batch(unknown, found) and found.guessed:
         raise no_tool_error(settings, file)
+    _ask_for_batches(page, unknown)
     return found
+
+
+def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
+    """Asks for the batch where the file has one by a name that is not known, and the tool's default was taken."""
+    reading = page.reading
+    for key in unknown:
+        kind = guess_field(key)
+        has_batch = any(_is_said(reading, field) for field in _BATCHES)
+        text = f"{page.name(key)} {value_at(reading.settings, key)} is not a setting of {reading.title}"
+        if kind in ("batch", "batch_per_gpu", "effective_batch") and not has_batch:
+            for field in ("batch_per_gpu", "accumulation"):
+                if not _is_said(reading, field):
+                    reading.fields.pop(field, None)
+            page.ask("effective_batch", text, page.name(key))
+        elif kind in ("accumulation", "effective_batch") and not _is_said(reading, "accumulation"):
+            reading.fields.pop("accumulation", None)
+            page.ask("accumulation", text, page.name(key))
 
 
 def recipe_fields(
@@ -151,9 +179,14 @@ def recipe_fields(
     Raises:
         InputError: all that is wrong or missing, in one message.
     """
-    pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    pages = _read_files(paths, tool)
     file = pages[0].file
-    faults = [error for page in pages for to, error in page.faults if to not in given]
+    faults = [
+        error
+        for page in pages
+        for to, error in page.faults
+        if not {to, *_ENOUGH.get(to, ())} & {name for name, value in given.items() if value is not None}
+    ]
     fields, keys = _merged(pages, given, faults)
     fields.update(given)
     asked = {to: None for page in pages for to, _ in page.faults} | fields
@@ -175,6 +208,19 @@ def recipe_fields(
         return complete(fields, keys), pages
     except InputError as error:
         raise error.at(file=file) from None
+
+
+def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
+    """Reads the files of a run; a launch line gives its script the arguments that this declares."""
+    launch = read_launch(paths)
+    if launch is None:
+        paths = without_parsers(paths)
+        return [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    place, launcher, flags = launch
+    rest = [path for index, path in enumerate(paths) if index != place]
+    pages = [read_file(path, tool if index == 0 else None, flags) for index, path in enumerate(rest)]
+    ask_for_flags(launcher, flags)
+    return [*pages, launcher]
 
 
 def read_recipe(
@@ -266,7 +312,7 @@ def _has_another_batch(left: Sequence[str], found: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
     if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
         return False
-    return not any(_is_said(found, field) for field in ("batch_per_gpu", "micro_batch", "effective_batch"))
+    return not any(_is_said(found, field) for field in _BATCHES)
 
 
 def count_of(name: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""The commands that a script starts."""
+"""The commands started by a script."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -8,18 +8,19 @@ from isobatch.tools.shells.state import Shell
 
 LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
 """Variables by which a command, ms-swift's, starts processes of its own."""
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
 
 class Launch(NamedTuple):
-    """A command that the script starts.
+    """A command started by the script.
 
     Attributes:
         line: in the script, of the outermost command.
         words: it and its arguments; what is not known in them is a mark.
         when: the conditions under which it runs that only the run knows.
-        environment: the launchers' variables that it sees (LAUNCHERS).
+        environment: the variables of LAUNCHERS and DEVICES that it sees.
     """
 
     line: int
@@ -29,7 +30,9 @@ class Launch(NamedTuple):
 
 
 def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple[str, ...]]:
-    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""
+    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and
+    `sbatch`.
+    """
     for place, word in enumerate(words[:-2]):
         option = words[place + 1]
         if PurePosixPath(word).name in _SHELLS and option[:1] == "-" != option[1:2] and "c" in option:
@@ -40,6 +43,7 @@ def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple
 
 
 def launcher_variables(shell: Shell) -> tuple[tuple[str, str], ...]:
-    """Those of LAUNCHERS that a command sees, with their values."""
-    seen = [(name, shell.variables.get(name)) for name in LAUNCHERS if name in shell.exported]
-    return tuple((name, value) for name, value in seen if isinstance(value, str))
+    """Lists LAUNCHERS and DEVICES as a command sees them, with their values."""
+    names = [name for name in (*LAUNCHERS, DEVICES) if name in shell.exported]
+    values = [(name, shell.variables.get(name)) for name in names]
+    return tuple((name, value) for name, value in values if isinstance(value, str))
