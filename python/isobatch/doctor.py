@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isobatch import _core
@@ -12,7 +12,7 @@ from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
 from isobatch.tools.page import Reading
-from isobatch.tools.read import complete, count_of, read_file
+from isobatch.tools.read import complete, count_of, join, read_file
 from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
 from isobatch.words import count, counted, figure, printable, real
 
@@ -75,7 +75,8 @@ def examine(
     batch: int | None = None
     made: Plan | None = None
     if "accumulation" in given or all(field != "accumulation" for field, _ in found.faults):
-        tuned, made = _tuned(fields, found, gpus)
+        by_hand = {"gpus" if name == "tuned_gpus" else name for name in given}
+        tuned, made = _tuned(fields, found, by_hand, gpus)
         batch = _batch(fields, gpus, tuned)
     known = reader(found.tool)
     assert known.reader is not None
@@ -115,13 +116,16 @@ def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | Non
     return int(micro) * int(fields.get("accumulation") or 1) * replicas
 
 
-def _tuned(fields: Mapping[str, Any], found: Reading, gpus: int) -> tuple[int | None, Plan | None]:
+def _tuned(
+    fields: Mapping[str, Any], found: Reading, by_hand: Collection[str], gpus: int
+) -> tuple[int | None, Plan | None]:
     """Computes the batch of the tuned run, and the plan to keep it there."""
     try:
         done = complete(fields, found.keys)
     except InputError as error:
         found.notes.append(error.message)
         return None, None
+    join(done, [found], {name: found for name in found.fields if name not in by_hand})
     batch = done.get("effective_batch")
     if batch is None:
         return batch, None

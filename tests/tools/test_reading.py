@@ -49,7 +49,7 @@ fp16:
 warmup_steps: 100
 weight_decay: 0.0
 """, {"gpus": 8, "dataset_size": 20_000},
-     {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "1ep", "warmup": "100st", "seq_len": 8192}),
+     {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "19968sp", "warmup": "100st", "seq_len": 8192}),
     "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """\
 [job]
 dump_folder = "./outputs"

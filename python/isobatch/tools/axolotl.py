@@ -1,15 +1,17 @@
 """axolotl's YAML: names of its own for arguments of transformers' Trainer."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from isobatch.tools import trainer
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools import trainer, trl
+from isobatch.tools.page import Joined, SettingsPage, epochs_of, length, steps_of
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
 from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import write as write_trainer
-from isobatch.words import share
+from isobatch.words import count, share
 
 _OURS = {
     "per_device_train_batch_size": "micro_batch_size",
@@ -17,6 +19,8 @@ _OURS = {
     "optim": "optimizer",
 }
 """Arguments of the Trainer that have another name."""
+_OF_GROUPS = ("grpo", "gdpo", "ebft")
+"""Values of `rl` with several completions of a prompt."""
 _HARMLESS = """
     accelerator_config.* activation_offloading adam_beta3 adam_epsilon2 added_tokens_overrides api_key auto_resume_from_checkpoints axolotl_config_path
     backend base_url batch_flattening bench_* bfloat16 bf16 bnb_config_kwargs* center_rewards_coefficient chunked_cross_entropy*
@@ -55,6 +59,7 @@ def read(page: SettingsPage) -> None:
     trainer.read_parallel(page)
     page.number("learning_rate", "lr")
     trainer.read_lengths(page, "num_epochs", 1)
+    _steps(page)
     _warmup(page)
     trainer.read_intervals(page)
     for key, field in (("evals_per_epoch", "eval_every"), ("saves_per_epoch", "save_every")):
@@ -84,25 +89,51 @@ def _batch(page: SettingsPage) -> None:
     workers = page.whole("ray_num_workers")
     if workers and page.flag("use_ray"):
         page.give("gpus", workers, "ray_num_workers")
-    group, trl = page.whole("trl.num_generations"), page.word("rl", "") or ""
-    if group and trl.lower() in ("grpo", "gdpo", "ebft"):
+    group, kind = page.whole("trl.num_generations"), page.word("rl", "") or ""
+    if group and kind.lower() in _OF_GROUPS:
         page.reading.multiple = group
         page.note(f"trl.num_generations {group}: a batch must be a multiple of it (--batch-multiple {group})")
 
 
-def _warmup(page: SettingsPage) -> None:
-    """Where the file has none, 3 % of the steps, at most 100; a warmup of one step has two."""
-    given, steps = page.reading.fields.get("warmup"), page.whole("max_steps")
-    if given == "1st":
-        page.give("warmup", "2st", "warmup_steps")
-    if page.has("warmup_steps") or page.has("warmup_ratio"):
+def _steps(page: SettingsPage) -> None:
+    """Since 0.12 axolotl rounds the steps once over the whole run, and packed sequences down by the epoch; its GRPO counts as TRL."""
+    if (page.word("rl", "") or "").lower() in _OF_GROUPS:
+        trl.count_rollouts(page.table("trl"), page.whole("trl.num_generations", default=8) or 1)
         return
-    if steps and steps > 0:
-        page.length("warmup_steps", "warmup", "st", default=min(int(0.03 * steps), 100))
-    else:
-        page.note(
-            "no warmup_steps or warmup_ratio: axolotl then warms up over 3 % of the steps, at most 100; planned without"
-        )
+    is_packed, drops = page.flag("sample_packing"), page.flag("dataloader_drop_last")
+
+    def steps(run: Joined) -> None:
+        if (run_of := epochs_of(run.fields)) is None:
+            return
+        (epochs, rows), batch = run_of, run.fields["effective_batch"]
+        total = math.ceil(rows * epochs / batch)
+        if is_packed:
+            total = int(max(1, rows // batch) * epochs) - (math.ceil(epochs) if drops else 0)
+        older = math.ceil(epochs * -(-rows // batch))
+        run.fields["duration"] = length(max(1, total) * batch, "sp")
+        if total != older and not is_packed:
+            text = f"{count(total)} steps, as axolotl 0.12 and later count them; before they are {count(older)}"
+            page.note(f"{text} (--set duration={older}st)")
+
+    page.reading.later.append(steps)
+
+
+def _warmup(page: SettingsPage) -> None:
+    """Of its steps rounded down; where the file has none, 3 % of the steps, at most 100. A warmup of one step has two."""
+    if page.reading.fields.get("warmup") == "1st":
+        page.give("warmup", "2st", "warmup_steps")
+    if page.number("warmup_steps") is not None:
+        return
+    ratio = page.number("warmup_ratio")
+
+    def warmup(fields: Mapping[str, Any]) -> str | None:
+        steps = steps_of(fields)
+        if steps is None:
+            return None if ratio is None else share(ratio)
+        whole = min(int(0.03 * steps), 100) if ratio is None else int(ratio * steps)
+        return length(2 if whole == 1 else max(0, whole), "st")
+
+    page.derive("warmup", warmup, "warmup_steps" if ratio is None else "warmup_ratio")
 
 
 def _schedule(page: SettingsPage) -> None:
@@ -112,10 +143,14 @@ def _schedule(page: SettingsPage) -> None:
     trainer.read_schedule(page, "lr_scheduler", "cosine")
     if name == "cosine" and ratio:
         page.times_lr("min_lr", ratio, "cosine_min_lr_ratio")
-        steps = page.whole("max_steps")
-        if level:  # of whole steps where they are known, which axolotl rounds down
-            until = length(int(steps * level), "st") if steps and steps > 0 else share(level)
-            page.give("schedule", f"cosine(until={until})", "cosine_constant_lr_ratio")
+        if level:
+
+            def until(fields: Mapping[str, Any]) -> str:
+                """Of whole steps where they are known, which axolotl rounds down."""
+                steps = steps_of(fields)
+                return f"cosine(until={share(level) if steps is None else length(int(steps * level), 'st')})"
+
+            page.derive("schedule", until, "cosine_constant_lr_ratio")
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:

@@ -40,9 +40,8 @@ def read(page: SettingsPage) -> None:
         if key not in autos:
             page.whole(key, field)
     if autos:
-        page.note(
-            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, such as training_args.json'
-        )
+        text = f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, '
+        page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)
@@ -57,7 +56,10 @@ def read(page: SettingsPage) -> None:
 def _read_optimizer(page: SettingsPage) -> None:
     name = page.word("optimizer.type")
     if name is None:
-        page.note("there is no optimizer in the file: the training script has it")
+        page.note_until(
+            "there is no optimizer in the file: the training script has it",
+            lambda run: "optimizer" in run.fields,
+        )
         return
     # DeepSpeed's Adam decouples the weight decay unless it is asked not to.
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
@@ -75,9 +77,8 @@ def _schedule(page: SettingsPage) -> None:
     inner = page.table("scheduler.params")
     if name is None:
         page.give("schedule", "constant", "scheduler")
-        page.note(
-            "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
-        )
+        text = "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+        page.note_assumed("schedule", text)
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     if name not in kinds:
@@ -93,7 +94,8 @@ def _schedule(page: SettingsPage) -> None:
     if name == "WarmupCosineLR":
         inner.times_lr("min_lr", inner.number("cos_min_ratio", default=0.0001), "cos_min_ratio")
     if inner.word("warmup_type", "log") != "linear":
-        page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
+        text = 'warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line'
+        page.note_assumed("schedule", text)
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher

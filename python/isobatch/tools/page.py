@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ _FIELDS = (
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
+_LENGTH = re.compile(r"([\d.e+]+)(st|sp)")
+_EPOCHS = re.compile(r"([\d.e+]+)ep")
 _TRUE = ("true", "yes", "on", "1")
 
 
@@ -65,6 +67,21 @@ def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 @dataclass
+class Joined:
+    """The fields of a run, once all its files and settings are joined.
+
+    Attributes:
+        fields: of the recipe, with the batch and the GPUs worked out where they are known.
+        owners: the file of each field; a field given by hand has none.
+        tools: of the run's files.
+    """
+
+    fields: dict[str, Any]
+    owners: Mapping[str, "Reading"]
+    tools: frozenset[str]
+
+
+@dataclass
 class Reading:
     """The contents of a tool's file.
 
@@ -82,6 +99,7 @@ class Reading:
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
         multiple: what a batch must be a multiple of.
+        later: steps to take once all files and settings of the run are joined.
     """
 
     tool: str
@@ -98,6 +116,7 @@ class Reading:
     misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
     multiple: int = 1
+    later: list[Callable[[Joined], None]] = field(default_factory=list)
 
 
 class SettingsPage:
@@ -134,6 +153,44 @@ class SettingsPage:
         """Adds a note for readers of the plan."""
         if text not in self.reading.notes:
             self.reading.notes.append(text)
+
+    def note_until(self, text: str, is_answered: Callable[[Joined], bool]) -> None:
+        """Adds a note that goes again if the other files and settings of the run answer it."""
+
+        def drop(run: Joined) -> None:
+            if is_answered(run) and text in self.reading.notes:
+                self.reading.notes.remove(text)
+
+        self.note(text)
+        self.reading.later.append(drop)
+
+    def note_assumed(self, field: str, text: str) -> None:
+        """Adds a note on a field's assumed value, for as long as neither another file nor a setting gives it."""
+        reading = self.reading
+
+        def is_answered(run: Joined) -> bool:
+            return run.owners.get(field) is not reading and (field in run.fields or field in reading.fields)
+
+        self.note_until(text, is_answered)
+
+    def derive(self, field: str, compute: Callable[[Mapping[str, Any]], Any], key: str) -> None:
+        """Gives a field computed from others: from those of this file, and anew from those of all files and settings.
+
+        Args:
+            field: of the recipe.
+            compute: takes the fields; None where they do not tell.
+            key: the setting.
+        """
+        reading = self.reading
+        if (value := compute(reading.fields)) is not None:
+            self.give(field, value, key)
+
+        def give_anew(run: Joined) -> None:
+            is_ours = run.owners.get(field) is reading if field in run.fields else field not in run.owners
+            if is_ours and (value := compute(run.fields)) is not None:
+                run.fields[field] = value
+
+        reading.later.append(give_anew)
 
     def fault(self, to: str, error: InputError) -> None:
         """Adds a fault; the field `to`, given by hand, mends it."""
@@ -179,9 +236,9 @@ class SettingsPage:
         return count
 
     def times_lr(self, to: str, factor: float | None, key: str) -> None:
-        """A multiple of the learning rate, where both are known and it is not 0."""
-        if factor and (lr := self.reading.fields.get("lr")):
-            self.give(to, lr * factor, key)
+        """Gives a multiple of the learning rate, of whichever file or setting that is."""
+        if factor:
+            self.derive(to, lambda fields: fields["lr"] * factor if _is_rate(fields.get("lr")) else None, key)
 
     def word(self, key: str, default: str | None = None) -> str | None:
         """A text; None where there is none."""
@@ -358,6 +415,35 @@ def length(number: float, unit: str) -> str:
     ('3ep', '0.5ep', '2000st')
     """
     return f"{int(number) if float(number).is_integer() else repr(float(number))}{unit}"
+
+
+def steps_of(fields: Mapping[str, Any]) -> int | None:
+    """The optimizer steps of a run by the fields of its recipe; None where they do not say.
+
+    >>> steps_of({"duration": "1000st"}), steps_of({"duration": "1000sp", "effective_batch": 300})
+    (1000, 4)
+    """
+    text, batch = str(fields.get("duration") or ""), fields.get("effective_batch")
+    match = _LENGTH.fullmatch(text)
+    if match is None or (match[2] == "sp" and not batch):
+        return None
+    return math.ceil(float(match[1]) / (batch if match[2] == "sp" else 1))
+
+
+def epochs_of(fields: Mapping[str, Any]) -> tuple[float, int] | None:
+    """The epochs of a run and the samples of one; None where the fields of its recipe do not say both.
+
+    >>> epochs_of({"duration": "3ep", "dataset_size": 1000, "effective_batch": 32})
+    (3.0, 1000)
+    """
+    match = _EPOCHS.fullmatch(str(fields.get("duration") or ""))
+    rows = fields.get("dataset_size")
+    is_known = match is not None and all(type(it) is int and it > 0 for it in (rows, fields.get("effective_batch")))
+    return (float(match[1]), rows) if match is not None and is_known else None
+
+
+def _is_rate(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _field(key: str) -> str:

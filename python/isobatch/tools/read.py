@@ -14,7 +14,7 @@ from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
 from isobatch.tools.installed import plain
-from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
+from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
@@ -154,7 +154,7 @@ def recipe_fields(
     pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
     file = pages[0].file
     faults = [error for page in pages for to, error in page.faults if to not in given]
-    fields, keys = _merged(pages, given, faults)
+    fields, keys, owners = _merged(pages, given, faults)
     fields.update(given)
     asked = {to: None for page in pages for to, _ in page.faults} | fields
     needed = list(_missing(asked, keys))
@@ -169,12 +169,28 @@ def recipe_fields(
             text, causes = f"{fault.message}\n{_START}", fault.causes or (fault,)
             fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
         raise fault
-    if needed:
-        raise _missing_error(needed, pages)
     try:
-        return complete(fields, keys), pages
+        joined = join(fields if needed else complete(fields, keys), pages, owners)
     except InputError as error:
         raise error.at(file=file) from None
+    if needed:
+        raise _missing_error(needed, pages)
+    return joined, pages
+
+
+def join(fields: dict[str, Any], pages: Sequence[Reading], owners: Mapping[str, Reading]) -> dict[str, Any]:
+    """Takes the steps that need the fields of all files and settings of a run.
+
+    Args:
+        fields: of the recipe, changed in place.
+        pages: of the run's files.
+        owners: the file of each field that is not given by hand.
+    """
+    joined = Joined(fields, owners, frozenset(page.tool for page in pages))
+    for page in pages:
+        for step in page.later:
+            step(joined)
+    return fields
 
 
 def read_recipe(
@@ -204,8 +220,9 @@ def read_recipe(
 
 def _merged(
     pages: Sequence[Reading], given: Mapping[str, Any], faults: list[InputError]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of all files, and what each calls them: what one says wins over another's default; two that say otherwise are a fault."""
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
+    """The fields of all files, what each calls them, and each field's file: what one says wins over another's default; two that say
+    otherwise are a fault."""
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
     owners: dict[str, Reading] = {}
@@ -220,7 +237,7 @@ def _merged(
                 faults.append(InputError(f"{text}: give {name} a value", field=name))
             if owner is page or (said and not before):
                 fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
-    return fields, keys
+    return fields, keys, owners
 
 
 def _is_said(page: Reading, field: str) -> bool:

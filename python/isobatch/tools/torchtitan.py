@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import must_be
 from isobatch.files.texts import remark
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, length, steps_of
 from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
+from isobatch.words import share
 
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
@@ -128,8 +130,14 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     elif ratio == 0:
         page.give("schedule", "constant", "lr_scheduler.decay_ratio")
     else:
-        decay = min(round(steps * ratio), max(1, steps - warmup))
-        page.give("schedule", f"wsd(decay={decay}st, shape={shape})", "lr_scheduler.decay_ratio")
+        part = ratio
+
+        def decay(fields: Mapping[str, Any]) -> str:
+            total = steps_of(fields)
+            end = share(part) if total is None else f"{min(round(total * part), max(1, total - warmup))}st"
+            return f"wsd(decay={end}, shape={shape})"
+
+        page.derive("schedule", decay, "lr_scheduler.decay_ratio")
     factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"))
     page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
 

@@ -1,12 +1,15 @@
 """What all tools on transformers' Trainer share: how its arguments are read and checked."""
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, Unknown, length
+from isobatch.schedules.schedule import Schedule
+from isobatch.tools.page import Joined, SettingsPage, Unknown, epochs_of, length
 from isobatch.tools.tool import Case, Issue, Weight, number
-from isobatch.words import share
+from isobatch.words import count, share
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
@@ -32,7 +35,7 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
         default = DEFAULTS.get(key, 1)
         if not page.has(key):
-            page.note(f"{page.name(key)} is not in the file: {default}, the tool's default")
+            page.note_assumed(field, f"{page.name(key)} is not in the file: {default}, the tool's default")
         page.whole(key, field, default=default)
     if page.flag("auto_find_batch_size"):
         page.note(
@@ -62,7 +65,8 @@ def read_parallel(page: SettingsPage) -> None:
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
-        page.note(f"{page.name('deepspeed')} {file} is not read here: name it by another --from")
+        text = f"{page.name('deepspeed')} {file} is not read here: name it by another --from"
+        page.note_until(text, lambda run: "deepspeed" in run.tools)
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
 
@@ -76,13 +80,14 @@ def read_intervals(page: SettingsPage) -> None:
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
     """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps below 1 is a share."""
-    steps, count = page.whole("max_steps"), page.number(epochs, default=default_epochs)
+    steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
-    elif count is not None:
-        page.give("duration", length(count, "ep"), epochs)
+    elif many is not None:
+        page.give("duration", length(many, "ep"), epochs)
         if not page.has(epochs):
-            page.note(f"{page.name(epochs)} is not in the file: {default_epochs}, the tool's default")
+            text = f"{page.name(epochs)} is not in the file: {default_epochs}, the tool's default"
+            page.note_assumed("duration", text)
     warmup, ratio = page.number("warmup_steps"), page.number("warmup_ratio")
     if warmup and warmup >= 1:
         page.give("warmup", length(int(warmup), "st"), "warmup_steps")
@@ -91,6 +96,24 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
     elif ratio:
         page.give("warmup", share(ratio), "warmup_ratio")
     page.name_absent(warmup="warmup_steps")
+
+
+def note_older_steps(page: SettingsPage) -> None:
+    """Notes the steps of older Trainers where they are others: up to 4.51 a rest of micro-batches was no step."""
+
+    def note(run: Joined) -> None:
+        fields, run_of = run.fields, epochs_of(run.fields)
+        micro, parts, gpus = (fields.get(name) for name in ("micro_batch", "accumulation", "gpus"))
+        if run_of is None or not (micro and parts and gpus):
+            return
+        (epochs, rows), samples = run_of, micro * (gpus // (fields.get("model_parallel") or 1))
+        passes = rows // samples if fields.get("drop_last") else -(-rows // samples)
+        now, before = (math.ceil(epochs * each) for each in (-(-passes // parts), max(passes // parts, 1)))
+        if now != before:
+            text = f"{count(now)} steps, as transformers 4.52 and later count them; up to 4.51 they are {count(before)}"
+            page.note(f"{text} (--set duration={before}st)")
+
+    page.reading.later.append(note)
 
 
 def read_adam(page: SettingsPage, key: str, default: str) -> None:
@@ -117,15 +140,22 @@ def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> No
             page.note("OneCycleLR also moves the momentum (cycle_momentum), and no plan does")
     given = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
     unknown = [it for it in given.values() if isinstance(it, Unknown)]
-    make, lr = getattr(schedules.torch, kind, None), page.reading.fields.get("lr")
+    make = getattr(schedules.torch, kind, None)
     if make is None or unknown or given.pop("last_epoch", -1) != -1:
         why = f", with an argument that {unknown[0].why}," if unknown else ""
         page.unsupported(call.inside.rstrip("."), f"the scheduler {kind}{why}")
-    elif lr is not None:
+        return
+
+    def schedule(fields: Mapping[str, Any]) -> Schedule | None:
         try:
-            page.give("schedule", make(lr, **given), kind)
-        except (InputError, TypeError) as error:
-            page.unsupported(call.inside.rstrip("."), f"the scheduler {kind} ({error})")
+            return make(fields["lr"], **given) if "lr" in fields else None
+        except TypeError as error:
+            raise InputError(str(error)) from None
+
+    try:
+        page.derive("schedule", schedule, kind)
+    except InputError as error:
+        page.unsupported(call.inside.rstrip("."), f"the scheduler {kind} ({error})")
 
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
@@ -135,16 +165,16 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
     if name in ("constant", "constant_with_warmup"):
         page.give("schedule", "constant", key)
         if name == "constant" and page.reading.fields.pop("warmup", None):
-            page.note("lr_scheduler_type constant ignores the warmup; constant_with_warmup does not")
+            text = "lr_scheduler_type constant ignores the warmup; constant_with_warmup does not"
+            page.note_assumed("schedule", text)
     elif name == "linear":
         page.give("schedule", "linear", key)
     elif name in ("cosine", "cosine_with_min_lr"):
         if kwargs.number("num_cycles", default=0.5) != 0.5:
             page.unsupported("lr_scheduler_kwargs", "a cosine with num_cycles other than 0.5")
         page.give("schedule", "cosine", key)
-        lr, rate = page.reading.fields.get("lr"), kwargs.number("min_lr_rate")
-        if rate is not None and lr is not None:
-            page.give("min_lr", lr * rate, "lr_scheduler_kwargs")
+        if (rate := kwargs.number("min_lr_rate")) is not None:
+            page.times_lr("min_lr", rate, "lr_scheduler_kwargs")
         else:
             kwargs.number("min_lr", "min_lr")
     elif name == "polynomial":
@@ -169,8 +199,8 @@ def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
         page.unsupported(key, "this warmup_stable_decay")
         return
     page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
-    if ratio and (lr := page.reading.fields.get("lr")):
-        page.give("min_lr", lr * ratio, "lr_scheduler_kwargs")
+    if ratio:
+        page.times_lr("min_lr", ratio, "lr_scheduler_kwargs")
         page.ask("schedule", "its warmup starts at the minimum", key)
 
 

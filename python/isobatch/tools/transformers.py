@@ -34,10 +34,11 @@ def read(page: SettingsPage) -> None:
     trainer.read_parallel(page)
     page.read_launch_line()
     if not page.has("learning_rate"):
-        page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
+        page.note_assumed("lr", "learning_rate is not in the file; the Trainer's own default is 5e-5")
     page.number("learning_rate", "lr")
     trainer.read_lengths(page, "num_train_epochs", trainer.DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")
+    trainer.note_older_steps(page)
     trainer.read_intervals(page)
     trainer.read_schedule(page, "lr_scheduler_type", "linear")
     trainer.read_adam(page, "optim", "adamw_torch")

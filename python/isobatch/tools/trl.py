@@ -8,12 +8,13 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools import trainer
-from isobatch.tools.page import Reading, SettingsPage
+from isobatch.tools.page import Joined, Reading, SettingsPage, epochs_of
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
+from isobatch.words import count
 
 HARMLESS = f"""{trainer.HARMLESS}
     activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
@@ -50,7 +51,9 @@ def read(page: SettingsPage) -> None:
     )
     repeats = page.whole("num_iterations", default=1) or 1
     if str(page.reading.fields.get("duration")).endswith("ep"):
-        page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
+        text = f"a sample is a completion: dataset_size is the prompts × {each * repeats}"
+        page.note_assumed("duration", text)
+    count_rollouts(page, each)
     if page.flag("use_vllm") and (mode := page.word("vllm_mode")) in ("server", None):
         older = "" if mode else ", the default before TRL 1.0"
         page.note(f"vllm_mode server{older}: its GPUs do not train, and are none of gpus")
@@ -63,6 +66,31 @@ def read(page: SettingsPage) -> None:
             f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a multiple of "
             "per_device_train_batch_size × GPUs"
         )
+
+
+def count_rollouts(page: SettingsPage, each: int) -> None:
+    """Leaves the prompts out that do not fill a rollout, as TRL's sampler does.
+
+    Args:
+        page: of the settings of completions.
+        each: completions of a prompt.
+    """
+    reading, repeats = page.reading, page.whole("num_iterations", default=1) or 1
+    steps, rollout = page.whole("steps_per_generation"), page.whole("generation_batch_size")
+
+    def leave_out(run: Joined) -> None:
+        if (run_of := epochs_of(run.fields)) is None:
+            return
+        samples, batch, parts = run_of[1], run.fields["effective_batch"], run.fields.get("accumulation") or 1
+        unit = repeats * (rollout or batch * (steps or parts) // parts)
+        if samples % unit and samples >= unit:
+            run.fields["dataset_size"] = samples // unit * unit
+            reading.notes.append(
+                f"TRL leaves out prompts that do not fill a rollout of {count(unit // repeats // each)}: "
+                f"{count(samples % unit)} of {count(samples)} samples"
+            )
+
+    reading.later.insert(0, leave_out)  # before steps are counted
 
 
 def _group(page: SettingsPage) -> int | None:
