@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from isobatch.tools.page import SettingsPage, leaves
+from isobatch.tools.page import SettingsPage, leaves, value_at
 from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
@@ -18,15 +18,15 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion",
 _HARMLESS = """
     aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.* curriculum_learning.* dataloader_drop_last
     datastates.* disable_allgather disable_python_gc dump_state bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype
-    gradient_allreduce_op gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion
-    optimizer.params.* prescale_gradients progressive_layer_drop.* scheduler.params.* seq_parallel_communication_data_type sparse_attention*
+    gradient_allreduce_op gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion optimizer.params.adam_w_mode
+    optimizer.params.torch_adam optimizer.params.bias_correction prescale_gradients progressive_layer_drop.* scheduler.params.cos_min_ratio scheduler.params.last_batch_iteration seq_parallel_communication_data_type sparse_attention*
     sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval* expert_parallel.* use_data_before_expert_parallelism
     use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* elasticity.* pipeline.* timers
 """
 _MATTERS = {
     "effective_batch": "elasticity.enabled autotuning.enabled data_efficiency.data_sampling.dynamic_batching.enabled",
     "model_parallel": "pipeline.stages",
-    STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio",
+    STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio optimizer.params.adam_lr",
 }
 
 
@@ -65,9 +65,18 @@ def _read_optimizer(page: SettingsPage) -> None:
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
     page.optimizer("optimizer.type", "adamw" if decoupled else name)
     inner = page.table("optimizer.params")
-    for key in ("lr", "eps", "weight_decay", "momentum"):
+    # A rate of the matrices' own wins over the shared one, which is then the others' alone.
+    rate = "muon_lr" if name.lower() == "muon" and inner.has("muon_lr") else "lr"
+    for key, field in (
+        (rate, "lr"),
+        ("eps", "eps"),
+        ("weight_decay", "weight_decay"),
+        ("momentum", "momentum"),
+    ):
         if inner.raw(key) != "auto":
-            inner.number(key, key)
+            inner.number(key, field)
+    if rate == "muon_lr" and inner.has("lr") and "adam_lr" not in inner.settings:
+        page.note(f"optimizer.params.lr {inner.raw('lr')} stays as it is: no plan moves it")
     if inner.raw("betas") != "auto":
         inner.pair("betas")
 
@@ -98,7 +107,7 @@ def _schedule(page: SettingsPage) -> None:
         page.note_assumed("schedule", text)
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the optimizer, the scheduler and the three batch numbers, whose product DeepSpeed checks."""
     sheet = SettingsSheet()
     sheet.settings = {
@@ -106,8 +115,11 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.accumulation,
     }
-    _write_optimizer(plan, sheet)
-    _scheduler(plan, curve(plan), sheet)
+    _write_optimizer(plan, job, sheet)
+    if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
+        sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")
+    else:
+        _scheduler(plan, curve(plan), sheet)
     sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
     if plan.recipe.precision in ("bf16", "fp16"):
         sheet.settings[plan.recipe.precision] = {"enabled": True}
@@ -115,7 +127,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
     return sheet
 
 
-def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
+def _write_optimizer(plan: Planned, job: Job, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(
@@ -125,6 +137,8 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     arguments = optimizer_arguments(plan)
     if name == "adam":
         arguments["adam_w_mode"] = False  # DeepSpeed's Adam is AdamW otherwise
+    if name == "muon" and value_at(job.own, "optimizer.params.muon_lr") is not None:
+        arguments = {"muon_lr": arguments.pop("lr"), **arguments}
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 

@@ -438,7 +438,9 @@ def epochs_of(fields: Mapping[str, Any]) -> tuple[float, int] | None:
     """
     match = _EPOCHS.fullmatch(str(fields.get("duration") or ""))
     rows = fields.get("dataset_size")
-    is_known = match is not None and all(type(it) is int and it > 0 for it in (rows, fields.get("effective_batch")))
+    is_known = match is not None and all(
+        type(it) is int and it > 0 for it in (rows, fields.get("effective_batch"))
+    )
     return (float(match[1]), rows) if match is not None and is_known else None
 
 

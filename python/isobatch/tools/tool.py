@@ -30,8 +30,9 @@ class Reader:
         versions: of the tool that wrote the files.
         read: takes the settings of a page as fields of a recipe.
         check: finds what the tool does without a word in the file.
-        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
-            with a `*` does not hold for a name that looks like one of these.
+        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE).
+            A pattern with a `*` never matches a name that looks like one of these, nor an argument of an optimizer, a scheduler,
+            a loader or a model.
         matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
             empty name a table of what does not train.
         tables: names of settings that are tables, with whatever else the tool stops.
@@ -211,6 +212,15 @@ class Case(NamedTuple):
     def growth(self) -> float:
         """The batch as it is over the tuned one; 1 where one of them is not known."""
         return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
+
+
+def inside(table: str, names: str) -> str:
+    """Returns the places of settings in a table, for a list of what is harmless.
+
+    >>> inside("optimizer.params", "torch_adam bias_correction")
+    'optimizer.params.torch_adam optimizer.params.bias_correction'
+    """
+    return " ".join(f"{table}.{name}" for name in names.split())
 
 
 def number(value: Any) -> float:

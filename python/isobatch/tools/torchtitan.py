@@ -16,7 +16,7 @@ NO_CLIPPING = 1e30
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
 
 _HARMLESS = """
-    activation_checkpoint* comm.* dataloader.* experimental.* float8.* job.* loss.* lr_scheduler.* memory_estimation.* metrics.* mx.* optimizer.*
+    activation_checkpoint* comm.* experimental.* float8.* job.* loss.* memory_estimation.* metrics.* mx.*
     override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel parallelism.enable_async_tensor_parallel
     parallelism.context_parallel_load_balancer parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
     parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend
@@ -25,7 +25,8 @@ _HARMLESS = """
     parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
     parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap training.data* training.disable_cuda_graphs
     training.dtype training.gc_* training.mixed_precision_reduce training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.*
-    compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
+    optimizer.implementation optimizer.early_step_in_backward model.name model.flavor model.hf_assets_path model.tokenizer_path
+    model.converters model.print_after_conversion compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
 """
 """Of torchtitan's job configuration 0.2.2 and 0.3.0."""
 _MATTERS = {"effective_batch": "fault_tolerance.enable"}
