@@ -60,7 +60,9 @@ def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[
         notes.append(f"line {one.line}: {one.name} is made only if {one.when}")
     if tool == "lightning":
         return _lightning(one, made, script.intervals), tool
-    own = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
+    own: dict[str, Any] = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
+    if one.name in TRL:
+        own["trl_config"] = one.name
     lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
     given = (
         dict.fromkeys(_OF_OPTIMIZERS, lost)

@@ -23,18 +23,22 @@ _OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor", "r
 _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 
 
-def read(page: SettingsPage) -> None:
+def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5") -> None:
     """Reads the arguments of the Trainer.
 
     What the file leaves out has the tool's own default, said in a note where the batch or the length depends on it; the
     learning rate is asked for.
+
+    Args:
+        page: of the settings.
+        own_rate: the tool's own learning rate, in words.
     """
     trainer.read_batch(page, "per_device_train_batch_size")
     trainer.read_loader(page)
     trainer.read_parallel(page)
     page.read_launch_line()
     if not page.has("learning_rate"):
-        page.note_assumed("lr", "learning_rate is not in the file; the Trainer's own default is 5e-5")
+        page.note_assumed("lr", f"{page.name('learning_rate')} is not in the file; {own_rate}")
     page.number("learning_rate", "lr")
     trainer.read_lengths(page, "num_train_epochs", trainer.DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")

@@ -33,9 +33,34 @@ _OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_gene
 """Settings of GRPO and RLOO alone."""
 
 
+_RATES = {"SFT": "2e-5", "GKD": "2e-5", "Reward": "1e-4", "OnlineDPO": "5e-7", "XPO": "5e-7", "NashMD": "5e-7"}
+_RATES |= dict.fromkeys(("DPO", "GRPO", "RLOO", "KTO", "ORPO", "CPO"), "1e-6")
+"""Default learning rates of TRL 1.16, by the trainer."""
+_OF_TRAINER = {
+    "GRPO": f"num_generations {_OF_GROUPS}",
+    "KTO": "desirable_weight undesirable_weight",
+    "Reward": "center_rewards_coefficient",
+    "GKD": "lmbda seq_kd teacher_model_name_or_path",
+    "CPO": "simpo_gamma cpo_alpha",
+    "DPO": "precompute_ref_log_probs f_divergence_type rpo_alpha ld_alpha label_smoothing",
+    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy neftune_noise_alpha",
+}
+"""Settings that tell TRL's trainers apart."""
+
+
+def _own_rate(page: SettingsPage) -> str:
+    """Says TRL's own learning rate, which each of its trainers has another of."""
+    made = (page.word("trl_config") or "").removesuffix("Config")
+    told = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
+    name = made or told
+    if name in _RATES:
+        return f"{name}Config's own default is {_RATES[name]}"
+    return "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, ORPO, CPO)"
+
+
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; where a prompt has several completions, these are the samples."""
-    read_trainer(page)
+    read_trainer(page, _own_rate(page))
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
