@@ -35,9 +35,9 @@ SETTINGS: dict[str, Any] = {name: False if case.value is True else case.value fo
 FIELDS: dict[str, Any] = {
     "effective_batch": 256, "lr": 0.1, "optimizer": "adamw", "momentum": 0.9, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1,
     "decay": "independent", "ema_decay": 0.99, "dataset_size": 5120, "duration": "4ep", "warmup": "10%", "schedule": "cosine", "min_lr": 0.0,
-    "seq_len": 128, "drop_last": False, "convention": "torch", "gpus": 8, "micro_batch": 32, "accumulation": 1, "model_parallel": 1,
+    "seq_len": 128, "drop_last": False, "convention": "torch", "gpus": 8, "micro_batch": 32, "accumulation": 1, "model_parallel": 1, "expert_parallel": 1,
     "power": 0.5, "noise_scale": 1e3, "sigma_sq": 1.0, "mu_sq": 1.0, "ramp": None, "parameters": 10**9, "precision": "bf16", "clip_norm": 1.0,
-    "bucket_cap_mb": 25.0, "batch_norm": False, "adapter": "lora", "device_batches": None, "eval_every": "500st", "save_every": "1ep", "log_every": "1e4sp",
+    "bucket_cap_mb": 25.0, "batch_norm": False, "coupled": "experts", "adapter": "lora", "device_batches": None, "eval_every": "500st", "save_every": "1ep", "log_every": "1e4sp",
 }  # fmt: skip
 GOODPUT: dict[str, Any] = {
     "replicas": 8, "tuned_batch": 256, "max_batch": 4096, "noise_scale": 1e3, "compute_constant": 0.01, "compute_per_sample": 1e-3,
@@ -48,7 +48,7 @@ Call = tuple[Callable[..., Any], dict[str, Any]]
 CALLS: dict[str, Call] = {
     "Recipe": (lambda **fields: ib.plan(ib.Recipe(**fields), 8), FIELDS),
     "Recipe.from_gpus": (ib.Recipe.from_gpus, {"gpus": 8, "batch_per_gpu": 32, "accumulation": 2, "model_parallel": 1, "lr": 0.1}),
-    "Cluster": (lambda **fields: ib.plan(RECIPE, ib.Cluster(**fields)), {"nodes": 2, "gpus_per_node": 8, "model_parallel": 1, "gpu": "H100", "memory_gib": 80.0, "intra_gb_s": 100.0, "inter_gb_s": 10.0, "latency_us": 5.0, "price_per_gpu_hour": 2.0}),
+    "Cluster": (lambda **fields: ib.plan(RECIPE, ib.Cluster(**fields)), {"nodes": 2, "gpus_per_node": 8, "model_parallel": 1, "expert_parallel": 1, "gpu": "H100", "memory_gib": 80.0, "intra_gb_s": 100.0, "inter_gb_s": 10.0, "latency_us": 5.0, "price_per_gpu_hour": 2.0}),
     "plan": (ib.plan, {"recipe": RECIPE, "cluster": 8, "profile": PROFILE, **SETTINGS}),
     "plan.lr_at": (lambda step: PLAN.lr_at(step), {"step": 5}),
     "plan.position": (lambda step: PLAN.position(step), {"step": 5}),

@@ -111,6 +111,7 @@ def _clusters(draw: np.random.Generator, count: int) -> Columns:
         "nodes": _spiced(draw, draw.choice([1, 1, 2, 3, 16, 128], count), hostile),
         "gpus_per_node": _spiced(draw, draw.choice([1, 2, 4, 6, 7, 8], count), hostile),
         "model_parallel": _spiced(draw, draw.choice([1, 1, 1, 2, 8], count), hostile),
+        "expert_parallel": _spiced(draw, draw.choice([1, 1, 1, 1, 4, 6], count), hostile),
     }
 
 
@@ -193,6 +194,7 @@ def _hold_batches(
     )
     law(found["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
     law(replicas * cluster["model_parallel"] == found["world_size"], "replicas × model_parallel = world size")
+    law(found["world_size"] % np.maximum(cluster["expert_parallel"], 1) == 0, "whole sets of experts")
     law(micro >= settings.get("min_micro_batch", 1), "the least micro-batch")
     cap = settings["max_micro_batch"] or job.get("micro_batch", np.int64(2**31 - 1))
     law((micro >= 1) & (micro <= cap), "the cap on the micro-batch")

@@ -19,6 +19,7 @@ STUCK = {
     "not divisible": (RECIPE, 7, {}),
     "a multiple": (RECIPE, 8, {"micro_batch_multiple": 64}),
     "model parallel": (ib.Recipe(effective_batch=2048, lr=0.1, model_parallel=32), ib.Cluster(nodes=63), {}),
+    "expert parallel": (ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, expert_parallel=8), 12, {}),
     "max batch": (RECIPE, 8, {"max_batch": 100}),
     "above the dataset": (ADAM, 1024, {"policy": "grow", "max_micro_batch": 32}),
     "no tuned gpus": (ib.Recipe(effective_batch=256, lr=1e-3), 8, {"policy": "grow"}),
@@ -75,6 +76,43 @@ def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
     # Without a tolerance the smallest that is needed is offered.
     first = ib.plan(recipe, gpus).options[0]
     assert (first.world_size, first.effective_batch, first.settings.batch_tolerance) == (480, 1020, 0.004)
+
+
+@pytest.mark.parametrize("per_node", [1, 4, 12])
+@pytest.mark.parametrize("where", ["recipe", "cluster"])
+def test_gpus_hold_whole_sets_of_experts(where, per_node):
+    beside = {"expert_parallel": 8}
+    recipe = ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, **beside if where == "recipe" else {})
+    here = beside if where == "cluster" else {}
+    stuck = ib.plan(recipe, ib.Cluster(nodes=12 // per_node, gpus_per_node=per_node, **here))
+    assert stuck.nearest_world_sizes == (8, 16)
+    assert "  - 12 GPUs are not a multiple of 8 (expert parallel); 8 and 16 are\n" in stuck.explain()
+    assert {option.world_size for option in stuck.options} >= {8, 16}
+    assert all(option.world_size % 8 == 0 for option in stuck.options)
+
+
+def test_a_batch_that_does_not_divide_is_offered_whole_sets_of_experts():
+    recipe = ib.Recipe(effective_batch=96, lr=1e-3, model_parallel=2, expert_parallel=8)
+    assert ib.plan(recipe, 40).nearest_world_sizes == (32, 48)
+    assert ib.plan(recipe, 40, batch_tolerance=0.05).world_size == 40
+    assert ib.plan(recipe, 12, policy="grow", max_micro_batch=4).nearest_world_sizes == (8, 16)
+
+
+def test_a_coupled_recipe_is_offered_its_micro_batch():
+    recipe = ib.Recipe.from_gpus(gpus=4, batch_per_gpu=64, lr=2e-5, coupled="negatives")
+    moved = ib.plan(recipe, 8)
+    assert [(o.world_size, o.effective_batch, o.micro_batch) for o in moved.options] == [
+        (4, 256, 64),
+        (8, 512, 64),
+    ]
+    text = moved.explain()
+    assert "and all other hyperparameters, but not the micro-batch (see the warnings).\n" in text
+    assert "the negatives of a sample are the rest of its micro-batch: 32 samples, 64 when tuned." in text
+    assert text.splitlines()[-3] == "With the tuned micro-batch of 64:"
+    assert "not the micro-batch" not in ib.plan(recipe, 2).explain() and ib.plan(recipe, 2).options == ()
+    stuck = ib.plan(recipe, 6)
+    assert [option.micro_batch for option in stuck.options[:2]] == [64, 64]
+    assert stuck.options[0].world_size == 4 and stuck.options[0].settings.min_micro_batch == 1
 
 
 def test_a_tolerance_widens_the_counts_that_are_nearest():

@@ -19,7 +19,7 @@ RULES = [
     *(name for name, *_ in _core.rules() if name not in LATER.values()),
 ]  # the usual one more often
 CAUTIONS = {
-    "batch_moved", "ragged", "micro_batch_shrunk", "batch_norm_moved", "above_critical_batch", "large_growth",
+    "batch_moved", "ragged", "micro_batch_shrunk", "coupled_moved", "above_critical_batch", "large_growth",
     "lora_growth", "short_epochs", "beta1_low", "no_warmup", "warmup_long", "warmup_past_end", "padded", "dropped", "uneven_tail",
     "ramp_rule", "sqrt_scale_range", "micro_batch_open", "beta2_low", "duration_moved", "muon_decay",
     "rule_assumed", "sgd_scale_up",
@@ -33,6 +33,9 @@ def job(draw):
     """A recipe of legal values as a dict, without the fields it leaves at their defaults."""
     optimizer, model_parallel = draw.choice(OPTIMIZERS), draw.choice([1, 1, 1, 2, 4])
     row = {"optimizer": optimizer, "lr": draw.choice([0.1, 1e-3, 3e-4]), "model_parallel": model_parallel}
+    own = random.Random(repr(row))
+    if own.random() < 0.2:
+        row["coupled"] = own.choice(["negatives", "experts"])
     if draw.random() < 0.6:
         replicas, micro, accumulation = (
             draw.choice([1, 2, 4, 7, 8, 16]),
@@ -84,6 +87,8 @@ def job(draw):
             }
     if draw.random() < 0.3:
         row["min_lr"] = draw.choice([1e-5, 3e-4])
+    if own.random() < 0.3:
+        row["expert_parallel"] = own.choice([n for n in (2, 3, 4, 8) if row.get("gpus", n) % n == 0] or [1])
     return row
 
 
@@ -161,7 +166,8 @@ def of_micro_batch(draw, row):
 
 def cluster(draw):
     row = {"nodes": draw.choice([1, 1, 2, 3, 16]), "gpus_per_node": draw.choice([1, 2, 4, 7, 8, 8])}
-    return row | ({"model_parallel": draw.choice([1, 2, 8])} if draw.random() < 0.2 else {})
+    row |= {"model_parallel": draw.choice([1, 2, 8])} if draw.random() < 0.2 else {}
+    return row | ({"expert_parallel": draw.choice([1, 4, 6])} if draw.random() < 0.1 else {})
 
 
 def column(values):

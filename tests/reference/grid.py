@@ -105,14 +105,22 @@ def nearest_batch(
 
 
 def nearest_replicas(
-    recipe: dict[str, Any], options: dict[str, Any], down: int, up: int, batch: int, cap: int | None
+    recipe: dict[str, Any],
+    options: dict[str, Any],
+    ends: tuple[int, int],
+    group: int,
+    batch: int,
+    cap: int | None,
 ) -> list[int]:
-    """The counts of replicas next to these, the first downwards and the second upwards, on which some batch within the tolerance
-    comes out even.
+    """The counts of replicas in whole groups next to these, the first downwards and the second upwards, on which some batch
+    within the tolerance comes out even.
     """
+    down, up = ends
     tolerance, highest = options.get("batch_tolerance", 0.0), options.get("max_batch") or 2**40
 
     def works(count: int) -> bool:
+        if count % group:
+            return False
         if micro_batch(recipe, options, count, batch, cap, demand(options)):
             return True
         if not tolerance:

@@ -1,7 +1,7 @@
 """One row of a fleet by the plainest means: a recipe, a cluster and the options as dicts, all result columns out."""
 
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, lcm
 from typing import Any
 
 from isobatch import _core
@@ -39,13 +39,15 @@ def _plan(
 ) -> None:
     say = row["reasons"].add
     model_parallel = cluster.get("model_parallel") or recipe.get("model_parallel", 1)
+    expert_parallel = cluster.get("expert_parallel") or recipe.get("expert_parallel", 1)
+    group = lcm(model_parallel, expert_parallel) // model_parallel
     replicas = split.replicas_of(row["world_size"], model_parallel)
-    if replicas is None:
-        row["nearest_world_size"] = _nearest_whole(row["world_size"], model_parallel, recipe, options)
-        raise _Infeasible("model_parallel")
+    if replicas is None or replicas % group:
+        row["nearest_world_size"] = _nearest_whole(row["world_size"], model_parallel, group, recipe, options)
+        raise _Infeasible("expert_parallel" if replicas else "model_parallel")
     row["data_parallel"] = replicas
 
-    batch, cap = _batch(row, recipe, options, replicas)
+    batch, cap = _batch(row, recipe, options, replicas, group)
     if options.get("max_batch") and batch > options["max_batch"]:
         raise _Infeasible("above_max_batch")
     row["effective_batch"] = batch
@@ -56,8 +58,9 @@ def _plan(
     tuned_micro = _tuned_micro(recipe)
     if tuned_micro and 2 * row["micro_batch"] <= tuned_micro:
         say("micro_batch_shrunk")
-    if tuned_micro and recipe.get("batch_norm") and row["micro_batch"] != tuned_micro:
-        say("batch_norm_moved")
+    couples = recipe.get("batch_norm") or recipe.get("coupled")
+    if tuned_micro and couples and (row["micro_batch"] != tuned_micro or "ragged" in row["reasons"]):
+        say("coupled_moved")
     if recipe.get("adapter") and batch > recipe["effective_batch"]:
         say("lora_growth")
     tuned_on = _tuned_replicas(recipe)
@@ -77,7 +80,7 @@ def _tuned_replicas(recipe: dict[str, Any]) -> int | None:
 
 
 def _batch(
-    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int
+    row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], replicas: int, group: int
 ) -> tuple[int, int | None]:
     """The effective batch, not yet split, and the cap on the micro-batch."""
     policy = options.get("policy", "keep")
@@ -105,7 +108,7 @@ def _batch(
             raise _Infeasible("above_max_batch")
         if policy != "grow":  # it fits any count of replicas, or none
             each = row["world_size"] // replicas
-            counts = grid.nearest_replicas(recipe, options, replicas, replicas, wanted, cap)
+            counts = grid.nearest_replicas(recipe, options, (replicas, replicas), group, wanted, cap)
             count = split.nearest([count for count in counts if count * each in _GPUS], replicas)
             row["nearest_world_size"] = count and count * each
         row["nearest_batch"] = grid.nearest_batch(recipe, options, replicas, wanted, cap)
@@ -134,16 +137,17 @@ def _why(recipe: dict[str, Any], options: dict[str, Any], wanted: int, replicas:
 
 
 def _nearest_whole(
-    world: int, model_parallel: int, recipe: dict[str, Any], options: dict[str, Any]
+    world: int, model_parallel: int, group: int, recipe: dict[str, Any], options: dict[str, Any]
 ) -> int | None:
-    """The nearest GPU count that model_parallel divides and over whose replicas the batch divides."""
+    """The nearest GPU count of whole groups of replicas, over whose replicas the batch divides."""
     policy = options.get("policy", "keep")
-    down, up = world // model_parallel, world // model_parallel + 1
+    groups = world // model_parallel // group
+    down, up = groups * group, (groups + 1) * group
     if policy == "grow":
         counts = [down, up]
     else:
         batch = recipe["effective_batch"] if policy == "keep" else policy
-        counts = grid.nearest_replicas(recipe, options, down, up, batch, _cap(recipe, options))
+        counts = grid.nearest_replicas(recipe, options, (down, up), group, batch, _cap(recipe, options))
     return split.nearest(
         [count * model_parallel for count in counts if count * model_parallel in _GPUS], world
     )

@@ -82,7 +82,7 @@ JOBS = {
 OF_LAUNCHERS = ("elastic", "again")
 # Fields of a recipe that are no setting of a training script: how the plan was found, what it was tuned on, what it is forecast to
 # take.
-FOUND_BY = "adapter batch_norm bucket_cap_mb convention dataset_size decay device_batches gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
+FOUND_BY = "adapter batch_norm bucket_cap_mb convention coupled dataset_size decay device_batches expert_parallel gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
 AS_PARTS = {"betas": "beta1", "duration": "total_steps", "warmup": "warmup_steps"}
 AS_PARTS |= {f"{name}_every": f"{name}_steps" for name in ("eval", "save", "log")}
 

@@ -209,6 +209,7 @@ PER_NODE = 8
 
 HARDWARE: dict[str, Any] = {
     "--model-parallel N": "GPUs per model replica (default: as the recipe)",
+    "--expert-parallel N": "GPUs per full set of experts (default: as the recipe)",
     "--gpu NAME": "GPU type; selects one of several profiles",
     "--memory-gib GIB": ("memory of one GPU", {"type": number("memory_gib")}),
     "--price-per-gpu-hour PRICE": (
@@ -266,7 +267,7 @@ def one_node(most: int, args: argparse.Namespace) -> str | None:
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the hardware's options beside the GPU count."""
-    names = ("model_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
+    names = ("model_parallel", "expert_parallel", "gpu", "memory_gib", "price_per_gpu_hour")
     return {name: getattr(args, name) for name in names}
 
 

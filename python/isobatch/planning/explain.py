@@ -66,6 +66,8 @@ def explain(
             "Warnings:",
             *(f"  - {cited(_warning(plan, reason), reason.source)}" for reason in cautions),
         ]
+    if Reason.COUPLED_MOVED in plan.reasons:
+        lines += refusal.menu(plan, options)
     return "\n".join(lines)
 
 
@@ -77,6 +79,10 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
             reason.text.replace("the batch", f"the batch of {exact(plan.layout.effective_batch)}", 1)
             + f" ({noise})"
         )
+    if reason is Reason.COUPLED_MOVED:
+        why = " and ".join(refusal.couplings(plan.recipe))
+        tuned, micro = exact(plan.recipe.micro_batch), counted(plan.layout.micro_batch, "sample")
+        return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
     return reason.text
 
 
@@ -124,7 +130,8 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     if keeps and plan.lr == recipe.lr:
         other = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
         moves, stays = ("", "batch size, ") if batch == tuned else (other, "")
-        yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters."
+        but = ", but not the micro-batch (see the warnings)" if Reason.COUPLED_MOVED in plan.reasons else ""
+        yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters{but}."
         return
     if keeps:
         yield f"Batch size {exact(batch)}{change}: the rule changes nothing. Learning rate {exact(recipe.lr)} → {lr}."

@@ -108,14 +108,15 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @cached_property
     def options(self) -> tuple[FeasiblePlan, ...]:
-        """The ways out of an infeasible plan, best first; each is a plan with the cluster and the settings to make it.
+        """The ways out of an infeasible plan, best first; each is a plan with the cluster and the settings to make it. Of a plan
+        with another micro-batch than a coupled recipe was tuned with, ways to keep the tuned one.
 
         >>> from isobatch import plan
         >>> best = plan(Recipe(effective_batch=256, lr=0.1), 3).options[0]
         >>> best.effective_batch, best.settings.batch_tolerance
         (255, 0.004)
         """
-        if isinstance(self, FeasiblePlan):
+        if isinstance(self, FeasiblePlan) and Reason.COUPLED_MOVED not in self.reasons:
             return ()
         from isobatch.planning.refusal import options
 

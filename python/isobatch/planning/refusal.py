@@ -12,6 +12,7 @@ from isobatch.planning.record import PlanRecord, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.words import cited, count, counted, duration, exact, figure, percent, ranged
 
 MAX_NODES_AWAY = 64
@@ -26,17 +27,17 @@ Make = Callable[[Cluster, Settings], P]
 
 
 def options(asked: PlanRecord, make: Make[P]) -> list[P]:
-    """The ways out of an infeasible plan.
+    """Plans the ways out of an infeasible plan, or of one with another micro-batch than a coupled recipe was tuned with.
 
     Args:
-        asked: the infeasible plan.
+        asked: the plan.
         make: plans the same recipe on a cluster, by settings.
 
     Returns:
-        Feasible plans, best first: on the same GPUs, or as many of them as model_parallel divides, a batch that divides (the
+        Feasible plans, best first: on the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
         smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans without one of the
-        settings asked for. A plan's own cluster
-        and settings are what makes it.
+        settings asked for; of a coupled recipe first those with the tuned micro-batch. A plan's own cluster and settings are
+        what makes it.
     """
     found: list[P] = []
     for cluster, settings in _candidates(asked, make):
@@ -47,11 +48,14 @@ def options(asked: PlanRecord, make: Make[P]) -> list[P]:
             continue
         if not any((plan.layout, plan.cluster) == (it.layout, it.cluster) for it in found):
             found.append(plan)
-    return found
+    return sorted(found, key=lambda plan: Reason.COUPLED_MOVED in plan.reasons)
 
 
 def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
     cluster, settings = _whole_replicas(asked), asked.settings
+    if asked.status != "infeasible":
+        yield from _pinned(asked, cluster, make)
+        return
     if cluster != asked.cluster:
         yield cluster, settings
     yield from (
@@ -64,9 +68,7 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
         yield cluster, settings._replace(split="uneven")
     for other in _clusters(asked, make):
         yield other, settings
-    replicas = (
-        cluster.nodes * cluster.gpus_per_node // (cluster.model_parallel or asked.recipe.model_parallel)
-    )
+    replicas = cluster.nodes * cluster.gpus_per_node // _parallel(asked, "model_parallel")
     if settings.policy == "keep" and asked.recipe.effective_batch < replicas:
         # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's learning rate.
         yield cluster, settings._replace(policy=replicas)
@@ -78,6 +80,24 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
     for name in reversed(settings.changed()):
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
+    if couplings(asked.recipe):
+        yield from _pinned(asked, cluster, make)
+
+
+def _pinned(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
+    """Yields ways to train with the tuned micro-batch: here, on the nearest clusters, and here at the nearest larger batch."""
+    micro, batch = asked.recipe.micro_batch, asked.asked_batch
+    if micro is None:
+        return
+    settings = asked.settings._replace(
+        min_micro_batch=micro, max_micro_batch=micro, micro_batch_multiple=1, split="even"
+    )
+    yield cluster, settings
+    for other in _clusters(make(cluster, settings), make):
+        yield other, settings
+    if batch is not None:
+        share = micro * cluster.nodes * cluster.gpus_per_node // _parallel(asked, "model_parallel")
+        yield cluster, settings._replace(policy=_up(batch, share))
 
 
 def _without_smaller(settings: Settings) -> Settings:
@@ -86,13 +106,23 @@ def _without_smaller(settings: Settings) -> Settings:
 
 
 def _whole_replicas(asked: PlanRecord) -> Cluster:
-    """Drops the GPUs, or nodes, left over where model_parallel does not divide them."""
-    cluster = asked.cluster
-    parallel = cluster.model_parallel or asked.recipe.model_parallel
+    """Drops the GPUs, or nodes, that are left over beside whole replicas and sets of experts."""
+    cluster, parallel = asked.cluster, _gpu_multiple(asked)
     name, unit = ("gpus_per_node", 1) if cluster.nodes == 1 else ("nodes", cluster.gpus_per_node)
     step = math.lcm(unit, parallel) // unit
     whole = getattr(cluster, name) // step * step
     return msgspec.structs.replace(cluster, **{name: whole}) if whole else cluster
+
+
+def _parallel(plan: PlanRecord, name: str) -> int:
+    """Returns model_parallel or expert_parallel as the cluster has it, else as the recipe has it."""
+    parallel: int = getattr(plan.cluster, name) or getattr(plan.recipe, name)
+    return parallel
+
+
+def _gpu_multiple(plan: PlanRecord) -> int:
+    """Computes the number that must divide every GPU count."""
+    return math.lcm(_parallel(plan, "model_parallel"), _parallel(plan, "expert_parallel"))
 
 
 def _tolerances(asked: PlanRecord, cluster: Cluster, make: Make[P]) -> list[float]:
@@ -167,6 +197,19 @@ def split_of(plan: PlanRecord) -> str:
     """Writes how a step is split: micro-batch × accumulation × replicas."""
     micro, accumulation, replicas, _, irregular = plan.layout
     return f"{micro} × {accumulation} × {replicas}{', weighted' if irregular else ''}"
+
+
+def couplings(recipe: Recipe) -> list[str]:
+    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does not."""
+    names = {*([recipe.coupled] if recipe.coupled else []), *(["batch_norm"] if recipe.batch_norm else [])}
+    return [_COUPLINGS[name] for name in sorted(names)]
+
+
+_COUPLINGS = {
+    "batch_norm": "batch norm averages over the micro-batch (Goyal et al. 2017, arXiv 1706.02677, section 2.3)",
+    "experts": "the experts are balanced over the micro-batch",
+    "negatives": "the negatives of a sample are the rest of its micro-batch",
+}
 
 
 def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
@@ -306,9 +349,19 @@ def _up(number: int, unit: int) -> int:
 
 
 def _model_parallel(plan: PlanRecord) -> str:
-    parallel = plan.cluster.model_parallel or plan.recipe.model_parallel
-    are = "is" if plan.world_size == 1 else "are"
-    return f"{counted(plan.world_size, 'GPU')} {are} not a multiple of model_parallel {exact(parallel)}"
+    return f"{_not_a_multiple(plan)} model_parallel {exact(_parallel(plan, 'model_parallel'))}"
+
+
+def _expert_parallel(plan: PlanRecord) -> str:
+    below = plan.world_size // _gpu_multiple(plan) * _gpu_multiple(plan)
+    near = [count for count in plan.nearest_world_sizes if count] or [below, below + _gpu_multiple(plan)]
+    counts = " and ".join(exact(count) for count in near if count)
+    parallel = f"{exact(_parallel(plan, 'expert_parallel'))} (expert parallel)"
+    return f"{_not_a_multiple(plan)} {parallel}; {counts} {'is' if len(near) == 1 else 'are'}"
+
+
+def _not_a_multiple(plan: PlanRecord) -> str:
+    return f"{counted(plan.world_size, 'GPU')} {'is' if plan.world_size == 1 else 'are'} not a multiple of"
 
 
 def _above_max_batch(plan: PlanRecord) -> str | None:
@@ -338,6 +391,7 @@ def _schedule_unmet(plan: PlanRecord) -> str | None:
 _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
     Reason.NOT_DIVISIBLE: _not_divisible,
     Reason.MODEL_PARALLEL: _model_parallel,
+    Reason.EXPERT_PARALLEL: _expert_parallel,
     Reason.ACCUMULATION_UNMET: _accumulation_unmet,
     Reason.MICRO_BATCH_UNMET: _micro_batch_unmet,
     Reason.RAMP_NOT_DIVISIBLE: _refused_stage,
@@ -358,7 +412,8 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
     if not rows:
         yield "Nothing close to it would work."
         return
-    yield "What would work:"
+    kept = plan.status != "infeasible"
+    yield f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:" if kept else "What would work:"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]

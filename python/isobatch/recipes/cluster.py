@@ -124,7 +124,7 @@ class Cluster(
 
     Args:
         nodes, gpus_per_node: their product is the world size.
-        model_parallel: GPUs that hold one replica here; None: as the recipe has it.
+        model_parallel, expert_parallel: GPUs that hold one replica, and one full set of experts, here; None: as the recipe has it.
         gpu: the type's name.
         memory_gib: of one GPU.
         intra_gb_s, inter_gb_s: bus bandwidth of an all-reduce inside a node, and across nodes (a node's network bounds it), GB/s.
@@ -145,6 +145,7 @@ class Cluster(
     nodes: int = 1
     gpus_per_node: int = 8
     model_parallel: int | None = None
+    expert_parallel: int | None = None
     gpu: str | None = None
     memory_gib: float | None = None
     intra_gb_s: float | None = None

@@ -20,6 +20,7 @@ Decay: TypeAlias = Literal["lr_multiplied", "independent", "sqrt"]
 Convention: TypeAlias = Literal["torch", "lightning", "transformers", "megatron", "exact"]
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16"]
 Adapter: TypeAlias = Literal["lora"]
+Coupling: TypeAlias = Literal["batch_norm", "negatives", "experts"]
 _Kind = TypeVar("_Kind", bound="Recipe")
 DropLast: TypeAlias = bool | Literal["sampler", "loader"]
 
@@ -71,13 +72,18 @@ class Recipe(
         convention: whose trainer counts the steps: torch, lightning, transformers or megatron; exact: nothing is padded, so that
             an epoch has the same steps on any number of GPUs.
         gpus, micro_batch, accumulation, model_parallel: the hardware it was tuned on, where known.
+        expert_parallel: GPUs that hold one full set of experts: expert × expert-tensor × pipeline parallel. A GPU count must be
+            a multiple of it.
         power: the exponent of rule "power".
         noise_scale: the simple gradient noise scale tr(Σ)/|G|², in samples.
         sigma_sq, mu_sq: the gradient's variance at the tuned batch, and the true gradient's squared norm (rules "adascale" and "adamscale").
         ramp: a batch that grows: "START INCREMENT SAMPLES" or "TOKENS:BATCH TOKENS:BATCH …" from 0 upwards.
         eval_every, save_every, log_every: between two evaluations, checkpoints and lines of a log: a number with a unit as in
             duration, such as "500st"; a plan has them in its own steps.
-        parameters, precision, clip_norm, bucket_cap_mb, batch_norm: of the model and its training step.
+        parameters, precision, clip_norm, bucket_cap_mb: of the model and its training step.
+        coupled: why the loss of a sample depends on the other samples of its micro-batch: "batch_norm", "negatives" (a contrastive
+            loss takes them as negatives) or "experts" (a loss balances the experts over them). Another micro-batch is then another
+            training. batch_norm: True means the same as coupled "batch_norm", also beside another coupling.
         adapter: "lora" where matrices of low rank are trained in the place of the weights: its loss suffers from large batches
             earlier, and its best learning rate is about ten times that of full fine-tuning (Schulman & Thinking Machines Lab 2025).
         device_batches: the batch of each replica, where they differ (see `from_gpus`).
@@ -115,6 +121,7 @@ class Recipe(
     micro_batch: int | None = None
     accumulation: int | None = None
     model_parallel: int = 1
+    expert_parallel: int = 1
     power: float | None = None
     noise_scale: float | None = None
     sigma_sq: float | None = None
@@ -128,6 +135,7 @@ class Recipe(
     clip_norm: float | None = None
     bucket_cap_mb: float | None = None
     batch_norm: bool = False
+    coupled: Coupling | None = None
     adapter: Adapter | None = None
     device_batches: tuple[int, ...] | None = None
 

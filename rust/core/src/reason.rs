@@ -54,17 +54,15 @@ macro_rules! reasons {
 
 reasons! {
     InvalidBatch "invalid_batch" Infeasible
-        "effective_batch, gpus, micro_batch, accumulation, model_parallel, ramp or another count of the recipe is missing, out of range or contradicts the others" ""
+        "effective_batch, gpus, micro_batch, accumulation, model_parallel, expert_parallel, ramp or another count of the recipe is missing, out of range or contradicts the others" ""
     InvalidLr "invalid_lr" Infeasible
-        "lr, min_lr or power is missing or out of range" ""
+        "lr, min_lr, power, noise_scale, sigma_sq or mu_sq is missing or out of range" ""
     InvalidOptimizer "invalid_optimizer" Infeasible
         "optimizer, momentum, betas, eps, weight_decay, decay, ema_decay, precision or another value of the step is out of range" ""
     InvalidLength "invalid_length" Infeasible
         "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or out of range" ""
-    InvalidNoise "invalid_noise" Infeasible
-        "noise_scale, sigma_sq or mu_sq is out of range" ""
     InvalidCluster "invalid_cluster" Infeasible
-        "nodes, gpus_per_node, model_parallel or another value of the cluster is missing or out of range" ""
+        "nodes, gpus_per_node, model_parallel, expert_parallel or another value of the cluster is missing or out of range" ""
     InvalidSetting "invalid_setting" Infeasible
         "policy, rule, a cap or another setting is out of range" ""
     TooLarge "too_large" Infeasible
@@ -75,6 +73,8 @@ reasons! {
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
         "the GPU count is not a multiple of model_parallel; see nearest_world_size" ""
+    ExpertParallel "expert_parallel" Infeasible
+        "the GPU count is not a multiple of expert_parallel; see nearest_world_size" ""
     AboveMaxBatch "above_max_batch" Infeasible
         "the effective batch is above max_batch" ""
     AboveMemory "above_memory" Infeasible
@@ -107,8 +107,8 @@ reasons! {
         "the recipe was tuned on devices with unequal batches, so its mean loss needed weights" "pytorch/pytorch#67253"
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
-    BatchNormMoved "batch_norm_moved" Caution
-        "batch norm runs with a different per-replica batch than when tuned" "Goyal et al. 2017, arXiv 1706.02677, section 2.3"
+    CoupledMoved "coupled_moved" Caution
+        "the samples of a micro-batch act on each other (batch_norm, coupled), and the micro-batch differs from the tuned one: this is not the same training" ""
     AboveCriticalBatch "above_critical_batch" Caution
         "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
     LargeGrowth "large_growth" Caution

@@ -1,6 +1,6 @@
 //! What of an input is illegal beside the rest of it.
 
-use super::{Field, Input, MAX_GPUS, Policy, SplitRule};
+use super::{Field, Input, MAX_GPUS, Policy, Recipe, SplitRule};
 use crate::lengths::{Convention, Length, Ramp, Unit};
 use crate::rules::{Decay, Optimizer};
 
@@ -16,11 +16,13 @@ impl Input {
     pub fn why(&self, field: Field) -> Option<String> {
         let recipe = &self.recipe;
         let gpus = recipe.gpus.filter(|_| self.fault.is_none() && field == Field::Gpus)?;
-        Some(if gpus.is_multiple_of(recipe.model_parallel) {
-            let replicas = gpus / recipe.model_parallel;
-            format!("effective_batch {} is no multiple of {replicas} replicas", recipe.effective_batch)
+        let Recipe { model_parallel, expert_parallel, effective_batch, .. } = *recipe;
+        Some(if !gpus.is_multiple_of(model_parallel) {
+            format!("{gpus} is no multiple of model_parallel {model_parallel}")
+        } else if !gpus.is_multiple_of(expert_parallel) {
+            format!("{gpus} is no multiple of expert_parallel {expert_parallel}")
         } else {
-            format!("{gpus} is no multiple of model_parallel {}", recipe.model_parallel)
+            format!("effective_batch {effective_batch} is no multiple of {} replicas", gpus / model_parallel)
         })
     }
 
@@ -69,6 +71,7 @@ impl Input {
                 Field::Gpus,
                 recipe.gpus.is_none_or(|gpus| {
                     gpus.is_multiple_of(recipe.model_parallel)
+                        && gpus.is_multiple_of(recipe.expert_parallel)
                         && (recipe.device_batches.is_some()
                             || recipe.effective_batch.is_multiple_of(gpus / recipe.model_parallel))
                 }),

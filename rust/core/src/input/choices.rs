@@ -119,6 +119,26 @@ impl Adapter {
     pub const ALL: [(&'static str, Adapter); 1] = [("lora", Adapter::Lora)];
 }
 
+/// Why the loss of a sample depends on the other samples of its micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coupling {
+    /// Batch norm averages over the micro-batch.
+    BatchNorm,
+    /// A contrastive loss takes the other samples as negatives.
+    Negatives,
+    /// A loss balances the experts over the micro-batch's tokens.
+    Experts,
+}
+
+impl Coupling {
+    /// The names that users write.
+    pub const ALL: [(&'static str, Coupling); 3] = [
+        ("batch_norm", Coupling::BatchNorm),
+        ("negatives", Coupling::Negatives),
+        ("experts", Coupling::Experts),
+    ];
+}
+
 impl Precision {
     /// Bytes of a weight, and of its gradient.
     #[must_use]

@@ -45,6 +45,11 @@ impl Recipe {
         })
     }
 
+    /// Whether the loss of a sample depends on the other samples of its micro-batch.
+    pub(crate) fn couples(&self) -> bool {
+        self.batch_norm || self.coupled.is_some()
+    }
+
     /// The replicas that the recipe was tuned on.
     pub(crate) fn tuned_replicas(&self) -> Option<u64> {
         self.gpus.map(|gpus| gpus / self.model_parallel)

@@ -5,7 +5,9 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{
+    Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule,
+};
 use super::typed;
 use super::types::{Betas, Checked, FieldType};
 use super::value::{FieldKind, Read, Value};
@@ -169,14 +171,15 @@ fields! {
         DropLast drop_last: DropLast = DropLast::NONE, Flag, InvalidLength, "true, false, sampler or loader; not sampler alone under transformers, whose sampler drops nothing";
         EvenBatches even_batches: bool = true, Flag, InvalidLength, "true or false; false under convention transformers alone";
         Convention convention: Convention = Convention::Torch, Other, InvalidLength, "a convention's name";
-        Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel divides, and whose replicas divide effective_batch";
+        Gpus gpus: Option<u64> = None, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31 that model_parallel and expert_parallel divide, and whose replicas divide effective_batch";
         MicroBatch micro_batch: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, a divisor of the samples per replica";
         Accumulation accumulation: Option<u64> = None, Count(I32), InvalidBatch, "a whole number from 1 to 2^31-1; with gpus, micro_batch × accumulation × replicas is effective_batch";
         ModelParallel model_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31";
+        ExpertParallel expert_parallel: u64 = 1, Count(MAX_GPUS), InvalidBatch, "a whole number from 1 to 2^31";
         Power power: f64 = NAN, Real(f64::MIN, f64::MAX), InvalidLr, "a finite number";
-        NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number of samples, 0 or more";
-        SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
-        MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidNoise, "a finite number, 0 or more";
+        NoiseScale noise_scale: f64 = NAN, Real(0.0, f64::MAX), InvalidLr, "a finite number of samples, 0 or more";
+        SigmaSq sigma_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidLr, "a finite number, 0 or more";
+        MuSq mu_sq: f64 = NAN, Real(0.0, f64::MAX), InvalidLr, "a finite number, 0 or more";
         Ramp ramp: Option<Arc<Ramp>> = None, Other, InvalidBatch, "START INCREMENT SAMPLES, or TOKENS:BATCH pairs from 0 upwards, that end at effective_batch in whole increments, at most 2^14 of them";
         EvalEvery eval_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
         SaveEvery save_every: Option<Length> = None, Other, InvalidLength, "a number above 0 with a unit: ep, st, sp or tok";
@@ -186,6 +189,7 @@ fields! {
         ClipNorm clip_norm: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BucketCapMb bucket_cap_mb: Checked<f64> = Checked::NEW, Real(LEAST, f64::MAX), InvalidOptimizer, "a finite number above 0";
         BatchNorm batch_norm: bool = false, Flag, InvalidBatch, "true or false";
+        Coupled coupled: Option<Coupling> = None, Other, InvalidBatch, "a name; nothing where each sample's loss is its own";
         Adapter adapter: Option<Adapter> = None, Other, InvalidOptimizer, "lora, or nothing where all weights are trained";
         DeviceBatches device_batches: Option<DeviceBatches> = None, Other, InvalidBatch, "one whole number above 0 for each replica; their sum × accumulation is effective_batch";
     }
@@ -194,6 +198,7 @@ fields! {
         Nodes nodes: u64 = 1, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
         GpusPerNode gpus_per_node: u64 = 8, Count(MAX_GPUS), InvalidCluster, "a whole number from 1; nodes × gpus_per_node at most 2^31";
         ClusterModelParallel model_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster, "a whole number from 1 to 2^31";
+        ClusterExpertParallel expert_parallel: Option<u64> = None, Count(MAX_GPUS), InvalidCluster, "a whole number from 1 to 2^31";
         Gpu gpu: Option<Arc<str>> = None, Other, InvalidCluster, "a name";
         MemoryGib memory_gib: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
         IntraGbS intra_gb_s: f64 = NAN, Real(LEAST, f64::MAX), InvalidCluster, "a finite number above 0";
@@ -294,6 +299,7 @@ mod tests {
         listed(Field::Decay, &Decay::ALL.map(|(name, _)| name));
         listed(Field::Convention, &Convention::ALL.map(|(name, _)| name));
         listed(Field::Adapter, &Adapter::ALL.map(|(name, _)| name));
+        listed(Field::Coupled, &Coupling::ALL.map(|(name, _)| name));
         listed(Field::Precision, &Precision::ALL.map(|(name, _)| name));
         listed(Field::Split, &SplitRule::ALL.map(|(name, _)| name));
         listed(Field::Policy, &Policy::NAMED.map(|(name, _)| name));

@@ -8,7 +8,7 @@ mod typed;
 mod types;
 mod value;
 
-pub use choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+pub use choices::{Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
 pub use fields::{Cluster, Field, Input, MAX_GPUS, Recipe, Record, Settings};
 pub use types::{Betas, Checked};
 pub use value::{FieldKind, Read, Value};

@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{
+    Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule,
+};
 use super::value::{FieldKind, Illegal, Read, Value};
 use crate::batch::MAX_BATCH;
 use crate::lengths::{Convention, Curve, DropLast, Length, Ramp};
@@ -173,6 +175,7 @@ read_from_names! {
     Convention: Convention::ALL;
     Precision: Precision::ALL;
     Adapter: Adapter::ALL;
+    Coupling: Coupling::ALL;
     Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
     RampRule: RampRule::all();
     SplitRule: SplitRule::ALL;

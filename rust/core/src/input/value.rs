@@ -3,7 +3,9 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::choices::{Adapter, Beta2Rule, DeviceBatches, DurationScale, Policy, Precision, SplitRule};
+use super::choices::{
+    Adapter, Beta2Rule, Coupling, DeviceBatches, DurationScale, Policy, Precision, SplitRule,
+};
 use crate::lengths::{Convention, Curve, DropLast, Length, MAX_COUNT, Ramp};
 use crate::rules::{Decay, Optimizer, RampRule, Rule};
 
@@ -42,6 +44,7 @@ pub enum Read {
     Flag(bool),
     Precision(Precision),
     Adapter(Adapter),
+    Coupling(Coupling),
     Gpu(Arc<str>),
     DeviceBatches(DeviceBatches),
     Curve(Curve),

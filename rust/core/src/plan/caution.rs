@@ -19,13 +19,14 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let moved = row.lr_scale.to_bits() != settings.lr_by_duration().to_bits();
     let tuned = recipe.moments();
     let Row { reasons, moments, warmup_steps, total_steps, .. } = row;
+    let ragged = reasons.contains(Reason::Ragged);
     let mut when = |condition: bool, reason: Reason| reasons.insert_if(condition, reason);
     let wide = u128::from;
 
     when(recipe.device_batches.is_some(), Reason::UnequalDevices);
     if let Some(tuned) = recipe.micro_batch {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
-        when(recipe.batch_norm && layout.micro_batch != tuned, Reason::BatchNormMoved);
+        when(recipe.couples() && (ragged || layout.micro_batch != tuned), Reason::CoupledMoved);
     }
     if let (Cap::Open, Some(gpus)) = (row.cap, recipe.gpus) {
         let here = wide(layout.micro_batch) * wide(recipe.accumulation.unwrap_or(1)) * wide(gpus);

@@ -143,17 +143,21 @@ impl Grid {
         Some(Split { accumulation: batch / self.replicas / split.micro_batch, ..split })
     }
 
-    /// The counts of replicas next to these over which the batch divides; this is the grid of one.
-    pub fn counts(&self, batch: u64, down: u64, up: u64) -> (Option<u64>, Option<u64>) {
+    /// The counts of replicas next to these, in whole groups, over which the batch divides; this is the grid of one.
+    pub fn counts(&self, batch: u64, down: u64, up: u64, group: u64) -> (Option<u64>, Option<u64>) {
         let Some((common, smallest)) = self.of_stages(batch) else { return (None, None) };
-        let each = self.divisor * self.passes;
+        let each = (self.divisor * self.passes).saturating_mul(group);
         if !common.is_multiple_of(self.groups) || !common.is_multiple_of(each) {
             return (None, None);
         }
         let most = self.most_in(smallest);
-        let down = down.min(most);
+        let (down, up) = (down.min(most) / group, up.div_ceil(group));
         let below = (down > 0).then(|| batch::nearest_divisors(common / each, down).0);
-        (below, batch::nearest_divisors(common / each, up).1.filter(|&count| count <= most))
+        let above = batch::nearest_divisors(common / each, up).1;
+        (
+            below.map(|groups| groups * group),
+            above.map(|groups| groups * group).filter(|&count| count <= most),
+        )
     }
 
     /// The most replicas that a full batch of no more samples can go on: more, and one of them has too few in the smallest stage.

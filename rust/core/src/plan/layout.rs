@@ -19,7 +19,7 @@ pub(super) fn target(
     row: &mut Row,
     replicas: Replicas,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor, .. } = replicas;
+    let Replicas { count, group, divisor, .. } = replicas;
     let Input { recipe, settings, .. } = input;
     match settings.policy {
         Policy::Keep => Ok(recipe.effective_batch),
@@ -31,8 +31,8 @@ pub(super) fn target(
                 if !samples.is_multiple_of(tuned.into()) {
                     // Only with unequal devices: the batch per replica is then a fraction.
                     let unit = tuned / gcd(tuned, recipe.effective_batch);
-                    let (below, above) = batch::neighbours(count, unit);
-                    let gpus = |r: u64| r * model_parallel;
+                    let (below, above) = batch::neighbours(count, unit / gcd(unit, group) * group);
+                    let gpus = |count| replicas.gpus(count);
                     row.nearest_world_size =
                         Nearest::of_gpus(gpus(count), below.map(gpus), Some(gpus(above)));
                     return Err(Reason::NotDivisible);
@@ -131,7 +131,7 @@ fn even_batch(
     (grid, tuned_stages): (&Grid, &[Stage]),
     seek: Seek,
 ) -> Result<u64, Reason> {
-    let Replicas { count, model_parallel, divisor, cap } = replicas;
+    let Replicas { count, divisor, cap, .. } = replicas;
     let settings = &input.settings;
     let most = most_of(settings).min(batch::MAX_BATCH);
     if target <= most && grid.fits(target, cap) {
@@ -160,8 +160,9 @@ fn even_batch(
     row.nearest_batch = Nearest::of(target, below, above);
     // Under grow the batch moves with the GPUs: another count of them is no way out.
     if settings.policy != Policy::Grow {
-        let (below, above) = seek(input, tuned_stages, target, count * model_parallel, replicas);
-        row.nearest_world_size = Nearest::of_gpus(count * model_parallel, below, above);
+        let world_size = replicas.gpus(count);
+        let (below, above) = seek(input, tuned_stages, target, world_size, replicas);
+        row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
     }
     Err(grid.refuses(target))
 }

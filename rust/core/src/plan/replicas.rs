@@ -10,6 +10,8 @@ pub(super) struct Replicas {
     pub count: u64,
     /// GPUs that hold one.
     pub model_parallel: u64,
+    /// The GPUs hold whole sets of experts only where their replicas are a multiple of this.
+    pub group: u64,
     /// What every micro-batch must be a multiple of.
     pub divisor: u64,
     /// No micro-batch is larger.
@@ -17,6 +19,11 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
+    /// The GPUs of so many.
+    pub fn gpus(self, count: u64) -> u64 {
+        count.saturating_mul(self.model_parallel)
+    }
+
     pub fn layout(self, effective_batch: u64, split: Split, ragged: bool) -> Layout {
         let Split { micro_batch, accumulation } = split;
         Layout { effective_batch, data_parallel: self.count, micro_batch, accumulation, ragged }

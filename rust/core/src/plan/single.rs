@@ -8,6 +8,7 @@ use crate::batch;
 use crate::forecast::{Fitted, Outlook, Workload, within_limits};
 use crate::input::{Field, Input, Policy};
 use crate::lengths::Layout;
+use crate::numbers::gcd;
 use crate::reason::{Reason, Reasons};
 
 /// Plans one row into `row`, and gives the field that is illegal, if one is; with what was measured of its workload by GPU type. Never panics: what cannot be planned says why, and what would work instead.
@@ -45,29 +46,32 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, seek: Seek) -> Res
     let Input { recipe, cluster, settings, .. } = input;
     let world_size = cluster.nodes * cluster.gpus_per_node;
     let model_parallel = cluster.model_parallel.unwrap_or(recipe.model_parallel);
+    let expert_parallel = cluster.expert_parallel.unwrap_or(recipe.expert_parallel);
+    let group = expert_parallel / gcd(model_parallel, expert_parallel);
     row.world_size = as_column(world_size);
     row.data_parallel = UNKNOWN;
     let divisor = settings.divisor();
-    if !world_size.is_multiple_of(model_parallel) {
-        let one = Replicas { count: 1, model_parallel, divisor, cap: row.cap.samples() };
+    if !world_size.is_multiple_of(model_parallel * group) {
+        let one = Replicas { count: 1, model_parallel, group, divisor, cap: row.cap.samples() };
         let stages = steps::stages(recipe, recipe.effective_batch, input.consumed)?;
         let (below, above) = match settings.policy {
             Policy::Batch(batch) => seek(input, &stages, batch, world_size, one),
             Policy::Grow => {
-                let (below, above) = batch::neighbours(world_size, model_parallel);
+                let (below, above) = batch::neighbours(world_size, model_parallel * group);
                 (below, Some(above))
             }
             _ => seek(input, &stages, recipe.effective_batch, world_size, one),
         };
         row.nearest_world_size = Nearest::of_gpus(world_size, below, above);
-        return Err(Reason::ModelParallel);
+        let whole = world_size.is_multiple_of(model_parallel);
+        return Err(if whole { Reason::ExpertParallel } else { Reason::ModelParallel });
     }
     let count = world_size / model_parallel;
     row.data_parallel = as_column(count);
     let fitted = Fitted::of(cluster, workloads);
     let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
     row.cap = Cap::here(recipe, settings, profile.as_ref())?;
-    let replicas = Replicas { count, model_parallel, divisor, cap: row.cap.samples() };
+    let replicas = Replicas { count, model_parallel, group, divisor, cap: row.cap.samples() };
 
     let target = layout::target(input, profile.as_ref(), row, replicas)?;
     let chosen = layout::layout(input, row, target, replicas, seek)?;

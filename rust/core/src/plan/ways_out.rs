@@ -35,9 +35,9 @@ pub(super) fn neighbouring_replicas(
     let one = grid(1);
     let (down, up) = (world_size / replicas.model_parallel, world_size.div_ceil(replicas.model_parallel));
     let (mut below, mut above) = if settings.min_micro_batch == 1 {
-        one.counts(batch, down, up)
+        one.counts(batch, down, up, replicas.group)
     } else {
-        coarse_counts(&one, batch, down, up, |count| grid(count).fits(batch, replicas.cap))
+        coarse_counts(&one, batch, (down, up), replicas.group, |count| grid(count).fits(batch, replicas.cap))
     };
     if settings.batch_tolerance > 0.0 {
         let share = settings.batch_tolerance;
@@ -51,10 +51,12 @@ pub(super) fn neighbouring_replicas(
             })
         };
         let most = within(1, 1).map_or(0, |(_, high)| one.most_replicas(high));
-        below = first((1..=down.min(most)).rev(), works).max(below);
-        above = first(up..=most, works).into_iter().chain(above).min();
+        let group = replicas.group;
+        let count = |groups: u64| groups * group;
+        below = first((1..=down.min(most) / group).rev().map(count), works).max(below);
+        above = first((up.div_ceil(group)..=most / group).map(count), works).into_iter().chain(above).min();
     }
-    let gpus = |count: u64| count * replicas.model_parallel;
+    let gpus = |count| replicas.gpus(count);
     (below.map(gpus), above.map(gpus))
 }
 
@@ -79,22 +81,22 @@ fn first(counts: impl Iterator<Item = u64>, works: impl Fn(u64, &mut u64) -> boo
 fn coarse_counts(
     one: &Grid,
     batch: u64,
-    down: u64,
-    up: u64,
+    (down, up): (u64, u64),
+    group: u64,
     fits: impl Fn(u64) -> bool,
 ) -> (Option<u64>, Option<u64>) {
-    let (mut below, mut above) = one.counts(batch, down, up);
+    let (mut below, mut above) = one.counts(batch, down, up, group);
     for _ in 0..LOOKS_AT_SPLITS {
         match below {
             Some(count) if !fits(count) => {
-                below = if count > 1 { one.counts(batch, count - 1, up).0 } else { None };
+                below = if count > 1 { one.counts(batch, count - 1, up, group).0 } else { None };
             }
             _ => break,
         }
     }
     for _ in 0..LOOKS_AT_SPLITS {
         match above {
-            Some(count) if !fits(count) => above = one.counts(batch, down, count + 1).1,
+            Some(count) if !fits(count) => above = one.counts(batch, down, count + 1, group).1,
             _ => break,
         }
     }

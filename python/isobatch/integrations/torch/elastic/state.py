@@ -186,7 +186,7 @@ def _check(recipe: Recipe, settings: Settings) -> None:
 
 def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
     """Plans the run on one replica in whole steps, so nothing depends on how they are split."""
-    alone = msgspec.structs.replace(recipe, even_batches=True, model_parallel=1)
+    alone = msgspec.structs.replace(recipe, even_batches=True, model_parallel=1, expert_parallel=1)
     course: Plan | None = None
     for leg in legs:
         # Under keep nothing but the batch moves, and that only within its tolerance.

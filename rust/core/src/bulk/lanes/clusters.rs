@@ -5,7 +5,7 @@ use super::numbers::NumberColumn;
 use crate::bulk::columns::{InputColumn, InputTable};
 use crate::input::{Cluster, Field, Input, MAX_GPUS, Read, Record, Value};
 
-/// The clusters of a fleet: of each its GPUs, 0 where it is not legal, and its model parallelism, 0 where the recipe's stands.
+/// The clusters of a fleet: of each its GPUs, 0 where it is for `plan`, and its model parallelism, 0 where the recipe's stands.
 #[derive(Debug)]
 pub(crate) struct ClusterShapes(pub Vec<(f64, f64)>);
 
@@ -32,6 +32,7 @@ impl ClusterShapes {
             nodes,
             gpus_per_node,
             model_parallel,
+            expert_parallel,
             gpu: _,
             memory_gib: _,
             intra_gb_s: _,
@@ -40,18 +41,21 @@ impl ClusterShapes {
             price_per_gpu_hour: _,
         } = &defaults.cluster;
         let model_parallel = model_parallel.unwrap_or(0) as f64;
+        let expert_parallel = expert_parallel.unwrap_or(1) as f64;
         let rows: Vec<u32> = (0_u32..).take(clusters.rows).collect();
         let mut shapes = Vec::with_capacity(rows.len());
         for rows in rows.chunks(BLOCK) {
             let mut nodes = [nodes as f64; BLOCK];
             let mut gpus_per_node = [gpus_per_node as f64; BLOCK];
             let mut model_parallel = [model_parallel; BLOCK];
+            let mut expert_parallel = [expert_parallel; BLOCK];
             let mut left = [u64::from(shared.fault.is_some()); BLOCK];
             for column in &numbers {
                 let lanes = match column.field {
                     Field::Nodes => &mut nodes,
                     Field::GpusPerNode => &mut gpus_per_node,
                     Field::ClusterModelParallel => &mut model_parallel,
+                    Field::ClusterExpertParallel => &mut expert_parallel,
                     // For profiles alone, but they must be legal.
                     _ => &mut [0.0; BLOCK],
                 };
@@ -64,7 +68,8 @@ impl ClusterShapes {
             }
             shapes.extend((0..rows.len()).map(|i| {
                 let world_size = nodes[i] * gpus_per_node[i];
-                let legal = left[i] == 0 && world_size <= MAX_GPUS as f64;
+                let usual = left[i] == 0 && expert_parallel[i] < 2.0;
+                let legal = usual && world_size <= MAX_GPUS as f64;
                 (if legal { world_size } else { 0.0 }, model_parallel[i])
             }));
         }

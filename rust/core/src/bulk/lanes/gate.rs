@@ -75,6 +75,7 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
         Field::MicroBatch => |recipes| &mut recipes.micro_batch,
         Field::Accumulation => |recipes| &mut recipes.accumulation,
         Field::ModelParallel => |recipes| &mut recipes.model_parallel,
+        Field::ExpertParallel => |recipes| &mut recipes.expert_parallel,
         Field::NoiseScale => |recipes| &mut recipes.noise,
         Field::MaxMicroBatch => |recipes| &mut recipes.max_micro_batch,
         // What the lanes plan does not depend on these, but they must be legal.
@@ -176,6 +177,7 @@ fn one(
         micro_batch,
         accumulation,
         model_parallel,
+        expert_parallel,
         power: _, // For rules that the lanes do not know,
         noise_scale,
         sigma_sq: _, // as this
@@ -189,7 +191,8 @@ fn one(
         precision: _,
         clip_norm: _,
         bucket_cap_mb: _,
-        batch_norm,
+        batch_norm: _, // In `couples`,
+        coupled: _,    // as this.
         adapter,
         device_batches,
     } = recipe;
@@ -209,7 +212,7 @@ fn one(
     let counted = |unit| duration.is_some_and(|d| d.unit == unit) || warmup.unit == unit;
     let known = |n: Option<u64>| n.map_or(f64::NAN, |n| n as f64);
     let impossible = [
-        (!batch_norm, Reason::BatchNormMoved),
+        (!recipe.couples(), Reason::CoupledMoved),
         (adapter.is_none(), Reason::LoraGrowth),
         (!root, Reason::SqrtScaleRange),
         (!linear, Reason::RuleRange),
@@ -231,6 +234,7 @@ fn one(
         accumulation: known(accumulation),
         gpus: known(gpus),
         model_parallel: model_parallel as f64,
+        expert_parallel: expert_parallel as f64,
         max_micro_batch: known(asked.max_micro_batch),
         dataset: whole(dataset_size.unwrap_or(0))?,
         seq_len: seq_len.unwrap_or(0) as f64,

@@ -70,7 +70,7 @@ macro_rules! recipe {
 recipe! {
     numbers:
     tuned_batch lr weight_decay momentum ema_decay noise min_lr
-    micro_batch accumulation gpus model_parallel max_micro_batch
+    micro_batch accumulation gpus model_parallel expert_parallel max_micro_batch
     /// 0 where they are not known.
     dataset seq_len
     /// Of a number that the lanes do not depend on.

@@ -89,7 +89,8 @@ stages! {
         let accumulation = divide(samples, cap, 1.0);
         let micro_batch = divide(samples, accumulation, 0.0);
         let whole = (replicas * model_parallel == world_size) & (world_size > 0.0) & (batch <= MAX_BATCH as f64);
-        let left = lanes.left[i] | u64::from(!whole);
+        // Where experts are spread over GPUs, the row goes to `plan`: one division less in all others.
+        let left = lanes.left[i] | u64::from(!(whole & (recipe.expert_parallel == 1.0)));
         let closed = (samples * replicas != batch) | (micro_batch * accumulation == samples);
         lanes.replicas[i] = replicas;
         lanes.batch[i] = batch;
@@ -159,7 +160,7 @@ stages! {
         let by_rule = moved & !recipe.is_bent();
         let mut found = Reasons::default();
         found.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
-        found.insert_if(known(tuned) & (micro_batch != tuned), Reason::BatchNormMoved);
+        found.insert_if(known(tuned) & (micro_batch != tuned), Reason::CoupledMoved);
         let open = !known(tuned) & !known(recipe.max_micro_batch) & known(recipe.gpus);
         let passes = if known(recipe.accumulation) { recipe.accumulation } else { 1.0 };
         let (here, there) = (micro_batch * passes * recipe.gpus, recipe.tuned_batch * recipe.model_parallel);

@@ -52,6 +52,7 @@ fn likely(field: Field) -> f64 {
         | Field::NoiseScale
         | Field::Decay
         | Field::BatchNorm
+        | Field::Coupled
         | Field::ClusterModelParallel => 0.5,
         _ => 0.06,
     }

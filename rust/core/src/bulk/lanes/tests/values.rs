@@ -53,7 +53,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         Field::Gpus | Field::MicroBatch | Field::Accumulation => {
             ints(&[MISSING, MISSING, 1, 2, 4, 8, 4, 8, 6])
         }
-        Field::ModelParallel => ints(&[1, 1, 1, 1, 2, MISSING]),
+        Field::ModelParallel | Field::ExpertParallel => ints(&[1, 1, 1, 1, 2, MISSING]),
         Field::Power => reals(&[f64::NAN, 0.4, f64::INFINITY]),
         Field::NoiseScale => reals(&[f64::NAN, f64::NAN, 500.0, 2e3, 1e5, 0.0]),
         Field::SigmaSq => reals(&[f64::NAN, 2.0, 0.0, -2.0]),
@@ -64,6 +64,7 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
         }
         Field::Parameters => ints(&[MISSING, 1_000_000_000, 1 << 53, 0]),
         Field::Adapter => texts(&["", "", "lora"]),
+        Field::Coupled => texts(&["", "", "batch_norm", "negatives", "experts"]),
         Field::Precision => texts(&["", "bf16", "fp31"]),
         Field::ClipNorm | Field::BucketCapMb => reals(&[f64::NAN, 1.0, 1.0, 0.0]),
         Field::DeviceBatches => texts(&["", "", "", "(3, 5)", "(1, 1, 1, 1)", "(0, 1)", "64"]),
@@ -73,7 +74,9 @@ pub fn values(field: Field) -> BoxedStrategy<Value> {
             1 => ints(&[0, MISSING, 1 << 20, 1 << 31, (1 << 31) + 1]),
         ]
         .boxed(),
-        Field::ClusterModelParallel => ints(&[MISSING, MISSING, MISSING, 1, 2, 5]),
+        Field::ClusterModelParallel | Field::ClusterExpertParallel => {
+            ints(&[MISSING, MISSING, MISSING, 1, 2, 5])
+        }
         Field::Gpu => texts(&["", "H100", "A100"]),
         Field::MemoryGib | Field::IntraGbS | Field::InterGbS | Field::LatencyUs => {
             reals(&[f64::NAN, 80.0, 80.0, -1.0])
