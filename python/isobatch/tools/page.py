@@ -99,6 +99,11 @@ class Reading:
     guessed: bool = False
     multiple: int = 1
 
+    @property
+    def demands(self) -> dict[str, Any]:
+        """The settings without which no plan runs under this tool."""
+        return {"batch_multiple": self.multiple} if self.multiple > 1 else {}
+
 
 class SettingsPage:
     """Reads settings by name; dots go into tables (`optimizer.params.lr`)."""
