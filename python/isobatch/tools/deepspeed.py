@@ -272,7 +272,14 @@ def _schedules(case: Case) -> Iterator[Issue]:
 DEEPSPEED = Tool(
     "deepspeed",
     "DeepSpeed",
-    Reader("0.10 to 0.19", read, check, _HARMLESS, _MATTERS, tables="optimizer scheduler"),
+    Reader(
+        "0.10 to 0.19",
+        read,
+        check,
+        _HARMLESS,
+        _MATTERS,
+        tables="optimizer optimizer.params scheduler scheduler.params",
+    ),
     Writer(
         "0.14 to 0.19",
         "ds_config.json",

@@ -80,6 +80,11 @@ class Joined:
     owners: Mapping[str, "Reading"]
     tools: frozenset[str]
 
+    def is_of(self, field: str, reading: "Reading") -> bool:
+        """Whether a field has the value that this file gives it."""
+        owner = self.owners.get(field)
+        return owner is not None and owner.settings is reading.settings
+
 
 @dataclass
 class Reading:
@@ -117,6 +122,11 @@ class Reading:
     guessed: bool = False
     multiple: int = 1
     later: list[Callable[[Joined], None]] = field(default_factory=list)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """The settings without which no plan runs under this tool."""
+        return {"batch_multiple": self.multiple} if self.multiple > 1 else {}
 
 
 class SettingsPage:
@@ -169,7 +179,7 @@ class SettingsPage:
         reading = self.reading
 
         def is_answered(run: Joined) -> bool:
-            return run.owners.get(field) is not reading and (field in run.fields or field in reading.fields)
+            return not run.is_of(field, reading) and (field in run.fields or field in reading.fields)
 
         self.note_until(text, is_answered)
 
@@ -186,7 +196,7 @@ class SettingsPage:
             self.give(field, value, key)
 
         def give_anew(run: Joined) -> None:
-            is_ours = run.owners.get(field) is reading if field in run.fields else field not in run.owners
+            is_ours = run.is_of(field, reading) or not (field in run.fields or field in run.owners)
             if is_ours and (value := compute(run.fields)) is not None:
                 run.fields[field] = value
 

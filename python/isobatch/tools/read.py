@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isobatch.errors import InputError, missing, must_be, together
+from isobatch.errors import InputError, missing, must_be, raise_all, together
 from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
@@ -124,10 +124,11 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
     in_flags = is_flat and suffix not in (".json", ".yaml", ".yml", ".toml", ".py")
     assert known.reader is not None
     page = SettingsPage(settings, found, dashes=in_flags)
-    for section in known.reader.tables.split():
-        value = settings.get(section)
-        if not isinstance(value, Mapping | Unknown | None):
-            page.fault(section, must_be("a table of settings", value, field=page.name(section)))
+    raise_all(
+        must_be("a table of settings", value, field=page.name(section), file=file)
+        for section in known.reader.tables.split()
+        if not isinstance(value := value_at(settings, section), Mapping | Unknown | None)
+    )
     known.reader.read(page)
     if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
         raise no_tool_error(settings, file)
@@ -152,12 +153,23 @@ def recipe_fields(
         InputError: all that is wrong or missing, in one message.
     """
     pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    return joined_fields(pages, given, ends=ends), pages
+
+
+def joined_fields(
+    pages: Sequence[Reading], given: Mapping[str, Any], *, ends: bool = False
+) -> dict[str, Any]:
+    """Joins the fields of the files of a run, and of values given beside them; `given` and `ends` as for `recipe_fields`.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
     file = pages[0].file
     faults = [error for page in pages for to, error in page.faults if to not in given]
     fields, keys, owners = _merged(pages, given, faults)
     fields.update(given)
     asked = {to: None for page in pages for to, _ in page.faults} | fields
-    needed = list(_missing(asked, keys))
+    needed = list(missing_fields(asked, keys))
     if ends and "duration" not in asked:
         needed.append(
             ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
@@ -170,27 +182,15 @@ def recipe_fields(
             fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
         raise fault
     try:
-        joined = join(fields if needed else complete(fields, keys), pages, owners)
+        joined = Joined(fields if needed else complete(fields, keys), owners, frozenset(page.tool for page in pages))
+        for page in pages:
+            for step in page.later:
+                step(joined)
     except InputError as error:
         raise error.at(file=file) from None
     if needed:
         raise _missing_error(needed, pages)
-    return joined, pages
-
-
-def join(fields: dict[str, Any], pages: Sequence[Reading], owners: Mapping[str, Reading]) -> dict[str, Any]:
-    """Takes the steps that need the fields of all files and settings of a run.
-
-    Args:
-        fields: of the recipe, changed in place.
-        pages: of the run's files.
-        owners: the file of each field that is not given by hand.
-    """
-    joined = Joined(fields, owners, frozenset(page.tool for page in pages))
-    for page in pages:
-        for step in page.later:
-            step(joined)
-    return fields
+    return joined.fields
 
 
 def read_recipe(
@@ -247,7 +247,7 @@ def _is_said(page: Reading, field: str) -> bool:
     return plain != "" and value_at(page.settings, plain) is not None
 
 
-def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
+def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
     """Lists the needs of a plan not met by the files: (field, an example, why)."""
     if "lr" not in fields:
         yield "lr", "LR", "the peak learning rate"
@@ -263,8 +263,10 @@ def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
         ("tok", "seq_len", "tokens in a sample"),
     ):
         users = [name for name, text in units.items() if re.search(rf"\d{unit}[ )]*(?:[,=(]|$)", text)]
+        if unit == "tok" and ":" in str(fields.get("ramp", "")):
+            users.append("ramp")
         if users and field not in fields:
-            yield field, "N", f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})"
+            yield field, "N", f"{what} ({keys.get(users[0]) or users[0]} is {fields[users[0]]})"
 
 
 def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:

@@ -116,6 +116,7 @@ class Weight(StrEnum):
 
     STOPS = "Stops the run"
     CHANGES = "Changes the training"
+    REFUSED = "Cannot be planned"
     NOTE = "Good to know"
 
 
@@ -128,6 +129,7 @@ class Issue(NamedTuple):
         source: a document, an issue, or the place in the tool's own code.
         change: the line to write instead.
         weight: of what it costs; NOTE where the tool is always so.
+        field: the recipe's field that it is about; empty where the file's own words name the setting.
     """
 
     what: str
@@ -135,16 +137,17 @@ class Issue(NamedTuple):
     source: str
     change: str
     weight: Weight = Weight.CHANGES
+    field: str = ""
 
     @classmethod
-    def note(cls, what: str, cause: str, source: str, change: str) -> Self:
-        """Makes one that is good to know."""
-        return cls(what, cause, source, change, Weight.NOTE)
+    def note(cls, what: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue that is good to know."""
+        return cls(what, cause, source, change, Weight.NOTE, field)
 
     @classmethod
-    def stop(cls, what: str, cause: str, source: str, change: str) -> Self:
-        """Makes one that stops the run."""
-        return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS)
+    def stop(cls, what: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue that stops the run."""
+        return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS, field)
 
     def __str__(self) -> str:
         what, cause, source, change = (printable(text, MAX_LINE_CHARACTERS) for text in self[:4])
@@ -175,6 +178,7 @@ class Case(NamedTuple):
         batch: samples in a step there, as the file is; None where it does not say.
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
         plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+        command: plans the file there; of an infeasible plan it lists what would work.
     """
 
     tool: Tool
@@ -184,6 +188,7 @@ class Case(NamedTuple):
     batch: int | None
     tuned: int | None
     plan: Any
+    command: str = ""
 
     def at(self, *path: str) -> Any:
         """A value of the file, by its place there; None where there is none."""
@@ -241,5 +246,6 @@ def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
             f"{count(batch)} samples are no multiple of {micro} × {replicas} replicas",
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,
-            "isobatch plan --from lists the micro-batches and batches that fit",
+            f"{case.command} lists the micro-batches and batches that fit",
+            "effective_batch",
         )

@@ -100,7 +100,7 @@ def count_rollouts(page: SettingsPage, each: int) -> None:
         page: of the settings of completions.
         each: completions of a prompt.
     """
-    reading, repeats = page.reading, page.whole("num_iterations", default=1) or 1
+    repeats = page.whole("num_iterations", default=1) or 1
     steps, rollout = page.whole("steps_per_generation"), page.whole("generation_batch_size")
 
     def leave_out(run: Joined) -> None:
@@ -110,12 +110,12 @@ def count_rollouts(page: SettingsPage, each: int) -> None:
         unit = repeats * (rollout or batch * (steps or parts) // parts)
         if samples % unit and samples >= unit:
             run.fields["dataset_size"] = samples // unit * unit
-            reading.notes.append(
+            page.note(
                 f"TRL leaves out prompts that do not fill a rollout of {count(unit // repeats // each)}: "
                 f"{count(samples % unit)} of {count(samples)} samples"
             )
 
-    reading.later.insert(0, leave_out)  # before steps are counted
+    page.reading.later.insert(0, leave_out)  # before steps are counted
 
 
 def _group(page: SettingsPage) -> int | None:

@@ -198,7 +198,14 @@ def check(case: Case) -> Iterator[Issue]:
 VERL = Tool(
     "verl",
     "verl",
-    Reader("0.3 to 0.9", read, check, _HARMLESS, _MATTERS, tables="data actor_rollout_ref trainer"),
+    Reader(
+        "0.3 to 0.9",
+        read,
+        check,
+        _HARMLESS,
+        _MATTERS,
+        tables="data actor_rollout_ref actor_rollout_ref.actor trainer",
+    ),
     Writer(
         "0.3 to 0.9",
         "verl.sh",
