@@ -34,12 +34,14 @@ _OF_THE_SPLIT = (
     Reason.ACCUMULATION_UNMET,
     Reason.MICRO_BATCH_UNMET,
     Reason.MODEL_PARALLEL,
+    Reason.EXPERT_PARALLEL,
     Reason.RAMP_NOT_DIVISIBLE,
 )
 """Refusals of the tuned batch on these GPUs: no news where another batch is trained there, or where the run stops."""
 _ABOUT = {
     **dict.fromkeys(_OF_THE_SPLIT, "effective_batch"),
     Reason.MODEL_PARALLEL: "model_parallel",
+    Reason.EXPERT_PARALLEL: "expert_parallel",
     Reason.RAMP_NOT_DIVISIBLE: "ramp",
     Reason.BATCH_ABOVE_DATASET: "dataset_size",
     Reason.RUN_BELOW_STEP: "duration",

@@ -23,6 +23,15 @@ def check_any_tool(case: Case) -> Iterator[Issue]:
 
 
 def _undivided(case: Case) -> Iterator[Issue]:
+    experts = case.fields.get("expert_parallel") or 1
+    if case.gpus % experts:
+        yield Issue.stop(
+            f"{counted(case.gpus, 'GPU')} are no multiple of the {experts} that hold one set of experts",
+            f"{case.reading.keys.get('expert_parallel', 'expert_parallel')} splits the experts",
+            "the GPUs are whole sets of experts: docs/reasons.md, expert_parallel",
+            f"{case.gpus // experts * experts or experts} GPUs",
+            "expert_parallel",
+        )
     parallel = case.fields.get("model_parallel") or 1
     if case.gpus % parallel:
         yield Issue.stop(

@@ -262,6 +262,27 @@ class TestCommand:
         assert main(words) == 2 and "--force replaces it" in capsys.readouterr().err
         assert main([*words, "--force"]) == 0
 
+    def test_a_new_plans_output_is_the_tools_file(self, tmp_path, ran):
+        source = written(
+            tmp_path, "a.json", '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}'
+        )
+        words, out = ["plan", "--from", str(source), "--set", "gpus=8"], tmp_path / "out.yaml"
+        said = ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)])
+        assert (
+            "4 GPUs: micro-batch 8" in said.out and "accumulate_grad_batches: 2  # was 1" in out.read_text()
+        )
+        assert (
+            "--force replaces it" in ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)], 2).err
+        )
+        ran([*words, "--gpus", "5", "--to", "lightning", "-o", str(tmp_path / "none.yaml")], 1)
+        assert not (tmp_path / "none.yaml").exists()
+        alone = ran([*words, "--gpus", "4", "--to", "transformers", "-o", "-"]).out
+        assert "\ngradient_accumulation_steps: 2  # was 1\n" in alone and "4 GPUs: micro-batch" not in alone
+        assert (
+            "has no .json files"
+            in ran([*words, "--gpus", "4", "--to", "slurm", "-o", str(tmp_path / "a.json")], 2).err
+        )
+
     def test_from_file_to_tool(self, tmp_path, capsys, ran):
         text = '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03, "gradient_accumulation_steps": 4}'
         source = written(tmp_path, "a.json", text)
@@ -429,7 +450,7 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
         "--num-layers-per-virtual-pipeline-stage 2"
     )
     notes = read_file(written(tmp_path, "train.sh", line)).notes
-    assert any("plan with --accumulation-multiple 4" in note for note in notes)
+    assert any("(--accumulation-multiple 4)" in note for note in notes)
     made = ib.plan(recipe(model_parallel=4, gpus=32), 64, accumulation_multiple=4)
     assert made.accumulation % 4 == 0
     says = "the accumulation, 4, must be a multiple of their number"

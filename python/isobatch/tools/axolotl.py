@@ -58,6 +58,11 @@ def read(page: SettingsPage) -> None:
         page.first("context_parallel_size", "sequence_parallel_degree"), "tensor_parallel_size"
     )
     trainer.read_parallel(page)
+    page.read_experts(
+        "expert_parallel_size",
+        page.first("context_parallel_size", "sequence_parallel_degree"),
+        "tensor_parallel_size",
+    )
     page.number("learning_rate", "lr")
     trainer.read_lengths(page, "num_epochs", 1)
     _steps(page)
@@ -162,6 +167,10 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet.settings = {_OURS.get(name, name): value for name, value in sheet.settings.items()}
     if sheet.settings["warmup_steps"] == 1:
         sheet.note("axolotl makes 2 steps of a warmup of 1")
+    if (held := plan.recipe.expert_parallel) > 1:
+        sheet.note(
+            f"dp_shard_size must be {plan.world_size // held}, the GPUs over the {held} that hold one set of experts"
+        )
     sheet.note(
         "remove num_epochs, warmup_ratio, batch_size, evals_per_epoch, saves_per_epoch, cosine_min_lr_ratio and cosine_constant_lr_ratio"
     )

@@ -34,7 +34,10 @@ def read(page: SettingsPage) -> None:
     """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
-    page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
+    parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
+    key = page.first("expert_parallel.autoep_size", "expert_parallel.ep_size", "moe.ep_size")
+    if page.raw("expert_parallel.enabled") is not False and (experts := page.whole(key, default=1) or 1) > 1:
+        page.give("expert_parallel", experts * parallel, key)
     autos = [key for key in _BATCH if page.raw(key) == "auto"]
     for key, field in _BATCH.items():
         if key not in autos:

@@ -1,5 +1,6 @@
 """Detects the tool of a file, by keys of that tool alone."""
 
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -85,6 +86,7 @@ TOOLS = {
 }
 """Every tool of isobatch; its record is in its file, under its name in capitals. keys() has those of other distributions too."""
 
+_SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _ENOUGH = 5
 """Common keys that together are evidence."""
 
@@ -190,6 +192,29 @@ def looks_like(settings: Mapping[str, Any]) -> str | None:
         return None
     own, common = _present(settings, name)
     return tool_of(name).title if own + common >= _FEW else None
+
+
+def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
+    """Refuses a script of slime, or of miles, which has Megatron's arguments and rules of its own for a batch.
+
+    Raises:
+        InputError: it is one; the message has the recipe to plan instead.
+    """
+    rollout, batch = settings.get("rollout_batch_size"), settings.get("global_batch_size")
+    if "num_rollout" not in settings and (rollout is None or batch is None):
+        return
+    each = settings.get("n_samples_per_prompt", 1)
+    sizes = [int(size) if str(size).isdecimal() else None for size in (rollout, each, batch)]
+    groups, whole = str(sizes[1] or "N"), f"{sizes[0] * sizes[1]:,}" if sizes[0] and sizes[1] else "that"
+    parallel = math.prod(int(str(settings.get(key))) for key in _SPLITS if str(settings.get(key)).isdecimal())
+    fields = {"effective_batch": sizes[2] or "N", "lr": settings.get("lr", "LR"), "model_parallel": parallel}
+    given = " ".join(f"--set {name}={value}" for name, value in fields.items() if value != 1)
+    raise InputError(
+        "is a script of slime (or miles), which is not read: a batch has whole groups of --n-samples-per-prompt completions, "
+        f"--rollout-batch-size × --n-samples-per-prompt (= {whole}) must be a multiple of it, and --save-interval counts rollouts. Plan it as a "
+        f"recipe, and take a batch that divides the rollout:\n  isobatch plan {given} --gpus N --batch-multiple {groups}",
+        file=file,
+    )
 
 
 def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:

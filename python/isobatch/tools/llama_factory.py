@@ -38,6 +38,7 @@ def read(page: SettingsPage) -> None:
     page.whole("cutoff_len", "seq_len")
     sizes = [f"{name}_model_parallel_size" for name in ("tensor", "pipeline")]
     page.read_parallel("sequence_parallel_size", "context_parallel_size", *sizes)
+    page.read_experts("expert_model_parallel_size", *sizes)
     if any(page.has(size) for size in sizes):
         page.flag("use_mca")  # whose sizes these are
     page.lora("finetuning_type", "lora")

@@ -1,6 +1,8 @@
 """Megatron's arguments, in a shell script or on a line."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.megatron_write import SHAPES, render, write
@@ -9,7 +11,18 @@ from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.words import share
 
 _SPLITS = [f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context", "ds_sequence")]
+_EXPERTS = ("expert_model_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size")
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
+_EXCLUSIVE = (
+    ("train_iters", "train_samples", "duration"),
+    ("train_iters", "lr_decay_samples", "schedule"),
+    ("train_iters", "lr_warmup_samples", "warmup"),
+    ("train_samples", "lr_decay_iters", "schedule"),
+    ("train_samples", "lr_warmup_iters", "warmup"),
+    ("lr_warmup_fraction", "lr_warmup_iters", "warmup"),
+    ("lr_warmup_fraction", "lr_warmup_samples", "warmup"),
+)
+"""Pairs of arguments that Megatron refuses together (training/arguments.py: validate_args), and the field that is open then."""
 
 _HARMLESS = """
     DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc out_* help force_* append_*
@@ -90,6 +103,8 @@ def read(page: SettingsPage) -> None:
     for key in ("eval", "save", "log"):
         page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
+    for first, second, field in _exclusive(page.settings):
+        page.ask(field, f"{first} and {second} are both given, and Megatron takes one of them", second)
 
 
 def _batch(page: SettingsPage) -> None:
@@ -109,18 +124,23 @@ def _batch(page: SettingsPage) -> None:
         )
     page.read_launch_line()
     parallel = page.read_parallel(*_SPLITS)
-    stages = page.whole("pipeline_model_parallel_size", default=1) or 1
-    if stages > 1 and any(page.has(key) for key in _INTERLEAVED):
+    parallel = math.lcm(parallel, page.read_experts(*_EXPERTS, tensor="expert_tensor_parallel_size"))
+    page.reading.accumulation_multiple = _interleaved(page.settings)
+    stages = page.reading.accumulation_multiple
+    if stages > 1:
         page.note(
-            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a multiple of {stages}; plan "
-            f"with --accumulation-multiple {stages}"
+            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a multiple of {stages} "
+            f"(--accumulation-multiple {stages})"
         )
+    if _has_balance_loss(page):
+        page.give("coupled", "experts", "moe_aux_loss_coeff")
     gpus = page.reading.fields.get("gpus")
     if gpus is not None and gpus % parallel:
         # A script that its users edit before they launch it on more nodes.
         del page.reading.fields["gpus"], page.reading.keys["gpus"]
         page.note(
-            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica needs; taken as not known: --set gpus=N"
+            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica and its experts need; "
+            "taken as not known: --set gpus=N"
         )
     ramp = page.raw("rampup_batch_size")
     if ramp is not None and steps is not None:
@@ -129,6 +149,37 @@ def _batch(page: SettingsPage) -> None:
     for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
         if value is not None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
+
+
+def _interleaved(settings: Mapping[str, Any]) -> int:
+    """Counts the stages of an interleaved pipeline; 1 of any other."""
+    stages = settings.get("pipeline_model_parallel_size")
+    is_interleaved = any(settings.get(key) is not None for key in _INTERLEAVED)
+    count = int(stages) if is_interleaved and str(stages).isdecimal() else 1
+    return count if 1 < count < 2**31 else 1
+
+
+def _has_balance_loss(page: SettingsPage) -> bool:
+    """Tells whether a loss, or a capacity, makes the samples of a micro-batch act on each other through the experts."""
+    if (page.whole("num_experts") or 0) <= 1:
+        return False
+    kinds = page.raw("moe_router_load_balancing_type") or "aux_loss"
+    by_micro_batch = {"aux_loss", "sinkhorn"} & set(kinds if isinstance(kinds, list) else [str(kinds)])
+    coefficients = page.raw("moe_aux_loss_coeff")
+    has_loss = any(
+        str(it) not in ("0", "0.0", "None")
+        for it in (coefficients if isinstance(coefficients, list) else [coefficients])
+    )
+    return bool(by_micro_batch and (has_loss or kinds == "sinkhorn")) or page.has(
+        "moe_expert_capacity_factor"
+    )
+
+
+def _exclusive(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yields the arguments that Megatron refuses together: two names, and the field that is open."""
+    for first, second, field in _EXCLUSIVE:
+        if all(settings.get(name) not in (None, 0, "0") for name in (first, second)):
+            yield f"--{first.replace('_', '-')}", f"--{second.replace('_', '-')}", field
 
 
 def _read_schedule(page: SettingsPage) -> None:
@@ -200,7 +251,36 @@ def check(case: Case) -> Iterator[Issue]:
             "megatron/training/arguments.py: --adam-beta2",
             "--adam-beta2 0.95  (as most published runs)",
         )
+    for first, second, _ in _exclusive(case.reading.settings):
+        yield Issue.stop(
+            f"{first} and {second} are both given",
+            "a run is counted in iterations or in samples, and warms up by one of its arguments",
+            "megatron/training/arguments.py: validate_args",
+            f"remove {second}",
+            second,
+        )
+    yield from _stages(case)
     yield from _ramps(case)
+
+
+def _stages(case: Case) -> Iterator[Issue]:
+    """Finds micro-batches that do not fill the stages of an interleaved pipeline."""
+    stages, replicas = _interleaved(case.reading.settings), case.replicas
+    batch, micro = case.batch, case.fields.get("micro_batch") or 1
+    if (
+        stages > 1
+        and batch
+        and replicas
+        and batch % (micro * replicas) == 0
+        and batch // (micro * replicas) % stages
+    ):
+        yield Issue.stop(
+            f"{batch // (micro * replicas)} micro-batches are no multiple of the pipeline's {stages} stages",
+            "its stages are interleaved",
+            "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
+            f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches that fit",
+            "effective_batch",
+        )
 
 
 def _ramps(case: Case) -> Iterator[Issue]:

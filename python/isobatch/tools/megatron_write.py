@@ -58,6 +58,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - the comma
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
         sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
+        if (held := plan.recipe.expert_parallel) > 1:
+            sheet.note(f"experts stay split as the script has it: the GPUs must be a multiple of {held}")
         sheet.note(
             f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with --accumulation-multiple"
         )

@@ -13,6 +13,7 @@ _FIELDS = (
     (r"warmup", "warmup"),
     (r"scheduler", "schedule"),
     (r"beta", "betas"),
+    (r"(^|_)(expert|ep)_|autoep|ep_size", "expert_parallel"),
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
@@ -103,7 +104,7 @@ class Reading:
         absent: for each field without a value what the file would call it.
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
-        multiple: what a batch must be a multiple of.
+        multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple of.
         later: steps to take once all files and settings of the run are joined.
     """
 
@@ -121,12 +122,14 @@ class Reading:
     misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
     multiple: int = 1
+    accumulation_multiple: int = 1
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 
     @property
     def demands(self) -> dict[str, Any]:
         """The settings without which no plan runs under this tool."""
-        return {"batch_multiple": self.multiple} if self.multiple > 1 else {}
+        demands = {"batch_multiple": self.multiple, "accumulation_multiple": self.accumulation_multiple}
+        return {name: multiple for name, multiple in demands.items() if multiple > 1}
 
 
 class SettingsPage:
@@ -383,6 +386,23 @@ class SettingsPage:
         if sizes:
             self.give("model_parallel", math.prod(sizes.values()), next(iter(sizes)))
         return math.prod(sizes.values())
+
+    def read_experts(self, key: str, *beside: str, tensor: str = "") -> int:
+        """Reads the GPUs that hold one full set of experts.
+
+        Args:
+            key: over how many the experts are split.
+            beside: other settings that multiply them, such as the pipeline's stages.
+            tensor: of an expert's own tensors; without a value the first of `beside` stands in its place.
+        """
+        experts = self.whole(key, default=1) or 1
+        own = self.whole(tensor) if tensor else None
+        if experts <= 1 and (own or 1) <= 1:
+            return 1
+        sizes = [self.whole(other, default=1) or 1 for other in (beside[1:] if own else beside)]
+        held = math.prod([experts, own or 1, *sizes])
+        self.give("expert_parallel", held, key)
+        return held
 
     def lora(self, key: str, default: str = "") -> None:
         """An adapter of low rank, plain or over quantized weights (qlora, dora, …)."""

@@ -12,7 +12,7 @@ from isobatch.errors import InputError, missing, must_be, raise_all, together
 from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
-from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
+from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_slime
 from isobatch.tools.installed import plain
 from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
@@ -117,6 +117,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
     """Args: of: the tool whose class a script makes."""
+    refuse_slime(settings, file)
     name = plain(tool or of or detect(settings, file))
     known = reader(name)
     found = Reading(name, known.title, file, settings, guessed=tool is None)
@@ -182,7 +183,9 @@ def joined_fields(
             fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
         raise fault
     try:
-        joined = Joined(fields if needed else complete(fields, keys), owners, frozenset(page.tool for page in pages))
+        joined = Joined(
+            fields if needed else complete(fields, keys), owners, frozenset(page.tool for page in pages)
+        )
         for page in pages:
             for step in page.later:
                 step(joined)
@@ -326,17 +329,23 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     if "batch_per_gpu" in fields:
         done["micro_batch"] = fields["batch_per_gpu"]
         names["micro_batch"] = (keys or {}).get("batch_per_gpu") or names["micro_batch"]
-    for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel"):
+    for name in (
+        "effective_batch",
+        "micro_batch",
+        "accumulation",
+        "gpus",
+        "model_parallel",
+        "expert_parallel",
+    ):
         if done.get(name) is not None:
             done[name] = count_of(names.get(name, name), done[name])
     batch, micro, accumulation, gpus = map(
         done.get, ("effective_batch", "micro_batch", "accumulation", "gpus")
     )
     parallel = done.get("model_parallel") or 1
-    if gpus is not None and gpus % parallel:
-        raise InputError(
-            f"{names['gpus']} {gpus} is not a multiple of model_parallel {parallel}", field="gpus"
-        )
+    for name in ("model_parallel", "expert_parallel"):
+        if gpus is not None and gpus % (done.get(name) or 1):
+            raise InputError(f"{names['gpus']} {gpus} is not a multiple of {name} {done[name]}", field="gpus")
     replicas = None if gpus is None else gpus // parallel
     if batch is None and micro and replicas:
         done["effective_batch"] = micro * (accumulation or 1) * replicas

@@ -33,7 +33,14 @@ _OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_gene
 """Settings of GRPO and RLOO alone."""
 
 
-_RATES = {"SFT": "2e-5", "GKD": "2e-5", "Reward": "1e-4", "OnlineDPO": "5e-7", "XPO": "5e-7", "NashMD": "5e-7"}
+_RATES = {
+    "SFT": "2e-5",
+    "GKD": "2e-5",
+    "Reward": "1e-4",
+    "OnlineDPO": "5e-7",
+    "XPO": "5e-7",
+    "NashMD": "5e-7",
+}
 _RATES |= dict.fromkeys(("DPO", "GRPO", "RLOO", "KTO", "ORPO", "CPO"), "1e-6")
 """Default learning rates of TRL 1.16, by the trainer."""
 _OF_TRAINER = {

@@ -94,6 +94,11 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
     if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
         page.note(f"rollout.nnodes {alone}: these nodes only generate, and are none of gpus")
     actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
+    actor.read_experts(
+        "megatron.expert_model_parallel_size",
+        *_PARALLEL[:2],
+        tensor="megatron.expert_tensor_parallel_size",
+    )
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
 
 
