@@ -118,6 +118,21 @@ def test_trls_sampler_leaves_out_a_rollout_that_is_not_full(beside, prompts, ste
     assert plan(recipe, 2).total_steps == steps, recipe.notes
 
 
+def test_verls_loader_leaves_out_a_rollout_that_is_not_full():
+    actor = {"ppo_mini_batch_size": 4, "optim": {"lr": 1e-6}}
+    verl = {
+        "actor_rollout_ref": {"actor": actor, "rollout": {"n": 2}},
+        "data": {"train_batch_size": 8},
+        "trainer": {"total_epochs": 3},
+    }
+    recipe = ib.Recipe.read(verl, dataset_size=15 * 2)
+    assert plan(recipe, 8).total_steps == 2 * 3, "one rollout of 8 prompts an epoch, and two steps of it"
+    assert any(
+        "verl leaves out prompts that do not fill a rollout of 8: 14 of 30 samples" in note
+        for note in recipe.notes
+    )
+
+
 def test_a_script_of_older_transformers_is_told_its_own_count(tmp_path, ran):
     text = "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --learning_rate 1e-5"
     file = written(tmp_path, "run.sh", f"{text} --num_train_epochs 3")

@@ -204,7 +204,7 @@ def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
     if "num_rollout" not in settings and (rollout is None or batch is None):
         return
     each = settings.get("n_samples_per_prompt", 1)
-    sizes = [int(size) if str(size).isdecimal() else None for size in (rollout, each, batch)]
+    sizes = [int(str(size)) if str(size).isdecimal() else None for size in (rollout, each, batch)]
     groups, whole = str(sizes[1] or "N"), f"{sizes[0] * sizes[1]:,}" if sizes[0] and sizes[1] else "that"
     parallel = math.prod(int(str(settings.get(key))) for key in _SPLITS if str(settings.get(key)).isdecimal())
     fields = {"effective_batch": sizes[2] or "N", "lr": settings.get("lr", "LR"), "model_parallel": parallel}

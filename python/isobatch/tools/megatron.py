@@ -96,9 +96,8 @@ def read(page: SettingsPage) -> None:
     for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
         if page.length(key, "duration", unit):
             if unit == "st" and "ramp" in page.reading.fields:
-                page.note(
-                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
-                )
+                text = f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
+                page.note_assumed("duration", text)
             break
     for key in ("eval", "save", "log"):
         page.length(f"{key}_interval", f"{key}_every", "st")
@@ -116,7 +115,8 @@ def _batch(page: SettingsPage) -> None:
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
-        page.note("--global-batch-size is not there: micro-batch × replicas, Megatron's default")
+        text = "--global-batch-size is not there: micro-batch × replicas, Megatron's default"
+        page.note_assumed("accumulation", text)
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
@@ -138,9 +138,10 @@ def _batch(page: SettingsPage) -> None:
     if gpus is not None and gpus % parallel:
         # A script that its users edit before they launch it on more nodes.
         del page.reading.fields["gpus"], page.reading.keys["gpus"]
-        page.note(
+        page.note_until(
             f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica and its experts need; "
-            "taken as not known: --set gpus=N"
+            "taken as not known: --set gpus=N",
+            lambda run: "gpus" in run.fields,
         )
     ramp = page.raw("rampup_batch_size")
     if ramp is not None and steps is not None:
@@ -155,7 +156,7 @@ def _interleaved(settings: Mapping[str, Any]) -> int:
     """Counts the stages of an interleaved pipeline; 1 of any other."""
     stages = settings.get("pipeline_model_parallel_size")
     is_interleaved = any(settings.get(key) is not None for key in _INTERLEAVED)
-    count = int(stages) if is_interleaved and str(stages).isdecimal() else 1
+    count = int(str(stages)) if is_interleaved and str(stages).isdecimal() else 1
     return count if 1 < count < 2**31 else 1
 
 

@@ -68,8 +68,9 @@ def _gpus(page: SettingsPage) -> None:
     if each or nodes:
         page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
     elif not page.has("nproc_per_node"):
-        page.note(
-            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them (--set gpus=N)"
+        page.note_until(
+            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them (--set gpus=N)",
+            lambda run: "gpus" in run.fields,
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isobatch.errors import InputError, must_be, unknown
-from isobatch.words import number_of
+from isobatch.words import count, number_of
 
 _FIELDS = (
     (r"warmup", "warmup"),
@@ -205,6 +205,23 @@ class SettingsPage:
 
         reading.later.append(give_anew)
 
+    def leave_out_rest(self, rollout: Callable[[Mapping[str, Any]], int], why: str) -> None:
+        """Shortens the dataset to whole rollouts, before steps are counted.
+
+        Args:
+            rollout: its samples, from the fields.
+            why: begins the note on what is left out.
+        """
+
+        def shorten(run: Joined) -> None:
+            unit = rollout(run.fields) if epochs_of(run.fields) else 0
+            samples = run.fields.get("dataset_size") or 0
+            if unit and samples > unit and samples % unit:
+                run.fields["dataset_size"] = samples // unit * unit
+                self.note(f"{why}: {count(samples % unit)} of {count(samples)} samples")
+
+        self.reading.later.insert(0, shorten)
+
     def fault(self, to: str, error: InputError) -> None:
         """Adds a fault; the field `to`, given by hand, mends it."""
         fault = error.at(file=self.reading.file)
@@ -351,7 +368,8 @@ class SettingsPage:
         if key in on:
             self.give("precision", names[key], key)
         elif key:
-            self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
+            text = f"{self.name(key)}: auto is decided on the machine; the precision is not planned"
+            self.note_until(text, lambda run: "precision" in run.fields)
 
     def interpolated(self) -> "SettingsPage":
         """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
@@ -453,11 +471,12 @@ def steps_of(fields: Mapping[str, Any]) -> int | None:
     >>> steps_of({"duration": "1000st"}), steps_of({"duration": "1000sp", "effective_batch": 300})
     (1000, 4)
     """
-    text, batch = str(fields.get("duration") or ""), fields.get("effective_batch")
-    match = _LENGTH.fullmatch(text)
-    if match is None or (match[2] == "sp" and not batch):
+    match, batch = _LENGTH.fullmatch(str(fields.get("duration"))), fields.get("effective_batch")
+    if match is None:
         return None
-    return math.ceil(float(match[1]) / (batch if match[2] == "sp" else 1))
+    if match[2] == "st":
+        return math.ceil(float(match[1]))
+    return math.ceil(float(match[1]) / batch) if batch else None
 
 
 def epochs_of(fields: Mapping[str, Any]) -> tuple[float, int] | None:
@@ -466,12 +485,10 @@ def epochs_of(fields: Mapping[str, Any]) -> tuple[float, int] | None:
     >>> epochs_of({"duration": "3ep", "dataset_size": 1000, "effective_batch": 32})
     (3.0, 1000)
     """
-    match = _EPOCHS.fullmatch(str(fields.get("duration") or ""))
-    rows = fields.get("dataset_size")
-    is_known = match is not None and all(
-        type(it) is int and it > 0 for it in (rows, fields.get("effective_batch"))
-    )
-    return (float(match[1]), rows) if match is not None and is_known else None
+    match, rows = _EPOCHS.fullmatch(str(fields.get("duration"))), fields.get("dataset_size")
+    if match is None or type(rows) is not int or rows < 1 or not fields.get("effective_batch"):
+        return None
+    return float(match[1]), rows
 
 
 def _is_rate(value: Any) -> bool:

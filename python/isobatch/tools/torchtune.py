@@ -93,8 +93,9 @@ def _duration(page: SettingsPage) -> None:
     page.name_absent(duration="epochs")
     if epochs and most and most > 0:
         page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
-        page.note(
-            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else --set duration={epochs}ep)"
+        page.note_assumed(
+            "duration",
+            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else --set duration={epochs}ep)",
         )
     elif epochs:
         page.give("duration", length(epochs, "ep"), "epochs")

@@ -8,13 +8,12 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools import trainer
-from isobatch.tools.page import Joined, Reading, SettingsPage, epochs_of
+from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
 from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
-from isobatch.words import count
 
 HARMLESS = f"""{trainer.HARMLESS}
     activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
@@ -110,19 +109,13 @@ def count_rollouts(page: SettingsPage, each: int) -> None:
     repeats = page.whole("num_iterations", default=1) or 1
     steps, rollout = page.whole("steps_per_generation"), page.whole("generation_batch_size")
 
-    def leave_out(run: Joined) -> None:
-        if (run_of := epochs_of(run.fields)) is None:
-            return
-        samples, batch, parts = run_of[1], run.fields["effective_batch"], run.fields.get("accumulation") or 1
-        unit = repeats * (rollout or batch * (steps or parts) // parts)
-        if samples % unit and samples >= unit:
-            run.fields["dataset_size"] = samples // unit * unit
-            page.note(
-                f"TRL leaves out prompts that do not fill a rollout of {count(unit // repeats // each)}: "
-                f"{count(samples % unit)} of {count(samples)} samples"
-            )
+    def samples(fields: Mapping[str, Any]) -> int:
+        parts = fields.get("accumulation") or 1
+        return int(repeats * (rollout or fields["effective_batch"] * (steps or parts) // parts))
 
-    page.reading.later.insert(0, leave_out)  # before steps are counted
+    page.leave_out_rest(
+        samples, f"TRL leaves out prompts that do not fill a rollout (num_generations {each})"
+    )
 
 
 def _group(page: SettingsPage) -> int | None:

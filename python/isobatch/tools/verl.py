@@ -114,8 +114,12 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     else:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
-        page.note(
-            f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {page.reading.multiple}, of whole rollouts of {rollout}"
+        each = page.reading.multiple
+        text = f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {each}"
+        page.note_assumed("duration", text)
+        page.leave_out_rest(
+            lambda _: (rollout or 0) * each,
+            f"verl leaves out prompts that do not fill a rollout of {rollout}",
         )
     page.give("drop_last", True, "")
     page.give("convention", "exact", "")  # one loader, of the driver, deals out the rollouts
@@ -130,7 +134,9 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     if kind not in ("constant", "cosine", "linear"):
         actor.unsupported(key, f"the scheduler {kind!r}")
     elif steps > 1 and (kind == "cosine" or warmup or ratio):
-        page.note(f"verl moves the learning rate once a rollout, which has {steps} optimizer steps")
+        page.note_assumed(
+            "schedule", f"verl moves the learning rate once a rollout, which has {steps} optimizer steps"
+        )
     actor.number("optim.min_lr", "min_lr")
     actor.times_lr("min_lr", actor.number("optim.min_lr_ratio"), "optim.min_lr_ratio")
 
