@@ -106,6 +106,15 @@ trainer = L.Trainer(max_steps=100, devices=1)
     assert ib.plan(recipe, 1).lr_at(0) == 4e-3
 
 
+@pytest.mark.parametrize("duration", ["1.2.3ep", "ep", "-3ep", "1e999ep", "9" * 400 + "ep", "3", "x"])
+@pytest.mark.parametrize(
+    "settings", [AXOLOTL, {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "num_generations": 8}]
+)
+def test_no_length_given_beside_a_file_is_a_fault_of_the_reader(settings, duration):
+    with pytest.raises(ib.InputError):
+        ib.Recipe.read(settings, gpus=8, duration=duration, dataset_size=1000)
+
+
 # ---- notes ----
 
 LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --learning_rate 1e-5 \\

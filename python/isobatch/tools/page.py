@@ -4,8 +4,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from typing import Any, cast
 
+from isobatch import _core
 from isobatch.errors import InputError, must_be, unknown
 from isobatch.words import count, number_of
 
@@ -23,8 +25,6 @@ _FIELDS = (
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
-_LENGTH = re.compile(r"([\d.e+]+)(st|sp)")
-_EPOCHS = re.compile(r"([\d.e+]+)ep")
 _TRUE = ("true", "yes", "on", "1")
 
 
@@ -471,24 +471,24 @@ def steps_of(fields: Mapping[str, Any]) -> int | None:
     >>> steps_of({"duration": "1000st"}), steps_of({"duration": "1000sp", "effective_batch": 300})
     (1000, 4)
     """
-    match, batch = _LENGTH.fullmatch(str(fields.get("duration"))), fields.get("effective_batch")
-    if match is None:
+    run, batch = _core.length(str(fields.get("duration"))), fields.get("effective_batch")
+    if run is None or run[2] not in ("st", "sp") or not (run[2] == "st" or batch):
         return None
-    if match[2] == "st":
-        return math.ceil(float(match[1]))
-    return math.ceil(float(match[1]) / batch) if batch else None
+    return math.ceil(Fraction(run[0], run[1] * (1 if run[2] == "st" else batch or 1)))
 
 
-def epochs_of(fields: Mapping[str, Any]) -> tuple[float, int] | None:
+def epochs_of(fields: Mapping[str, Any]) -> tuple[Fraction, int] | None:
     """The epochs of a run and the samples of one; None where the fields of its recipe do not say both.
 
     >>> epochs_of({"duration": "3ep", "dataset_size": 1000, "effective_batch": 32})
-    (3.0, 1000)
+    (Fraction(3, 1), 1000)
     """
-    match, rows = _EPOCHS.fullmatch(str(fields.get("duration"))), fields.get("dataset_size")
-    if match is None or type(rows) is not int or rows < 1 or not fields.get("effective_batch"):
+    run, rows = _core.length(str(fields.get("duration"))), cast("Any", fields.get("dataset_size"))
+    if isinstance(rows, bool) or not hasattr(rows, "__index__") or rows < 1:
         return None
-    return float(match[1]), rows
+    if run is None or run[2] != "ep" or not fields.get("effective_batch"):
+        return None
+    return Fraction(run[0], run[1]), int(rows)
 
 
 def _is_rate(value: Any) -> bool:
