@@ -192,6 +192,6 @@ def check(case: Case) -> Iterator[Issue]:
 AXOLOTL = Tool(
     "axolotl",
     "axolotl",
-    Reader("0.4 to 0.18", read, check, _HARMLESS, _MATTERS),
+    Reader("0.4 to 0.19", read, check, _HARMLESS, _MATTERS),
     replace(WRITER, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write),
 )
