@@ -278,7 +278,7 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are no multiple of the 3", True),
         ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
          "12 samples under split_batches are no multiple of 8 processes", True),
-        ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "12 samples under split_batches", True),
+        ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "a step has 8 × the samples of DataLoader.batch_size", False),
         ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
          "12 samples under split_batches", True),
         ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are no multiple of the 3", True),

@@ -87,6 +87,21 @@ def test_a_loss_that_balances_the_experts_of_a_micro_batch_is_read(tmp_path, fla
     assert read_file(script(tmp_path, f"{ITERATIONS} {flags}")).fields.get("coupled") == coupled
 
 
+def test_a_micro_batch_that_holds_the_negatives_is_no_matter_of_the_split(tmp_path, ran):
+    text = """
+from sentence_transformers import SentenceTransformerTrainingArguments
+loss = losses.MultipleNegativesRankingLoss(model)
+args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, per_device_train_batch_size=64, learning_rate=3e-5)
+"""
+    path = written(tmp_path, "train.py", text)
+    out = ran(f"plan --from {path} --set gpus=4 --gpus 8 --set dataset_size=10000".split()).out
+    assert "the negatives of a sample are the rest of its micro-batch: 32 samples, 64 when tuned" in out
+    alone = written(
+        tmp_path, "alone.py", text.replace("MultipleNegativesRankingLoss", "CosineSimilarityLoss")
+    )
+    assert "coupled" not in read_file(alone).fields
+
+
 @pytest.mark.parametrize(
     ("flags", "pair", "field"),
     [

@@ -99,11 +99,11 @@ loader = torch.utils.data.DataLoader(rows, batch_size=8)
 class Model(L.LightningModule):
     def configure_optimizers(self):
         o = torch.optim.AdamW(self.parameters(), lr=1e-3)
-        return {"optimizer": o, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(o, 100), "interval": "step"}}
+        return {"optimizer": o, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.ExponentialLR(o, 0.99), "interval": "step"}}
 trainer = L.Trainer(max_steps=100, devices=1)
 """
     recipe = ib.Recipe.read(written(tmp_path, "train.py", text), lr=4e-3)
-    assert ib.plan(recipe, 1).lr_at(0) == 4e-3
+    assert ib.plan(recipe, 1).lr_at(1) == pytest.approx(4e-3 * 0.99, rel=1e-12)
 
 
 @pytest.mark.parametrize("duration", ["1.2.3ep", "ep", "-3ep", "1e999ep", "9" * 400 + "ep", "3", "x"])

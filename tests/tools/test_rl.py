@@ -221,3 +221,37 @@ def test_an_adapter_of_low_rank_is_read(settings, adapter):
     trainer = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "learning_rate": 1e-4}
     found = read_file(settings if "base_model" in settings else {**trainer, **settings})
     assert found.fields.get("adapter") == adapter
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"trl_config": "SFTConfig"}, "SFTConfig's own default is 2e-5"),
+        ({"trl_config": "RewardConfig"}, "RewardConfig's own default is 1e-4"),
+        ({"trl_config": "OnlineDPOConfig"}, "OnlineDPOConfig's own default is 5e-7"),
+        ({"trl_config": "BCOConfig"}, "TRL's own default is 2e-5 (SFT), 1e-4 (Reward)"),
+        ({"num_generations": 8}, "GRPOConfig's own default is 1e-6"),
+        ({"completion_only_loss": True}, "SFTConfig's own default is 2e-5"),
+        ({"precompute_ref_log_probs": True}, "DPOConfig's own default is 1e-6"),
+        ({"max_prompt_length": 64}, "TRL's own default is 2e-5 (SFT), 1e-4 (Reward)"),
+    ],
+)
+def test_each_of_trls_trainers_has_a_learning_rate_of_its_own(settings, said):
+    trainer = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "gradient_accumulation_steps": 2}
+    (note,) = [note for note in read_file({**trainer, **settings}, "trl").notes if "learning_rate" in note]
+    assert note.startswith(f"learning_rate is not in the file; {said}")
+
+
+def test_a_scripts_class_tells_trls_trainer(tmp_path):
+    text = "from trl import DPOConfig\nargs = DPOConfig('o', per_device_train_batch_size=4, num_train_epochs=1)\n"
+    notes = read_file(written(tmp_path, "train.py", text)).notes
+    assert any("DPOConfig's own default is 1e-6" in note for note in notes)
+
+
+def test_the_rates_of_the_installed_trl():
+    trl = pytest.importorskip("trl")
+    from isobatch.tools.trl import _RATES
+
+    for name, rate in _RATES.items():
+        known = getattr(trl, f"{name}Config", None)
+        assert known is None or known("o").learning_rate == float(rate), name

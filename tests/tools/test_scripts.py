@@ -7,10 +7,12 @@ import textwrap
 import pytest
 
 import isobatch as ib
+from isobatch.doctor import examine
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.scripts import script_settings
 from isobatch.tools.signatures import FIRST
+from isobatch.tools.tool import Weight
 from tools.test_reading import has
 
 HEAD = "from transformers import Seq2SeqTrainingArguments, TrainingArguments\nfrom trl import GRPOConfig, SFTConfig\n"
@@ -135,7 +137,7 @@ def test_a_table_that_another_statement_may_change_is_asked_for(tmp_path, change
     )
     inside = text.replace(f"{change}\n", "").replace("'o'", "c.update(learning_rate=2)")
     refused(tmp_path, inside, r"learning_rate may be in \*\*c \(line 4\), which may be changed in line 4")
-    read = text.replace(change, "print(len(c), c['max_steps'])")
+    read = text.replace(change, "print(c['max_steps'])")
     assert ib.Recipe.read(script(tmp_path, read), gpus=1).lr == 1e-4
 
 
@@ -381,6 +383,29 @@ def test_a_scheduler_over_lightnings_count_of_steps_ends_with_the_run(tmp_path):
     assert plan.lr_at(499) == pytest.approx(0.03 / 25e4)
 
 
+STEPS = "self.trainer.estimated_stepping_batches"
+
+
+@pytest.mark.parametrize(
+    ("made", "fields"),
+    [
+        (f"OneCycleLR(o, 0.03, total_steps={STEPS})", {"schedule": "one_cycle(rise=30%)", "lr": 0.03}),
+        (f"CosineAnnealingLR(o, T_max={STEPS}, eta_min=0.01)", {"schedule": "cosine", "min_lr": 0.01}),
+        (f"LinearLR(o, 1.0, 0.0, {STEPS})", {"schedule": "linear"}),
+        (f"get_cosine_schedule_with_warmup(o, int(0.1 * {STEPS}), {STEPS})", {"schedule": "cosine", "warmup": "10%"}),
+        (f"get_linear_schedule_with_warmup(o, 40, {STEPS})", {"schedule": "linear", "warmup": "40st"}),
+        (f"CosineAnnealingLR(o, T_max={STEPS} / 2)", "over other steps than the run's cannot be planned"),
+    ],
+)  # fmt: skip
+def test_a_scheduler_over_a_run_of_epochs_is_read(tmp_path, made, fields):
+    text = IN_LIGHTNING.format(made).replace("max_steps=500", "max_epochs=4")
+    text = text.replace("lr_scheduler.get_", "get_") if "get_" in made else text
+    if isinstance(fields, str):
+        refused(tmp_path, text, fields, gpus=4, dataset_size=9000)
+    else:
+        has(ib.Recipe.read(script(tmp_path, text), gpus=4, dataset_size=9000), fields)
+
+
 @pytest.mark.parametrize(
     ("text", "made", "says"),
     [
@@ -494,28 +519,27 @@ EXAMPLE = """
     def loaders(accelerator, batch_size):
         return DataLoader(data, shuffle=True, batch_size=batch_size), DataLoader(held_out, batch_size=32)
     def train(config, args):
-        batch_size, lr = int(config["batch_size"]), config["lr"]
+        batch_size = int(config["batch_size"])
         accelerator = Accelerator(cpu=args.cpu)
         accumulation = 1
         if batch_size > MOST and accelerator.distributed_type != DistributedType.XLA:
             accumulation, batch_size = batch_size // MOST, MOST
         first, second = loaders(accelerator, batch_size)
-        optimizer = torch.optim.AdamW(params=model.parameters(), lr=lr)
+        optimizer = torch.optim.AdamW(params=model.parameters(), lr=2e-5)
         lr_scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=0, num_training_steps=900)
         for batch in first:
             optimizer.step()
             lr_scheduler.step()
-    train({"lr": 2e-5, "batch_size": 16}, parse())
+    train({"batch_size": 16}, parse())
 """
 
 
 def test_a_script_of_accelerates_own_shape_is_read(tmp_path):
-    """`int(...)`, parts of a table that is handed to a function, a name that each place gives the same value, and a scheduler's own
-    methods, which make no other scheduler."""
-    recipe = ib.Recipe.read(script(tmp_path, EXAMPLE), gpus=2, duration="900st")
+    """Arguments of a function are asked for; a scheduler's own methods make no other scheduler."""
+    says = r"batch_size is batch_size \(line 7\), which is set in lines 6, 9, 13: give batch_per_gpu"
+    refused(tmp_path, EXAMPLE, says, gpus=2)
+    recipe = ib.Recipe.read(script(tmp_path, EXAMPLE), gpus=2, duration="900st", batch_per_gpu=16)
     assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (32, 2e-5, "linear")
-    says = "DataLoader.batch_size is batch_size .line 7., which is set in lines 6, 9, 13: give batch_per_gpu"
-    refused(tmp_path, EXAMPLE.replace('"batch_size": 16', '"batch_size": 32'), says, gpus=2)
 
 
 def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
@@ -527,6 +551,110 @@ def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
         "gpus is missing: the GPUs that it was tuned on (DataLoader.batch_size counts per GPU); --set gpus=N"
     )
     assert says in text
+
+
+SCHEDULED = """
+    accelerator = Accelerator({arguments})
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scheduler = {scheduler}
+    model, optimizer, loader{prepared} = accelerator.prepare(model, optimizer, loader{prepared})
+"""
+PREPARED = ", scheduler"
+COSINE = "get_scheduler('cosine', optimizer=optimizer, num_warmup_steps={0}{1}, num_training_steps={2}{1})"
+LINEAR = "torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=10000)"
+PER_PROCESS = " * accelerator.num_processes"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared", "arguments", "is_changed"),
+    [
+        (COSINE.format(100, "", 3000), PREPARED, "", True),
+        (COSINE.format(100, PER_PROCESS, 3000), PREPARED, "", False),
+        (COSINE.format(100, "", 3000).replace("=3000", "=3000" + PER_PROCESS), PREPARED, "", True),
+        (COSINE.format(100, "", 3000), "", "", False),
+        (COSINE.format(100, "", 3000), PREPARED, "step_scheduler_with_optimizer=False", False),
+        (COSINE.format(100, "", 3000), PREPARED, "dataloader_config=DataLoaderConfiguration(split_batches=True)", False),
+        (COSINE.format(100, "", "steps()"), PREPARED, "", False),
+        (LINEAR, PREPARED, "", True),
+        (LINEAR, "", "", False),
+        ("torch.optim.lr_scheduler.StepLR(optimizer, 30)", PREPARED, "", True),
+        ("get_scheduler('constant', optimizer)", PREPARED, "", False),
+    ],
+)  # fmt: skip
+def test_a_prepared_scheduler_changes_the_training_where_its_steps_are_not_multiplied(
+    tmp_path, scheduler, prepared, arguments, is_changed
+):
+    file = script(tmp_path, SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments=arguments))
+    changes, alone = (
+        [
+            issue.what
+            for issue in examine(file, gpus, tuned_gpus=gpus).findings
+            if issue.weight is Weight.CHANGES
+        ]
+        for gpus in (4, 1)
+    )
+    assert any("takes 4 steps for each step" in what for what in changes) == is_changed
+    assert bool(changes) == is_changed and not alone
+
+
+def test_a_scheduler_of_all_processes_steps_is_right_on_these_processes(tmp_path):
+    text = SCHEDULED.format(scheduler=COSINE.format(400, "", 12000), prepared=PREPARED, arguments="")
+    for gpus, is_healthy in ((4, True), (8, False)):
+        examination = examine(script(tmp_path, text), gpus, tuned_gpus=gpus, duration="3000st")
+        assert examination.healthy == is_healthy
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total"), [(100, 3000), (50, 700), (10, 300), (200, 6000), (500, 15000), (7, 901)]
+)
+def test_steps_of_warmup_stay_whole(tmp_path, warmup, total):
+    text = SCHEDULED.format(scheduler=COSINE.format(warmup, "", total), prepared=PREPARED, arguments="")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4, duration=f"{total}st")
+    assert ib.plan(recipe, 4).warmup_steps == warmup
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared", "arguments", "says"),
+    [
+        (COSINE.format(100, "", 3000), PREPARED, "", "get_scheduler counts steps of its own.*give duration a value"),
+        (COSINE.format(100, "", 3000), "", "gradient_accumulation_steps=2", "give duration a value"),
+        ("get_constant_schedule_with_warmup(optimizer, 100)", PREPARED, "", "give warmup a value"),
+        (COSINE.format(100, "", 3000).replace("=3000", "=3000" + PER_PROCESS), PREPARED, "", "give warmup a value"),
+    ],
+)  # fmt: skip
+def test_a_length_that_the_scheduler_leaves_open_is_asked_for(tmp_path, scheduler, prepared, arguments, says):
+    refused(tmp_path, SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments=arguments), says)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "prepared"),
+    [(COSINE.format(100, PER_PROCESS, 3000), PREPARED), (COSINE.format(100, "", 3000), "")],
+)
+def test_a_length_that_the_scheduler_gives_is_said(tmp_path, scheduler, prepared):
+    text = SCHEDULED.format(scheduler=scheduler, prepared=prepared, arguments="")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
+    plan = ib.plan(recipe, 4)
+    assert (recipe.schedule, plan.total_steps, plan.warmup_steps) == ("cosine", 3000, 100)
+
+
+def test_a_loop_without_a_scheduler_is_constant(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="")
+    assert ib.Recipe.read(script(tmp_path, text), gpus=4).schedule == "constant"
+
+
+def test_a_learning_rate_that_the_loop_sets_by_hand_is_asked_for(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="")
+    by_hand = "    for group in optimizer.param_groups:\n        group['lr'] = rate(step)\n"
+    refused(
+        tmp_path, textwrap.dedent(text) + textwrap.dedent(by_hand), r"AdamW.lr may be set by group\['lr'\]"
+    )
+
+
+def test_an_ignored_split_is_said(tmp_path):
+    text = SCHEDULED.format(scheduler="None", prepared="", arguments="split_batches=True")
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
+    assert recipe.effective_batch == 32 and "is ignored since accelerate 1.0" in str(recipe.notes)
 
 
 def test_the_peak_of_a_one_cycle_is_its_own(tmp_path):
@@ -561,7 +689,8 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
     ("old", "new", "says"),
     [
         ("BATCH, STEPS = 16", "BATCH, STEPS = size()", "DataLoader.batch_size is BATCH.*give batch_per_gpu"),
-        ("steps=4,", "steps=4, split_batches=f(),", "Accelerator.split_batches is f.*give effective_batch"),
+        ("steps=4,", "steps=4, dataloader_config=DataLoaderConfiguration(split_batches=f()),",
+         "Accelerator.dataloader_config.split_batches is f.*give effective_batch"),
         ("steps=4,", "steps=4, deepspeed_plugin=p,", "Accelerator.deepspeed_plugin.*give accumulation"),
         ("(optimizer, 100", "(optimizer, steps()", "num_warmup_steps is steps.*give warmup"),
         ("optimizer = ", "torch.optim.SGD(p, lr=1); optimizer = ", "makes AdamW and SGD: give optimizer"),

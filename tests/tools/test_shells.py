@@ -24,6 +24,7 @@ SAME = {
     "expr": 'N=4\nA=$(expr 16 / $N)\nB=$(expr 7 - 2 \\* 3)\ntorchrun t.py $A $B $(expr 16 % "$N") "$(expr 5)"',
     "defaults": 'X=${X:-8}\nY=${Y:-a b}\nZ=set\ntorchrun t.py $X "$Y" $Y ${Z:+yes} ${W-} "${W:-"c d"}"',
     "arrays": 'A=(--lr 1e-4 "a b")\nA+=(--wd 0.1)\ntorchrun t.py "${A[@]}" ${A[2]} "${A[*]}" $A ${A[-1]}',
+    "a text for an array": 'A=(--lr 1)\nA="${A[@]} --wd 0"\nA+=.1\nB=()\nB=x\nB+=(y)\nfor A in q; do torchrun t.py $A "${A[@]}" "${B[@]}"; done',
     "quotes": "N='a b'\ntorchrun t.py \"$N\" $N '$N' a\"b\"'c'\\ d \"\\$N \\a\" \"\" ''",
     "a here-document": "cat <<EOF > /dev/null\n--lr 9 $X\nEOF\ntorchrun t.py --lr 1 <<'E'\n\t--bs 8 \\\nE\necho",
     "a here-document in a variable": "read -r -d '' A <<EOF\nt.py \\\n  --lr $LR\nEOF\ntorchrun $A",
@@ -95,7 +96,6 @@ REFUSED = {
     "a default that sets": ("echo\n: ${A:=8}", r"line 2: \$\{A:= is not read"),
     "an end without a value": ("A=''\necho ${A:?no}", r"line 2: \$\{A:\?no\} ends the script"),
     "a value at an index": ("A=(1 2)\nA[1]=3", r"line 2: A\[1\]=3 is not read"),
-    "an array's first value": ("A=(1 2)\nA=3", "line 2: A is an array, and its first value alone is set"),
     "indices": ("A=([3]=4)", "line 1: an array with indices of its own"),
     "a kind of array": ("echo\ndeclare -A A", "line 2: declare -A is not read"),
     "an array beside others": ("A=(1)\nexport B=$A A=(9) C=$A", "line 2: export with a name twice, or an array beside others"),
@@ -263,6 +263,86 @@ def test_slurms_variables_are_those_of_its_own_lines(tmp_path):
     assert ib.Recipe.read(file).effective_batch == 128
     file.write_text(f"#SBATCH -N 1-2\n#SBATCH --gpus-per-node 8\n{command}")
     with pytest.raises(InputError, match=r"SLURM_NNODES, which is not set in this file: give gpus a value"):
+        ib.Recipe.read(file)
+
+
+HET = """#!/bin/bash
+#SBATCH --nodes=3 --gpus-per-node=8
+#SBATCH hetjob
+#SBATCH --nodes=1 --gres=gpu:2
+srun --het-group=1 python serve.py &
+"""
+HET_TRAINING = "srun --het-group={} torchrun --nnodes $SLURM_NNODES{} --nproc_per_node {} t.py {}\n"
+SMALL = "--per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9"
+
+
+@pytest.mark.parametrize(
+    ("group", "suffix", "processes", "batch"),
+    [
+        (0, "", "$SLURM_GPUS_ON_NODE", 96),
+        (0, "", "gpu", 96),
+        (1, "_HET_GROUP_1", "auto", 8),
+        (1, "_HET_GROUP_1", "$SLURM_GPUS_ON_NODE_HET_GROUP_1", 8),
+    ],
+)  # fmt: skip
+def test_a_component_of_a_job_has_its_own_nodes(tmp_path, group, suffix, processes, batch):
+    file = tmp_path / "train.sbatch"
+    file.write_text(HET + HET_TRAINING.format(group, suffix, processes, SMALL))
+    assert ib.Recipe.read(file).effective_batch == batch
+    file.write_text(HET.replace("hetjob", "packjob") + HET_TRAINING.format(group, suffix, processes, SMALL))
+    assert ib.Recipe.read(file).effective_batch == batch
+
+
+def test_a_shell_inside_of_a_component_has_variables_that_are_asked_for(tmp_path):
+    file = tmp_path / "train.sbatch"
+    inside = f"srun --het-group=1 bash -c 'torchrun --nnodes $SLURM_NNODES --nproc_per_node 2 t.py {SMALL}'\n"
+    file.write_text(HET + inside)
+    with pytest.raises(InputError, match=r"SLURM_NNODES, which is not set in this file: give gpus a value"):
+        ib.Recipe.read(file)
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus"),
+    [("export CUDA_VISIBLE_DEVICES=0,1,2\n", 3), ("CUDA_VISIBLE_DEVICES=4,5 ", 2), ("#SBATCH --gres=gpu:8\n", 8)],
+)  # fmt: skip
+def test_as_many_processes_as_gpus(tmp_path, before, gpus):
+    file = tmp_path / "train.sh"
+    file.write_text(f"{before}torchrun --nproc_per_node=gpu t.py {SMALL}\n")
+    assert ib.Recipe.read(file).gpus == gpus
+    file.write_text(f"torchrun --nproc_per_node auto t.py {SMALL}\n")
+    with pytest.raises(InputError, match="is auto: as many as the GPUs of a node: give gpus a value"):
+        ib.Recipe.read(file)
+
+
+@pytest.mark.parametrize("end", ["", " \\", "\\", " \\\\\\"])
+def test_a_backslash_at_the_end_of_a_file_is_dropped(tmp_path, end):
+    text = f"torchrun t.py --lr 1 --bs 4{end}"
+    file = tmp_path / "t.sh"
+    file.write_text(STUB + text)
+    ran = subprocess.run(["/bin/bash", file], capture_output=True, text=True, check=True)
+    words = ran.stdout.split("\0")[:-2]
+    assert arguments(text) == {"lr": "1", "bs": words[5] if len(words) == 6 else words[5:]}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("axolotl train cfg.yaml", "line 1 runs `axolotl train` with the settings of cfg.yaml: name that file instead, and the processes"),
+        ("set -e\nFORCE_TORCHRUN=1 llamafactory-cli train cfg.yaml learning_rate=1e-5",
+         r"line 2 runs `llamafactory-cli train` .* give what the command says beside it \(learning_rate\)"),
+        ("accelerate launch --num_processes 8 -m axolotl.cli.train a/b.yml", "`axolotl train` with the settings of a/b.yml.*gpus=8"),
+        ("trl sft --config x.yaml --learning_rate 1e-5 --per_device_train_batch_size 4", "`trl sft` .*x.yaml.*learning_rate, per_device"),
+        ("accelerate launch --config_file z.yaml run.py cfg.yaml", "`run.py` with the settings of cfg.yaml.* and --from z.yaml for"),
+        ("torchrun --nnodes 2 --nproc_per_node 8 src/train.py a.yaml", "`train.py` with the settings of a.yaml.*gpus=16"),
+        ("tune run --nproc_per_node 4 lora --config llama3/8B", "`tune run` with the settings of llama3/8B.*gpus=4"),
+        ("axolotl train $1", r"with the settings of \$1"),
+        ('log_error "Usage: $0 <job.sbatch>"\nsbatch "$1"', "no command with settings of a training"),
+    ],
+)  # fmt: skip
+def test_settings_in_a_file_are_asked_for_by_its_name(tmp_path, text, says):
+    file = tmp_path / "run.sh"
+    file.write_text(f"{text}\n")
+    with pytest.raises(InputError, match=says):
         ib.Recipe.read(file)
 
 

@@ -1,14 +1,17 @@
 """Accelerate's launcher configuration, which has the processes and little of the training, and loops of one's own around an Accelerator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.launchers import layout, port, script, variables
-from isobatch.tools.page import SettingsPage, Unknown
+from isobatch.tools.page import SettingsPage, Unknown, length, value_at
+from isobatch.tools.run_schedules import Multiple, exact_share, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.tools.trainer import undivided_loader
-from isobatch.words import counted, share
+from isobatch.words import counted
 
 _HARMLESS = """
     command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
@@ -26,6 +29,17 @@ _MATTERS = {
     "model_parallel": "Accelerator.megatron_lm_plugin Accelerator.parallelism_config",
 }
 """Arguments of a script's Accelerator that hold settings in a class of their own."""
+_LENGTHS = (
+    "num_warmup_steps",
+    "total_iters",
+    "T_max",
+    "total_steps",
+    "step_size",
+    "milestones",
+    "num_training_steps",
+)
+"""Arguments of schedulers that count steps."""
+_IGNORED = "Accelerator(split_batches=…) is ignored since accelerate 1.0"
 
 
 def read(page: SettingsPage) -> None:
@@ -61,78 +75,77 @@ def read(page: SettingsPage) -> None:
 
 
 def _read_loop(page: SettingsPage) -> None:
-    """`Accelerator(…)`, `DataLoader(…)`, the optimizer, `clip_grad_norm_(…)` and the scheduler of a script, each a table of its arguments.
-    The length is in a loop that is not read: it is asked for.
-    """
-    from isobatch.tools.signatures import OPTIMIZERS
+    """Reads a loop of one's own: each class of the script is a table of its arguments."""
+    from isobatch.tools.signatures import OPTIMIZERS, OTHERS
 
-    loader, own, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
+    loader, accelerator, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
     micro = loader.whole("batch_size", "batch_per_gpu")
-    of = "gradient_accumulation_plugin.num_steps"
-    steps = of if own.has(of) else "gradient_accumulation_steps"
-    accumulation = own.whole(steps, "accumulation", default=1)
-    own.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
-    split = next((it for it in (own, own.table("dataloader_config")) if it.has("split_batches")), own)
+    plugin = "gradient_accumulation_plugin.num_steps"
+    steps = plugin if accelerator.has(plugin) else "gradient_accumulation_steps"
+    accumulation = accelerator.whole(steps, "accumulation", default=1)
+    accelerator.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
+    split = accelerator.table("dataloader_config")
     if isinstance(split.raw("split_batches"), Unknown):
         split.number("split_batches", "effective_batch")
     elif split.flag("split_batches") and micro:
         del fields["batch_per_gpu"], page.reading.keys["batch_per_gpu"]
         page.give("effective_batch", micro * (accumulation or 1), "DataLoader.batch_size")
-        page.note("Accelerator.split_batches: DataLoader.batch_size is of all processes together")
-    mixed = own.word("mixed_precision", "no")
+        page.note("split_batches: DataLoader.batch_size counts the samples of all processes together")
+    if accelerator.raw("split_batches") not in (None, False):
+        page.note(f"{_IGNORED}: DataLoader.batch_size counts the samples of one process")
+    mixed = accelerator.word("mixed_precision", "no")
     if mixed in ("bf16", "fp16"):
         page.give("precision", mixed, "Accelerator.mixed_precision")
     page.table("clip_grad_norm_").clip("max_norm")
-    made = [name for name in OPTIMIZERS if name in page.settings]
-    if len(made) > 1:
-        text = f"the script makes {' and '.join(made)}: give optimizer and lr a value"
-        page.fault("optimizer", InputError(text, field=made[0]))
-    for name in made[:1]:
+    optimizers = [name for name in OPTIMIZERS if name in page.settings]
+    if len(optimizers) > 1:
+        text = f"the script makes {' and '.join(optimizers)}: give optimizer and lr a value"
+        page.fault("optimizer", InputError(text, field=optimizers[0]))
+    for name in optimizers[:1]:
         page.optimizer(name, name)
         page.table(name).number("lr", "lr")
         page.table(name).torch_optimizer()
-    schedulers = sorted(page.settings.keys() - {"DataLoader", "Accelerator", "clip_grad_norm_", *OPTIMIZERS})
+    schedulers = sorted(page.settings.keys() - {*OPTIMIZERS, *OTHERS})
     if len(schedulers) > 1:
         page.ask("schedule", f"the script makes {' and '.join(schedulers)}", schedulers[0])
     for name in schedulers[:1]:
-        _read_schedule(page, page.table(name), name)
+        _read_schedule(page, page.table(name), name, accumulation or 1)
+    if not schedulers:
+        page.give("schedule", "constant", "")
+        page.note(
+            "there is no scheduler in the script: planned with a constant learning rate (--set schedule=...)"
+        )
 
 
-def _read_schedule(page: SettingsPage, call: SettingsPage, key: str) -> None:
-    """A scheduler of transformers; its warmup is a share of its steps, as a prepared one takes a step for every process."""
-    kind = (
-        call.word("name") or ""
-        if key == "get_scheduler"
-        else key.removeprefix("get_").replace("_schedule", "")
+def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
+    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than the run's."""
+    run = read_run_schedule(page, call, key)
+    if run is None:
+        return
+    steps = _SchedulerSteps.of(page.settings)
+    per_process = steps is not _SchedulerSteps.ONE
+    total, warmup = run.total, run.warmup
+    same_unit = isinstance(total, Multiple) == isinstance(warmup, Multiple)
+    counts = [it.number if isinstance(it, Multiple) else it for it in (total, warmup)]
+    is_of_run = (
+        isinstance(total, Multiple) if per_process else accumulation == 1 and type(total) in (int, float)
     )
-    shape = kind.lower().removesuffix("_with_warmup")
-    if key == "OneCycleLR":
-        return _read_one_cycle(page, call)
-    if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
-        return page.unsupported(key, f"the scheduler {kind or key}")
-    page.give("schedule", shape, key)
-    steps = call.number("num_training_steps") if shape != "constant" else None
-    warmup = call.number("num_warmup_steps") if kind != "constant" else None
-    if warmup and steps:
-        page.give("warmup", share(warmup / steps), f"{key}.num_warmup_steps")
-    elif warmup:
-        text = f"{warmup:g} steps of warmup in a run of unknown length"
+    if counts[0] and is_of_run:
+        page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
+        page.note(f"the run is as long as its scheduler: {key}.{run.key}")
+    elif page.reading.fields["schedule"] != "constant" or warmup:
+        if total is not None or not call.has(run.key):
+            text = f"{key} counts steps of its own, and the loop's length is not read"
+            page.ask("duration", text, key)
+    if not warmup:
+        return
+    if counts[0] and same_unit:
+        page.give("warmup", exact_share(counts[1], counts[0]), f"{key}.num_warmup_steps")
+    elif total is None and (isinstance(warmup, Multiple) if per_process else accumulation == 1):
+        page.give("warmup", length(counts[1], "st"), f"{key}.num_warmup_steps")
+    else:
+        text = f"{counts[1]:g} steps of warmup in a run of unknown length"
         page.ask("warmup", text, f"{key}.num_warmup_steps")
-    return None
-
-
-def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> None:
-    """OneCycleLR over the whole run, with the peak in the place of the optimizer's learning rate."""
-    call.number("max_lr", "lr")
-    rise = call.number("pct_start", default=0.3)
-    plain = call.number("div_factor", default=25.0) == 25 and call.word("anneal_strategy", "cos") == "cos"
-    if not plain or call.flag("three_phase") or not rise or rise >= 1:
-        return page.unsupported("OneCycleLR", "the scheduler OneCycleLR with these arguments")
-    page.give("schedule", f"one_cycle(rise={share(rise)})", "OneCycleLR.pct_start")
-    page.times_lr("min_lr", 1 / 25 / (call.number("final_div_factor", default=1e4) or 1e4), "OneCycleLR")
-    return page.note(
-        "OneCycleLR is planned over the whole run, its bounds on whole steps; it also moves the momentum"
-    )
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
@@ -175,19 +188,30 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     return sheet
 
 
+class _SchedulerSteps(StrEnum):
+    """How many steps a scheduler takes for each optimizer step."""
+
+    ONE = "one"
+    PER_PROCESS = "one for each process"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "_SchedulerSteps":
+        """Returns how many steps the scheduler of a script takes: a prepared one steps for every process."""
+        accelerator = settings["Accelerator"]
+        splits = value_at(accelerator, "dataloader_config.split_batches")
+        switches = (accelerator.get("prepare"), accelerator.get("step_scheduler_with_optimizer", True))
+        if splits is True or False in switches:
+            return cls.ONE
+        return cls.PER_PROCESS if switches == (True, True) else cls.UNKNOWN
+
+
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
-    if case.gpus > 1:
-        yield Issue.note(
-            f"a scheduler that accelerator.prepare wraps takes {case.gpus} steps for each step of the optimizer",
-            "Accelerate steps it once for every process",
-            "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
-            f"build it for total_steps × {case.gpus}, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
-        )
-    splits = (("Accelerator", "split_batches"), ("Accelerator", "dataloader_config", "split_batches"))
-    if any(case.at(*path) is True for path in splits):
-        batch = case.at("DataLoader", "batch_size")
-        yield from undivided_loader(batch, "DataLoader.batch_size", case.replicas)
+    if case.at("Accelerator") is not None:
+        yield from _check_loop(case)
+    elif case.gpus > 1:
+        yield _scheduler_issue(case, "a scheduler that accelerator.prepare wraps", Weight.NOTE)
     if case.at("gradient_accumulation_steps") is not None:
         yield Issue(
             "gradient_accumulation_steps in this file is rejected",
@@ -204,6 +228,53 @@ def check(case: Case) -> Iterator[Issue]:
             "accelerate, commands/launch.py: --num_processes",
             f"num_processes: {case.gpus}",
         )
+
+
+def _check_loop(case: Case) -> Iterator[Issue]:
+    """Finds what a script's own loop does, where its author may have meant something else."""
+    settings = case.reading.settings
+    if case.at("Accelerator", "dataloader_config", "split_batches") is True:
+        yield from undivided_loader(
+            case.at("DataLoader", "batch_size"), "DataLoader.batch_size", case.replicas
+        )
+    if case.at("Accelerator", "split_batches") not in (None, False) and case.gpus > 1:
+        yield Issue(
+            f"a step has {case.gpus} × the samples of DataLoader.batch_size",
+            _IGNORED,
+            "accelerate 1.0, accelerator.py: Accelerator.__init__",
+            "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))",
+        )
+    key = next((name for name in settings if "sched" in name or name.endswith("LR")), None)
+    steps = _SchedulerSteps.of(settings)
+    accumulation = case.fields.get("accumulation") or 1
+    if key is None or not settings[key] or case.gpus < 2:
+        return
+    if steps is _SchedulerSteps.ONE:
+        if accumulation > 1 and not case.at("Accelerator", "dataloader_config", "split_batches"):
+            yield Issue.note(
+                f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in accumulate()",
+                "Accelerate leaves out the calls between two steps only of a prepared scheduler",
+                "accelerate, scheduler.py",
+                "if accelerator.sync_gradients: scheduler.step()",
+            )
+        return
+    arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
+    planned = str(case.fields.get("duration", "")).removesuffix("st")
+    run = float(planned) if planned.isdecimal() else 0.0
+    if steps is _SchedulerSteps.UNKNOWN or any(type(it) not in (int, float, Multiple) for it in arguments):
+        yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
+    elif not all(isinstance(it, Multiple) for it in arguments) and arguments[-1] != run * case.gpus:
+        yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)
+
+
+def _scheduler_issue(case: Case, scheduler: str, weight: Weight) -> Issue:
+    return Issue(
+        f"{scheduler} takes {case.gpus} steps for each step of the optimizer",
+        "Accelerate steps it once for every process",
+        "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
+        "multiply its steps by accelerator.num_processes, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
+        weight,
+    )
 
 
 ACCELERATE = Tool(

@@ -1,255 +1,377 @@
-"""What each call in a Python script gives that configures a training, and the defaults of argparse and dataclasses. Nothing is executed."""
+"""What each call in a Python script gives that configures a training. Nothing is executed.
+
+A name has a value where one statement in the file binds it; a value that anything else may change is Unknown.
+"""
 
 import ast
-from collections.abc import Iterator
-from typing import Any
+import builtins
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from isobatch.tools.names import (
-    ANY,
-    Defaults,
-    Made,
-    Names,
-    bound_by,
-    constant_of,
-    is_plain,
-    item_of,
-    last_part,
-    line_of,
-    why_not,
-)
+from isobatch.tools.names import ANY, Names, bound_name, constant_of, last_part, line_of
 from isobatch.tools.page import UNKNOWN, Unknown
-from isobatch.tools.signatures import FIRST, MEMBERS, OPEN, TABLES, is_looked_for
+from isobatch.tools.run_schedules import Multiple
+from isobatch.tools.signatures import OPEN, TABLES, configures, first_arguments, is_trainers
+from isobatch.words import number_of
+
+_PENDING = Unknown()
+_COMPUTED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+}
+_COUNTS = {"num_processes": ("accelerator", "state"), "estimated_stepping_batches": ("trainer",)}
+"""Attributes that count processes or steps of the run, and the objects that have them."""
+_PARSED = ("args", "opt", "opts")
+"""Usual names of a function's argument for the command line."""
+_SET_LATER = ("lr", "gradient_accumulation_steps")
+_OF_LIGHTNING = ("accumulate_grad_batches", "max_steps", "max_epochs")
+
+
+class Configuring(NamedTuple):
+    """A call that configures a training."""
+
+    line: int
+    name: str
+    settings: dict[str, Any]
+
+
+class Defaults(dict[str, Any]):
+    """Arguments with the defaults of a parser or a dataclass."""
 
 
 class Script(Names):
     """A Python script.
 
     Attributes:
-        made: calls of the classes that are looked for.
+        configuring: the calls that configure a training, by the identity of their nodes.
         defaults: the arguments whose default was taken, with their values.
-        intervals: of the schedulers in a table of Lightning's, by the identities of their arguments.
+        flags: the settings of the command line that starts the script.
+        intervals: of the schedulers in a table of Lightning's, by the identity of their arguments.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, flags: Mapping[str, Any] | None = None) -> None:
         super().__init__(tree)
+        self.configuring: dict[int, Configuring] = {}
         self.defaults: dict[str, Any] = {}
         self.intervals: dict[int, Any] = {}
-        self.parsed = Defaults()
+        self.flags = dict(flags or {})
+        self._parsed = Defaults()
+        # With the node, which so outlives its identity: another node could get it.
+        self._values: dict[int, tuple[ast.expr, Any]] = {}
         for call in self.calls:
             self._add_argument(call)
         for call in sorted(self.calls, key=lambda call: (call.lineno, call.col_offset)):
             self.value(call)
         for node in self.nodes:
             self._note_scheduler(node)
-        for made in self.made.values():
-            self._lose_touched(made)
+        for call in self.configuring.values():
+            self._forget_changed(call.name, call.settings)
 
-    def _lose_touched(self, made: Made) -> None:
-        """What the script may set in a configuration behind its call is not known."""
-        own = (
-            OPEN
-            if FIRST.get(made.name) == ["output_dir"]
-            else _OF_LIGHTNING
-            if made.name == "Trainer"
-            else ()
-        )
-        for name, node in self.touched:
-            target = node.args[0] if isinstance(node, ast.Call) and node.args else node
+    def _forget_changed(self, name: str, settings: dict[str, Any]) -> None:
+        """Forgets what the script may set in a configuration after its call."""
+        open_names = OPEN if is_trainers(name) else _OF_LIGHTNING if name == "Trainer" else ()
+        names = {*settings, *open_names} if open_names else {*settings} & {*_SET_LATER}
+        for changed, node in self.changes:
+            why = f"may be set by {ast.unparse(node)[:60]} (line {line_of(node)})"
+            target: Any = node.args[0] if isinstance(node, ast.Call) and node.args else node
             while isinstance(target, ast.Attribute | ast.Subscript):
                 target = target.value
-            is_of_it = isinstance(target, ast.Name) and self.value(target) is made.settings
-            if is_of_it or (own and name in (ANY, *made.settings, *own)):
-                why = f"may be set by {ast.unparse(node)[:60]} (line {line_of(node)})"
-                names = {*made.settings, *own} if name == ANY else {name}
-                made.settings.update(dict.fromkeys(names, Unknown(why=why)))
+            is_own = isinstance(target, ast.Name) and self.value(target) is settings
+            lost = names if changed == ANY and open_names else {changed} if is_own else names & {changed}
+            settings.update(dict.fromkeys(lost, Unknown(why=why)))
+
+    def value(self, node: ast.expr) -> Any:
+        """Returns the value of an expression; each is evaluated once."""
+        if id(node) not in self._values:
+            self._values[id(node)] = node, _PENDING
+            value = self._evaluate(node)
+            if value is _PENDING:
+                return self._values.pop(id(node))[1]
+            self._values[id(node)] = node, value
+        return self._values[id(node)][1]
+
+    def _evaluate(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self._name(node)
+            case ast.List():
+                return [self.value(item) for item in node.elts]
+            case ast.Tuple():
+                return tuple(self.value(item) for item in node.elts)
+            case ast.Dict():
+                return self._table(node)
+            case ast.Attribute() | ast.Subscript():
+                return self._part(node)
+            case ast.Call():
+                return self.call(node)
+            case ast.UnaryOp(op=ast.USub()):
+                return _computed(operator.sub, 0, self.value(node.operand))
+            case ast.BinOp():
+                return _computed(_COMPUTED.get(type(node.op)), self.value(node.left), self.value(node.right))
+        return UNKNOWN
+
+    def _table(self, node: ast.Dict) -> Any:
+        """A table whose names are texts, all of them known."""
+        table: dict[str, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            name, value = None if key is None else self.value(key), self.value(item)
+            if key is None and type(value) is dict:
+                table.update(value)
+            elif isinstance(name, str):
+                table[name] = value
+            else:
+                return UNKNOWN
+        return table
+
+    def _name(self, node: ast.Name) -> Any:
+        """The value of a name; of a table or a list only where nothing may change it."""
+        bindings = self.bindings.get(node.id, [])
+        if not bindings or hasattr(builtins, node.id) or self.is_open:
+            return UNKNOWN
+        values = [it for binding in bindings if (it := self.bound_value(binding)) is not _PENDING]
+        if not values:
+            return _PENDING
+        if len(bindings) > 1 and any(value is not self._parsed for value in values):
+            return Unknown(why=f"is set in lines {', '.join(map(str, sorted(set(map(line_of, bindings)))))}")
+        if line_of(bindings[0]) <= self.last_star:
+            return UNKNOWN
+        value = values[0]
+        if type(value) is tuple and any(type(item) in (tuple, list, dict) for item in value):
+            return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
+        if type(value) in (dict, list) and all(value is not it.settings for it in self.configuring.values()):
+            for load in self.loads.get(node.id, ()):
+                if not self._only_reads(load, value):
+                    return Unknown(why=f"may be changed in line {load.lineno}")
+        return value
+
+    def bound_value(self, node: ast.AST) -> Any:
+        """Returns the value that a binding gives its name."""
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            return node
+        if isinstance(node, ast.arg):
+            function = getattr(self.above[id(self.above[id(node)])], "name", "a function")
+            is_parsed = node.arg in _PARSED and self._parsed
+            return self._parsed if is_parsed else Unknown(why=f"is an argument of {function}")
+        around, place = self.above[id(node)], None
+        if isinstance(around, ast.Tuple | ast.List) and isinstance(node, ast.Name):
+            place, node, around = around.elts.index(node), around, self.above[id(around)]
+        targets = around.targets if isinstance(around, ast.Assign) else [getattr(around, "target", None)]
+        if not isinstance(around, ast.Assign | ast.AnnAssign) or around.value is None or node not in targets:
+            return UNKNOWN
+        value = self.value(around.value)
+        if place is None or not isinstance(node, ast.Tuple | ast.List):
+            return value
+        return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
+
+    def _only_reads(self, node: ast.Name, value: Any) -> bool:
+        """Tells whether a table or a list stays as it is where its name is read: by a part, or behind `**`."""
+        around = self.above[id(node)]
+        if isinstance(around, ast.Subscript) and around.value is node:
+            item = _item(value, self.value(around.slice))
+            return isinstance(around.ctx, ast.Load) and not isinstance(item, dict | list)
+        items = value.values() if isinstance(value, dict) else value
+        call = self.above[id(around)] if isinstance(around, ast.keyword) else around
+        is_copied = isinstance(around, ast.keyword) and around.arg is None
+        is_copied |= isinstance(around, ast.Dict) and (None, node) in zip(
+            around.keys, around.values, strict=True
+        )
+        is_used = (
+            isinstance(call, ast.Call) and call.func is not node and configures(self.full_name(call.func))
+        )
+        return (is_copied or is_used) and not any(isinstance(item, dict | list) for item in items)
+
+    def text_value(self, node: ast.expr) -> Any:
+        """Returns a value as a file would have it; where it is not known, why."""
+        value = self.value(node)
+        if isinstance(value, list | tuple):
+            value = next((item for item in value if isinstance(item, Unknown)), list(value))
+        if isinstance(value, Unknown | ast.AST | Defaults):
+            why = f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {_why(value)}"
+            return Multiple(value.number, value.of, why) if isinstance(value, Multiple) else Unknown(why=why)
+        return value
+
+    def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
+        """A part of a table or a list, of a class of the file, or of the defaults of a parser."""
+        holder = self.value(node.value)
+        if isinstance(node, ast.Subscript):
+            return _item(holder, self.value(node.slice))
+        holder = self._fields(holder) if isinstance(holder, ast.ClassDef) else holder
+        is_count = last_part(node.value).lower().endswith(_COUNTS.get(node.attr, ()))
+        if is_count and not isinstance(holder, Defaults):
+            return Multiple(1, node.attr)
+        if not isinstance(holder, dict):
+            return UNKNOWN
+        if {node.attr, ANY} & self.changed:
+            return Unknown(why=f"may be set elsewhere, as {node.attr}")
+        value = holder.get(node.attr, UNKNOWN)
+        if isinstance(holder, Defaults) and node.attr not in self.flags:
+            self.defaults[node.attr] = value
+        return UNKNOWN if isinstance(value, dict | list) else value
 
     # ---- calls ----
 
     def call(self, node: ast.Call) -> Any:
-        """A table of what a call gives; of a function of the file what it returns."""
-        full = self.full(node.func)
-        last = full.rpartition(".")[2]
+        """Returns a table of what a call gives; of a function of the file its result."""
+        full = self.full_name(node.func)
+        last = last_part(node.func)
         target = self.value(node.func) if isinstance(node.func, ast.Name) else None
         only = node.args[0] if len(node.args) == 1 else None
-        if is_looked_for(full):
-            return self._make(node, last).settings
+        if configures(full):
+            return self._configure(node, full.rpartition(".")[2], {})
         if isinstance(target, ast.FunctionDef):
-            return self._returned(target)
+            return self._result(target)
         if isinstance(target, ast.ClassDef):
-            return self._dataclass(target, node)
-        if last in ("parse_args", "parse_known_args") and not (node.args or node.keywords):
-            return self.parsed if last == "parse_args" else (self.parsed, UNKNOWN)
+            return self._instance(target, node)
+        if last in ("parse_args", "parse_known_args") and self._is_command_line(node):
+            return self._parsed if last == "parse_args" else (self._parsed, UNKNOWN)
         if last in ("HfArgumentParser", "TrlParser") and only is not None:
             classes = map(self.value, only.elts if isinstance(only, ast.Tuple | ast.List) else [only])
-            return tuple(self._dataclass(it, None) for it in classes)
-        if last in ("parse_args_into_dataclasses", "parse_args_and_config") and isinstance(
-            node.func, ast.Attribute
-        ):
-            parser = self.value(node.func.value)
-            return parser if isinstance(parser, tuple) else UNKNOWN
-        if full == "vars" and only is not None:
-            return self._fields(self.value(only))
-        if full in ("int", "float") and only is not None and type(number := self.value(only)) in (int, float):
-            return (int if full == "int" else float)(number)
+            return tuple(self._fields(it) if isinstance(it, ast.ClassDef) else UNKNOWN for it in classes)
+        if last == "parse_args_into_dataclasses" and isinstance(node.func, ast.Attribute):
+            return self.value(node.func.value)
+        if full in ("int", "float") and only is not None:
+            number = self.value(only)
+            kind = {"int": int, "float": float}[full]
+            return kind(number) if type(number) in (int, float) else number
         return self.keywords(node, "") if (full == "dict" or last in TABLES) and not node.args else UNKNOWN
 
-    def _make(self, node: ast.Call, name: str) -> Made:
-        if id(node) not in self.made:
-            names = FIRST.get(name, [])
-            settings = {key: self.said(item) for key, item in zip(names, node.args, strict=False)}
-            if len(node.args) > len(names) or any(isinstance(it, ast.Starred) for it in node.args):
+    def _configure(self, node: ast.Call, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Notes a call that configures a training; `fields`: the defaults of a subclass."""
+        if id(node) not in self.configuring:
+            names = first_arguments(name)
+            settings = {key: self.text_value(item) for key, item in zip(names, node.args, strict=False)}
+            if len(node.args) > len(names) or any(isinstance(item, ast.Starred) for item in node.args):
                 why = f"may be an argument without a name (line {node.lineno}), which is not read"
                 settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
-            settings |= self.keywords(node, name)
-            self.made[id(node)] = Made(node.lineno, name, settings, "; ".join(self._conditions(node)))
-        return self.made[id(node)]
-
-    def _conditions(self, node: ast.AST) -> Iterator[str]:
-        """The conditions and loops around a node, within its function."""
-        while (outer := self.above.get(id(node))) is not None and not isinstance(
-            outer, ast.FunctionDef | ast.Lambda
-        ):
-            if isinstance(outer, ast.If | ast.While) and "__name__" not in (test := ast.unparse(outer.test)):
-                yield f"{'not ' if node in outer.orelse else ''}{test} (line {outer.lineno})"
-            elif isinstance(outer, ast.For | ast.Try | ast.ExceptHandler):
-                yield f"{ast.unparse(outer).splitlines()[0]} (line {outer.lineno})"
-            node = outer
+            settings = fields | settings | self.keywords(node, name)
+            self.configuring[id(node)] = Configuring(node.lineno, name, settings)
+        return self.configuring[id(node)].settings
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
-        """The arguments of a call that have names."""
+        """Returns the arguments of a call that have names."""
         table: dict[str, Any] = {}
         for word in node.keywords:
             if word.arg is not None:
-                table[word.arg] = self.said(word.value)
+                table[word.arg] = self.text_value(word.value)
             elif type(inner := self.value(word.value)) is dict:
                 table.update(inner)
             else:
-                why = (
-                    f"may be in **{ast.unparse(word.value)[:60]} (line {node.lineno}), which {why_not(inner)}"
-                )
-                table = {**dict.fromkeys((*OPEN, *FIRST.get(name, ())), Unknown(why=why)), **table}
+                source = f"**{ast.unparse(word.value)[:60]} (line {node.lineno})"
+                unknown = Unknown(why=f"may be in {source}, which {_why(inner)}")
+                table = {**dict.fromkeys((*OPEN, *first_arguments(name)), unknown), **table}
         return table
 
-    def said(self, node: ast.expr) -> Any:
-        """A value as a file would have it; where it is not known, why."""
-        value = self.value(node)
-        if isinstance(value, list | tuple):
-            value = next((it for it in value if isinstance(it, Unknown)), list(value))
-        if isinstance(value, Unknown | ast.AST | Defaults):
-            return Unknown(why=f"is {ast.unparse(node)[:60]} (line {node.lineno}), which {why_not(value)}")
-        return value
+    def _result(self, function: ast.FunctionDef) -> Any:
+        """The result of a function whose last statement alone returns."""
+        returns = [it for it in ast.walk(function) if isinstance(it, ast.Return | ast.Yield | ast.YieldFrom)]
+        last = function.body[-1]
+        if function.decorator_list or returns != [last] or not isinstance(last, ast.Return) or not last.value:
+            return Unknown(why=f"is the result of {function.name}, and {_why(None)}")
+        return self.value(last.value)
 
-    def _returned(self, function: ast.FunctionDef) -> Any:
-        """What the last statement of a function returns, where nothing else does."""
-        inner = [*ast.walk(function)]
-        returns = [it for it in inner if isinstance(it, ast.Return)]
-        is_simple = not function.decorator_list and not any(
-            isinstance(it, ast.Yield | ast.YieldFrom) for it in inner
+    def _is_command_line(self, node: ast.Call) -> bool:
+        """Tells whether a method is given the command line: nothing, `sys.argv[1:]`, or a function's argument."""
+        words = [*node.args, *(word.value for word in node.keywords)]
+        names = [self.bindings.get(last_part(word), [None])[0] for word in words]
+        return isinstance(node.func, ast.Attribute) and all(
+            isinstance(name, ast.arg) or ast.unparse(word) in ("None", "sys.argv[1:]")
+            for word, name in zip(words, names, strict=True)
         )
-        if is_simple and len(returns) == 1 and returns[0] in function.body and returns[0].value is not None:
-            return self.value(returns[0].value)
-        return Unknown(why=f"is what {function.name} returns, and {why_not(None)}")
-
-    # ---- parts: of tables, classes, parsers ----
-
-    def part(self, node: ast.Attribute | ast.Subscript) -> Any:
-        """Of a table or a list, a class of the file, the defaults of a parser or a dataclass, or a call that was met."""
-        holder = self.value(node.value)
-        if isinstance(node, ast.Subscript):
-            return item_of(holder, self.value(node.slice))
-        if last_part(node.value) in MEMBERS:
-            return node.attr.lower()
-        if node.attr == "__dict__":
-            return self._fields(holder)
-        if {node.attr, ANY} & self.lost:
-            return Unknown(why=f"may be set elsewhere, as {node.attr}")
-        value: Any = UNKNOWN
-        if isinstance(holder, ast.ClassDef) and not (
-            holder.bases or holder.keywords or holder.decorator_list
-        ):
-            bound = [it for it in ast.walk(holder) if node.attr in bound_by(it)]
-            value = (
-                self.bound_value(bound[0])
-                if len(bound) == 1 and not isinstance(bound[0], ast.arg)
-                else UNKNOWN
-            )
-        elif isinstance(holder, dict):
-            value = holder.get(node.attr, UNKNOWN)
-            if isinstance(holder, Defaults):
-                self.defaults[node.attr] = value
-        return UNKNOWN if isinstance(value, dict | list) else value
-
-    def _fields(self, holder: Any) -> Any:
-        """All defaults of a parser or a dataclass as a table."""
-        if not isinstance(holder, Defaults):
-            return UNKNOWN
-        self.defaults.update(holder)
-        lost = Unknown(why="may be set elsewhere")
-        return {key: lost if {key, ANY} & self.lost else value for key, value in holder.items()}
 
     def _add_argument(self, node: ast.Call) -> None:
-        """`parser.add_argument("--lr", type=float, default=2e-5)`, of whatever parser of the file."""
-        names = [it.value for it in node.args if isinstance(it, ast.Constant) and isinstance(it.value, str)]
+        """Notes the default of `parser.add_argument("--lr", type=float, default=2e-5)`."""
+        names = [name for item in node.args if isinstance(name := constant_of(item), str)]
         if last_part(node.func) != "add_argument" or not names:
             return
         given = {word.arg: word.value for word in node.keywords}
-        long = next((name for name in names if name.startswith("--")), names[0])
-        key, action = (constant_of(given.get(it)) for it in ("dest", "action"))
-        key = key or long.lstrip("-").replace("-", "_")
+        long = next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
+        key, action = constant_of(given.get("dest")) or long, constant_of(given.get("action"))
         value: Any = Unknown(why=f"has no default: --{key} is given on the command line")
-        if "default" in given:
+        if long in self.flags:
+            value = self.flags[long]
+        elif "default" in given:
             value = self.value(given["default"])
-            if isinstance(value, str) and "type" in given and ast.unparse(given["type"]) != "str":
-                value = Unknown(why=f"is the text {value!r} as --{key} takes it")
         elif action in ("store_true", "store_false"):
             value = action == "store_false"
-        if None in given or repr(self.parsed.get(key, value)) != repr(value):
+        if isinstance(value, str) and "type" in given and ast.unparse(given["type"]) != "str":
+            number = number_of(value) if long in self.flags else None
+            value = Unknown(why=f"is the text {value!r} as --{key} takes it") if number is None else number
+        if None in given or repr(self._parsed.get(key, value)) != repr(value):
             value = Unknown(why=f"has several defaults: --{key}")
-        self.parsed[key] = value
+        self._parsed[key] = value
 
-    def _dataclass(self, node: Any, call: ast.Call | None) -> Any:
-        """The defaults of a dataclass of the file, with what a call of it gives."""
-        if not isinstance(node, ast.ClassDef):
+    def _fields(self, node: ast.ClassDef) -> Any:
+        """The fields of a class that has nothing else: a dataclass, or a class as a table."""
+        nodes = [inner for item in node.body for inner in ast.walk(item)]
+        sets = any(isinstance(it, ast.Attribute) and not isinstance(it.ctx, ast.Load) for it in nodes)
+        dunder = any(isinstance(it, ast.FunctionDef) and it.name.startswith("__") for it in nodes)
+        is_dataclass = "dataclass" in "".join(map(ast.unparse, node.decorator_list))
+        is_plain = all(is_trainers(last_part(base)) for base in node.bases) and not node.keywords
+        if sets or dunder or not is_plain or len(node.decorator_list) > is_dataclass:
             return UNKNOWN
-        own = [it for item in node.body for it in ast.walk(item)]
-        sets = any(isinstance(it, ast.Attribute) and not isinstance(it.ctx, ast.Load) for it in own)
-        dunder = any(isinstance(it, ast.FunctionDef) and it.name.startswith("__") for it in own)
-        is_simple = len(node.decorator_list) == 1 and "dataclass" in ast.unparse(node.decorator_list[0])
-        if not is_simple or node.bases or sets or dunder or not (call is None or is_plain(call)):
-            return Unknown(why=f"may be set by {node.name}, which is more than its fields")
-        fields = {
-            it.target.id: it.value
-            for it in node.body
-            if isinstance(it, ast.AnnAssign) and isinstance(it.target, ast.Name)
-        }
-        table = Defaults()
-        for name, value in fields.items():
+        table = Defaults() if is_dataclass else {}
+        for name in map(bound_name, nodes):
+            target = [it for it in nodes if name and bound_name(it) == name]
+            value = getattr(self.above[id(target[0])], "value", None) if target else None
             if isinstance(value, ast.Call) and last_part(value.func) == "field":
-                value = next((word.value for word in value.keywords if word.arg == "default"), value)
-            is_once = sum(name in bound_by(it) for it in own) == 1
-            table[name] = self.value(value) if value is not None and is_once else UNKNOWN
-        if call is not None:
-            table.update({key: self.value(item) for key, item in zip(fields, call.args, strict=False)})
-            table.update(self.keywords(call, ""))
+                default = next((word.value for word in value.keywords if word.arg == "default"), value)
+                table[name] = self.value(default)
+            elif target:
+                table[name] = self.bound_value(target[0]) if len(target) == 1 else UNKNOWN
         return table
 
-    # ---- schedulers ----
+    def _instance(self, node: ast.ClassDef, call: ast.Call) -> Any:
+        """The fields of a class of the file, with what a call gives; of a Trainer's subclass its settings."""
+        fields = self._fields(node)
+        if any(is_trainers(last_part(base)) for base in node.bases):
+            why = f"may be set by {node.name}, which is more than its fields"
+            defaults = fields if isinstance(fields, dict) else dict.fromkeys(OPEN, Unknown(why=why))
+            return self._configure(call, last_part(node.bases[0]), {**defaults})
+        if not isinstance(fields, Defaults) or call.args or None in [word.arg for word in call.keywords]:
+            return UNKNOWN
+        return Defaults({**fields, **self.keywords(call, "")})
 
     def _note_scheduler(self, node: ast.AST) -> None:
-        """A scheduler that is not known, where one is handed over, counts as one without arguments."""
-        handed: list[Any] = []
+        """Counts an unknown scheduler that is handed over as a scheduler without arguments."""
+        schedulers: list[Any] = []
         match node:
             case ast.Dict():
-                table = {
-                    constant_of(key): self.value(item)
-                    for key, item in zip(node.keys, node.values, strict=True)
-                }
-                handed = [table.get("scheduler"), table.get("lr_scheduler")]
-                self.intervals[id(handed[0])] = table.get("interval", "epoch")
-            case ast.Return(value=ast.Tuple(elts=[ast.List(), ast.List() as schedulers])):
-                handed = [self.value(item) for item in schedulers.elts]
-        if any(isinstance(it, Unknown) for it in handed):
-            self.made[id(node)] = Made(line_of(node), "lr_scheduler", {}, "")
+                items = zip(map(constant_of, node.keys), node.values, strict=True)
+                table = {key: self.value(item) for key, item in items if isinstance(key, str)}
+                schedulers = [table.get("scheduler"), table.get("lr_scheduler")]
+                self.intervals[id(schedulers[0])] = table.get("interval", "epoch")
+            case ast.Return(value=ast.Tuple(elts=[ast.List(), ast.List() as listed])):
+                schedulers = [self.value(item) for item in listed.elts]
+        if any(isinstance(scheduler, Unknown) for scheduler in schedulers):
+            self.configuring[id(node)] = Configuring(line_of(node), "lr_scheduler", {})
 
 
-_OF_LIGHTNING = ("accumulate_grad_batches", "max_steps", "max_epochs")
+def _computed(compute: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+    """A sum, difference, product or quotient; no powers, as their size is unbounded."""
+    if isinstance(right, Multiple) and compute is operator.mul:
+        left, right = right, left
+    of = left.of if isinstance(left, Multiple) and compute in (operator.mul, operator.truediv) else ""
+    first = left.number if of else left
+    if compute is None or not all(type(it) in (int, float) and abs(it) < 2**53 for it in (first, right)):
+        return UNKNOWN
+    if compute in (operator.truediv, operator.floordiv) and not right:
+        return UNKNOWN
+    return Multiple(compute(first, right), of) if of else compute(first, right)
+
+
+def _item(holder: Any, key: Any) -> Any:
+    """An item of a table or a list, Unknown where there is none."""
+    if isinstance(holder, dict) and not isinstance(holder, Defaults) and isinstance(key, str):
+        return holder.get(key, UNKNOWN)
+    inside = isinstance(holder, list | tuple) and type(key) is int and -len(holder) <= key < len(holder)
+    return holder[key] if inside else UNKNOWN
+
+
+def _why(value: Any) -> str:
+    return getattr(value, "why", "") or "cannot be read from the script"

@@ -6,9 +6,11 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.run_schedules import Multiple, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.trainer import read_torch_schedule
+from isobatch.words import share
 
 _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
@@ -124,7 +126,11 @@ def _schedule(page: SettingsPage) -> None:
         return
     kind = name.rpartition(".")[2]
     if page.word("lr_scheduler.interval") == "step":  # of a script
-        read_torch_schedule(page, page.table("lr_scheduler.init_args"), kind)
+        call = page.table("lr_scheduler.init_args")
+        if any(isinstance(value, Multiple) for value in call.settings.values()) or not kind.endswith("LR"):
+            _run_schedule(page, call, kind)
+        else:
+            read_torch_schedule(page, call, kind)
         return
     if kind == "CosineAnnealingLR":
         inner = page.table("lr_scheduler.init_args")
@@ -147,6 +153,21 @@ def _schedule(page: SettingsPage) -> None:
         page.unsupported("lr_scheduler.class_path", f"the scheduler {kind!r}")
         return
     page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
+
+
+def _run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
+    """A scheduler over the run's own count of steps, which only the run knows."""
+    run = read_run_schedule(page, call, kind)
+    if run is None:
+        return
+    is_run = isinstance(run.total, Multiple) and run.total.number == 1
+    total = run.total.number if isinstance(run.total, Multiple) else run.total
+    if total is not None and not is_run and length(total, "st") != page.reading.fields.get("duration"):
+        page.unsupported(run.key, f"the scheduler {kind} over other steps than the run's")
+    if isinstance(run.warmup, Multiple):
+        page.give("warmup", share(run.warmup.number), "num_warmup_steps")
+    elif run.warmup:
+        page.give("warmup", length(run.warmup, "st"), "num_warmup_steps")
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher

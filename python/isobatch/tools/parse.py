@@ -26,6 +26,7 @@ _STRING = r'"(?:\\.|[^"\\\n])*+"?'
 """Closed or not: what searches for the end of each quote anew takes the square of their number."""
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
+_SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
 _JOBS = ("TrainJob", "PyTorchJob", "Job")
 """Kinds of Kubernetes whose command is read."""
 _DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
@@ -70,6 +71,8 @@ def parse(
 
 def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> Any:
     is_json = text.lstrip()[:1] == "{"
+    if suffix in _SHELLS or (suffix != ".py" and text.startswith("#!") and "sh" in text.partition("\n")[0]):
+        return _command_line(text, file, aside, int(name) if name else None)
     if suffix == ".py" or (suffix == "" and not is_json and _PYTHON.search(text)):
         from isobatch.tools.literals import configuration, has_functions, python_literals
         from isobatch.tools.scripts import is_script, script_settings
@@ -77,7 +80,7 @@ def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> 
         if (name and not name.isdecimal()) or has_functions(text):
             return configuration(text, file, name)
         if aside is not None and is_script(text):
-            settings, aside.tool = script_settings(text, file, name, aside.notes)
+            settings, aside.tool = script_settings(text, file, name, aside.notes, aside.flags)
             if settings:
                 return settings
         return python_literals(text, file)
@@ -104,7 +107,8 @@ def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> 
 
 def _command_line(text: str, file: str, aside: Aside | None, line: int | None = None) -> dict[str, Any]:
     """The settings of a shell script's training."""
-    from isobatch.tools.shells.training import SWIFT, arguments
+    from isobatch.tools.shells.configs import SWIFT
+    from isobatch.tools.shells.training import arguments
 
     try:
         settings = _nested(arguments(text, line=line, notes=None if aside is None else aside.notes))
@@ -165,7 +169,9 @@ class Aside:
     Attributes:
         notes: what it leaves open.
         tool: whose class a Python script makes, or whose command a shell script runs; empty where the settings tell it.
+        flags: the settings of the command that starts a Python script.
     """
 
     notes: list[str] = field(default_factory=list)
     tool: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)

@@ -22,6 +22,13 @@ from isobatch.tools.unread import guess_field, note_unread
 _Kind = TypeVar("_Kind", bound=Recipe)
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
+_BATCHES = ("batch_per_gpu", "micro_batch", "effective_batch")
+_ENOUGH = {
+    "effective_batch": ("batch_per_gpu", "micro_batch"),
+    "batch_per_gpu": ("effective_batch",),
+    "accumulation": ("effective_batch",),
+}
+"""Other fields that, given by hand, mend the fault of a field."""
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
@@ -131,9 +138,28 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
         if not isinstance(value := value_at(settings, section), Mapping | Unknown | None)
     )
     known.reader.read(page)
-    if _has_another_batch(note_unread(page, known.reader), found) and found.guessed:
+    unknown = note_unread(page, known.reader)
+    if _has_another_batch(unknown, found) and found.guessed:
         raise no_tool_error(settings, file)
+    _ask_for_batches(page, unknown)
     return found
+
+
+def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
+    """Asks for the batch where the file has one by a name that is not known, and the tool's default was taken."""
+    reading = page.reading
+    for key in unknown:
+        kind = guess_field(key)
+        has_batch = any(_is_said(reading, field) for field in _BATCHES)
+        text = f"{page.name(key)} {value_at(reading.settings, key)} is no setting of {reading.title}"
+        if kind in ("batch", "batch_per_gpu", "effective_batch") and not has_batch:
+            for field in ("batch_per_gpu", "accumulation"):
+                if not _is_said(reading, field):
+                    reading.fields.pop(field, None)
+            page.ask("effective_batch", text, page.name(key))
+        elif kind in ("accumulation", "effective_batch") and not _is_said(reading, "accumulation"):
+            reading.fields.pop("accumulation", None)
+            page.ask("accumulation", text, page.name(key))
 
 
 def recipe_fields(
@@ -166,7 +192,10 @@ def joined_fields(
         InputError: all that is wrong or missing, in one message.
     """
     file = pages[0].file
-    faults = [error for page in pages for to, error in page.faults if to not in given]
+    by_hand = {name for name, value in given.items() if value is not None}
+    faults = [
+        error for page in pages for to, error in page.faults if by_hand.isdisjoint({to, *_ENOUGH.get(to, ())})
+    ]
     fields, keys, owners = _merged(pages, given, faults)
     fields.update(given)
     asked = {to: None for page in pages for to, _ in page.faults} | fields
@@ -288,7 +317,7 @@ def _has_another_batch(left: Sequence[str], found: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
     if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
         return False
-    return not any(_is_said(found, field) for field in ("batch_per_gpu", "micro_batch", "effective_batch"))
+    return not any(_is_said(found, field) for field in _BATCHES)
 
 
 def count_of(name: str, value: Any) -> int:

@@ -1,165 +1,177 @@
-"""Python training scripts: the literals of `TrainingArguments(…)`, `SFTConfig(…)`, Lightning's `Trainer(…)` and their like, as the file
-of their tool would have them. What is computed is said, with its line.
-"""
+"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as in their tools' own files."""
 
 import ast
 from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.calls import Script
-from isobatch.tools.names import Made
+from isobatch.tools.calls import Configuring, Script
+from isobatch.tools.names import last_part
 from isobatch.tools.page import Unknown
-from isobatch.tools.signatures import OPTIMIZERS, TRAINER, TRL
+from isobatch.tools.run_schedules import Multiple
+from isobatch.tools.signatures import OPTIMIZERS, OTHERS, TRL, is_trainers
 from isobatch.words import few
 
 _OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon", "lr_scheduler_type")
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
+_IN_BATCH = (
+    "MultipleNegativesRankingLoss", "MultipleNegativesSymmetricRankingLoss", "CachedMultipleNegativesRankingLoss",
+    "CachedMultipleNegativesSymmetricRankingLoss", "GISTEmbedLoss", "CachedGISTEmbedLoss", "MegaBatchMarginLoss", "NTXentLoss",
+    "ClipLoss", "SigLipLoss",
+)  # fmt: skip
+"""Losses that take the other samples of a micro-batch as negatives: sentence-transformers, open_clip, pytorch-metric-learning."""
+_PARSERS = ("HfArgumentParser(", "TrlParser(")
+Calls = list[Configuring]
 
 
 def is_script(text: str) -> bool:
-    """Whether a Python file may make what is looked for; a configuration of mmengine does not."""
-    names = (*TRAINER, *TRL, "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
+    """Tells whether a Python file may configure a training."""
+    names = ("TrainingArguments", "Config", "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
     return any(f"{name}(" in text for name in names)
 
 
-def script_settings(text: str, file: str, name: str, notes: list[str]) -> tuple[dict[str, Any], str]:
-    """Reads the settings of a script, as the file of its tool would have them.
+def script_settings(
+    text: str, file: str, name: str, notes: list[str], flags: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Reads the settings of a script, as in a file of its tool.
 
     Args:
+        text: of the script.
+        file: its name, for messages.
         name: the line of the call, where there are several.
         notes: filled with what was taken for granted.
+        flags: the settings of the command line that starts the script.
 
     Returns:
-        The settings, and the tool; an empty text where the script makes nothing that is known.
+        The settings, and the tool; an empty text where the script calls nothing that is known.
 
     Raises:
         InputError: there are several configurations; the message has their lines.
 
-    >>> script_settings("B = 4\\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2)", "t.py", "", [])
+    >>> text = "B = 4\\nargs = TrainingArguments('out', per_device_train_batch_size=B * 2)"
+    >>> script_settings(text, "t.py", "", [])
     ({'output_dir': 'out', 'per_device_train_batch_size': 8}, 'transformers')
     """
-    compile(
-        text, file, "exec", dont_inherit=True
-    )  # refuses more than ast.parse: a return outside of a function
-    script = Script(ast.parse(text, file))
-    made = list(script.made.values())
-    found = [it for it in made if it.name in (*TRAINER, *TRL)]
-    tool = "transformers"
-    if not found:
-        found, tool = [it for it in made if it.name == "Trainer"], "lightning"
-    if not found:
-        _refuse_command_line(text, file)
-        return _loop(made), "accelerate" if any(it.name == "Accelerator" for it in made) else ""
-    one = _chosen(found, file, name)
+    # Refuses more than ast.parse: a return outside of a function.
+    compile(text, file, "exec", dont_inherit=True)
+    script = Script(ast.parse(text, file), flags)
+    calls = list(script.configuring.values())
+    trainers = [call for call in calls if is_trainers(call.name)]
+    tool = "transformers" if trainers else "lightning"
+    trainers = trainers or [call for call in calls if call.name == "Trainer"]
+    if not trainers and any(parser in text for parser in _PARSERS):
+        how = "name the shell script, or the configuration, that it is started with"
+        raise InputError(f"takes its arguments from the command line: {how}", file=file)
     if script.defaults:
-        taken = [f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)]
+        taken = [f"{key}={it}" for key, it in script.defaults.items() if not isinstance(it, Unknown)]
         notes.append(f"the script's own defaults, where its command line gives no other: {few(taken)}")
-    if one.when:
-        notes.append(f"line {one.line}: {one.name} is made only if {one.when}")
+    if not trainers:
+        is_loop = any(call.name == "Accelerator" for call in calls)
+        return _loop(calls, script), "accelerate" if is_loop else ""
+    trainer = _chosen(trainers, file, name)
     if tool == "lightning":
-        return _lightning(one, made, script.intervals), tool
-    own: dict[str, Any] = {"num_generations": _GROUPS[one.name]} if one.name in _GROUPS else {}
-    if one.name in TRL:
-        own["trl_config"] = one.name
-    lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
-    given = (
-        dict.fromkeys(_OF_OPTIMIZERS, lost)
-        if any(word.arg == "optimizers" for call in script.calls for word in call.keywords)
-        else {}
-    )
-    return {**own, **one.settings, **given}, "trl" if one.name in TRL else tool
+        return _lightning(trainer, calls, script.intervals), tool
+    settings: dict[str, Any] = {}
+    if TRL.fullmatch(trainer.name):
+        tool, settings["trl_config"] = "trl", trainer.name
+    if trainer.name in _GROUPS:
+        settings["num_generations"] = _GROUPS[trainer.name]
+    losses = {last_part(call.func) for call in script.calls}
+    if couplings := sorted(losses & {*_IN_BATCH}):
+        settings["loss_class"] = couplings[0]
+    settings |= trainer.settings
+    if any(word.arg == "optimizers" for call in script.calls for word in call.keywords):
+        lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
+        settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
+    return settings, tool
 
 
-def _chosen(found: list[Made], file: str, name: str) -> Made:
-    lines = {it.line: it for it in found}
-    listed = ", ".join(
-        f"line {it.line} ({it.name}{', if ' + it.when if it.when else ''})" for it in lines.values()
-    )
+def _chosen(trainers: Calls, file: str, name: str) -> Configuring:
+    lines = {call.line: call for call in trainers}
+    listed = ", ".join(f"line {call.line} ({call.name})" for call in lines.values())
     if name and int(name) not in lines:
         raise InputError(f"has no configuration in line {name}: {listed}", file=file)
     if not name and len(lines) > 1:
-        raise InputError(
-            f"has {len(lines)} configurations: {listed}. Name one by its line, as in {file}:{min(lines)}",
-            file=file,
-        )
-    return lines[int(name)] if name else found[-1]
+        text = f"has {len(lines)} configurations: {listed}. Name one by its line, as in {file}:{min(lines)}"
+        raise InputError(text, file=file)
+    return lines[int(name)] if name else trainers[-1]
 
 
-def _schedulers(made: list[Made]) -> list[Made]:
-    others = (*OPTIMIZERS, *TRAINER, *TRL, "DataLoader", "Trainer", "Accelerator", "clip_grad_norm_")
-    return [it for it in made if it.name not in others]
+def _schedulers(calls: Calls) -> Calls:
+    others = (*OPTIMIZERS, *OTHERS, "Trainer")
+    return [call for call in calls if call.name not in others and not is_trainers(call.name)]
 
 
-def _lightning(trainer: Made, made: list[Made], intervals: Mapping[int, Any]) -> dict[str, Any]:
+def _lightning(trainer: Configuring, calls: Calls, intervals: Mapping[int, Any]) -> dict[str, Any]:
     """The settings as LightningCLI's file has them: the Trainer's, the loader's and the optimizer's."""
     settings: dict[str, Any] = {"trainer": trainer.settings}
-    loader = _loader(made)
-    if loader:
+    if loader := _loader(calls):
         settings["data"] = loader
-    optimizers = [it for it in made if it.name in OPTIMIZERS]
+    optimizers = [call for call in calls if call.name in OPTIMIZERS]
     if len(optimizers) == 1:
         arguments = {key: value for key, value in optimizers[0].settings.items() if key != "params"}
         settings["optimizer"] = {"class_path": f"torch.optim.{optimizers[0].name}", "init_args": arguments}
-    schedulers = _schedulers(made)
+    schedulers = _schedulers(calls)
     if schedulers and "optimizer" in settings and "max_lr" in schedulers[0].settings:
         settings["optimizer"]["init_args"]["lr"] = schedulers[0].settings["max_lr"]  # OneCycleLR's
     if len(schedulers) == 1 and intervals.get(id(schedulers[0].settings)) == "step":
-        arguments = {key: _steps_of(value, trainer) for key, value in schedulers[0].settings.items()}
-        settings["lr_scheduler"] = {
-            "class_path": schedulers[0].name,
-            "init_args": arguments,
-            "interval": "step",
-        }
+        steps = trainer.settings.get("max_steps")
+        arguments = {key: _resolved(value, steps) for key, value in schedulers[0].settings.items()}
+        path = {"class_path": schedulers[0].name, "init_args": arguments, "interval": "step"}
+        settings["lr_scheduler"] = path
     elif schedulers:
         why = f"is {schedulers[0].name} (line {schedulers[0].line}), whose steps the script decides"
         settings["lr_scheduler"] = {"class_path": Unknown(why=why)}
     return settings
 
 
-def _steps_of(value: Any, trainer: Made) -> Any:
-    """Lightning's own count of the run's steps, where the Trainer has one."""
-    steps = trainer.settings.get("max_steps")
-    is_count = isinstance(value, Unknown) and value.why.startswith(
-        "is self.trainer.estimated_stepping_batches "
-    )
-    return steps if is_count and type(steps) is int and steps > 0 else value
+def _resolved(value: Any, steps: Any) -> Any:
+    """A multiple of Lightning's own count of the run's steps, where the Trainer has one."""
+    is_known = isinstance(value, Multiple) and type(steps) is int and steps > 0
+    return int(value.number * steps) if is_known else value
 
 
-def _loader(made: list[Made]) -> dict[str, Any]:
+def _loader(calls: Calls) -> dict[str, Any]:
     """The batch of the loader that shuffles; of one that does not where none does."""
-    loaders = [it for it in made if it.name == "DataLoader"]
-    loaders = [it for it in loaders if it.settings.get("shuffle") is True] or loaders
-    sizes = {repr(it.settings.get("batch_size", 1)): it for it in loaders}
+    loaders = [call for call in calls if call.name == "DataLoader"]
+    loaders = [call for call in loaders if call.settings.get("shuffle") is True] or loaders
+    sizes = {repr(call.settings.get("batch_size", 1)): call for call in loaders}
     if len(sizes) > 1:
-        lines = ", ".join(f"line {it.line}" for it in sizes.values())
+        lines = ", ".join(f"line {call.line}" for call in sizes.values())
         return {"batch_size": Unknown(why=f"has another value in each DataLoader: {lines}")}
     return {"batch_size": loaders[0].settings.get("batch_size", 1)} if loaders else {}
 
 
-def _loop(made: list[Made]) -> dict[str, Any]:
-    """A training loop of one's own: the arguments of each class by its name; those that differ between its calls are not known."""
-    by_name: dict[str, list[Made]] = {}
-    for it in made:
-        by_name.setdefault(it.name, []).append(it)
-    loader = _loader(by_name.pop("DataLoader", []))
+def _loop(calls: Calls, script: Script) -> dict[str, Any]:
+    """A training loop of one's own: the arguments of each class by its name; different ones are not known."""
+    loader = _loader(calls)
     settings: dict[str, Any] = {"DataLoader": loader} if loader else {}
-    for name, calls in by_name.items():
-        lines = ", ".join(f"line {it.line}" for it in calls)
-        keys = {key for it in calls for key in it.settings} - {"params", "parameters", "optimizer"}
+    names = dict.fromkeys(call.name for call in calls if call.name != "DataLoader")
+    for name in names:
+        tables = [call.settings for call in calls if call.name == name]
+        keys = sorted({key for table in tables for key in table} - {"params", "parameters", "optimizer"})
+        unknown = Unknown(why=f"has another value in each {name}")
         settings[name] = {
-            key: calls[0].settings.get(key)
-            if len({repr(it.settings.get(key)) for it in calls}) == 1
-            else Unknown(why=f"has another value in each {name}: {lines}")
-            for key in sorted(keys)
+            key: tables[0].get(key) if len({repr(it.get(key)) for it in tables}) == 1 else unknown
+            for key in keys
         }
+    if "Accelerator" in settings:
+        settings["Accelerator"]["prepare"] = _prepares_scheduler(script)
     return settings
 
 
-def _refuse_command_line(text: str, file: str) -> None:
-    if "HfArgumentParser(" in text or "TrlParser(" in text:
-        raise InputError(
-            "takes its arguments from the command line: name the shell script, or the configuration, that it is started with",
-            file=file,
-        )
+def _prepares_scheduler(script: Script) -> Any:
+    """Whether the script hands its scheduler to `accelerator.prepare`; Unknown where that cannot be read."""
+    prepared = [
+        ast.unparse(item)
+        for call in script.calls
+        if last_part(call.func) in ("prepare", "prepare_scheduler")
+        for item in call.args
+    ]
+    schedulers = {call.line for call in _schedulers(list(script.configuring.values()))}
+    targets = [it for it in script.nodes if isinstance(it, ast.Assign) and it.value.lineno in schedulers]
+    names = {ast.unparse(target) for it in targets for target in it.targets}
+    if any(text in names or "sched" in text.rpartition(".")[2].lower() for text in prepared):
+        return True
+    return Unknown() if any(text.startswith("*") for text in prepared) else False

@@ -48,6 +48,8 @@ def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5"
     trainer.read_adam(page, "optim", "adamw_torch")
     page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    if page.word("loss_class"):
+        page.give("coupled", "negatives", "loss_class")
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:

@@ -22,7 +22,7 @@ EVERYWHERE = (
     "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank signals_to_handle event_log_handler "
     "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank main_process_* same_network num_cpu_* "
     "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile launcher launcher_args bind_core* "
-    "*_elastic_nodes enable_each_rank_log enable_cpu_affinity no_local_rank no_ssh* ssh_port venv_script force_multi"
+    "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* ssh_port venv_script force_multi"
 )
 """Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
 

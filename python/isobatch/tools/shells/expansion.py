@@ -96,6 +96,12 @@ class Expansion:
             before = self.marks.mark(f"${name}", "which is not set in this file")
         if isinstance(value, tuple):
             value = (*((before,) if isinstance(before, str) else before or ()), *value)
+        elif isinstance(before, tuple):
+            if any(map(is_several, before[:1])):
+                raise InputError(
+                    f"{name} is an array of unknown length, and += to its first value is not read"
+                )
+            value = f"{''.join(before[:1])}{value}"
         elif name in shell.integers:
             text = f"({before or 0}) + ({value or 0})" if append else value or "0"
             value = self.computed(shell, Sum((Text(text, True),), True, f"$(({text}))"))

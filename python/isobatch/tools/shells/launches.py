@@ -8,6 +8,7 @@ from isobatch.tools.shells.state import Shell
 
 LAUNCHERS = ("NPROC_PER_NODE", "NNODES")
 """Variables by which a command, ms-swift's, starts processes of its own."""
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
@@ -19,7 +20,7 @@ class Launch(NamedTuple):
         line: in the script, of the outermost command.
         words: it and its arguments; what is not known in them is a mark.
         when: the conditions under which it runs that only the run knows.
-        environment: the launchers' variables that it sees (LAUNCHERS).
+        environment: the variables of LAUNCHERS and DEVICES that it sees.
     """
 
     line: int
@@ -40,6 +41,7 @@ def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple
 
 
 def launcher_variables(shell: Shell) -> tuple[tuple[str, str], ...]:
-    """Those of LAUNCHERS that a command sees, with their values."""
-    seen = [(name, shell.variables.get(name)) for name in LAUNCHERS if name in shell.exported]
-    return tuple((name, value) for name, value in seen if isinstance(value, str))
+    """Lists LAUNCHERS and DEVICES as a command sees them, with their values."""
+    names = [name for name in (*LAUNCHERS, DEVICES) if name in shell.exported]
+    values = [(name, shell.variables.get(name)) for name in names]
+    return tuple((name, value) for name, value in values if isinstance(value, str))

@@ -82,14 +82,16 @@ class Shell:
             raise InputError(f"{name} is readonly, or no name of a variable that is read")
 
     def set(self, name: str, value: Value) -> None:
-        """Sets a variable.
+        """Sets a variable; a text becomes the first value of an array.
 
         Raises:
             InputError: bash refuses that, or does something else.
         """
         self.check(name)
-        if isinstance(value, str) and isinstance(self.variables.get(name), tuple):
-            raise InputError(f"{name} is an array, and its first value alone is set, which is not read")
+        array = self.variables.get(name)
+        if isinstance(value, str) and isinstance(array, tuple):
+            # A first value of unknown length may be none or several.
+            value = (value, *array[bool(array) and not is_several(array[0]) :])
         is_text = isinstance(value, str) and is_known(value)
         if name in self.integers and (isinstance(value, tuple) or (is_text and plain(str(value)) is None)):
             raise InputError(f"{name} is an integer, and set to another value, which is not read")

@@ -3,15 +3,15 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from pathlib import PurePosixPath
 from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
+from isobatch.tools.shells.configs import SWIFT, configured, swift_command
+from isobatch.tools.shells.directives import group_of, job_components, job_variables
 from isobatch.tools.shells.execution import Execution
-from isobatch.tools.shells.launches import Launch
-from isobatch.tools.shells.state import Marks, Shell, Value, is_known, is_mark
+from isobatch.tools.shells.launches import DEVICES, LAUNCHERS, Launch
+from isobatch.tools.shells.state import Marks, Shell, is_known, is_mark
 from isobatch.tools.unread import guess_field
 from isobatch.words import few
 
@@ -21,23 +21,11 @@ _LISTS = {"rampup_batch_size", "step_batch_size_schedule", "betas", "adam_betas"
 """Flags of several values, one of which may be a variable's."""
 _SWITCHES = {"bf16", "fp16", "tf32"}
 """Flags that may stand without a value: a variable behind one is a word of its own."""
-_SBATCH = re.compile(
-    r"(?<=\s)(--(?:nodes|ntasks|ntasks-per-node|gpus-per-node|cpus-per-task)(?==|\s)|--gres(?=[=\s]gpu)|-[Nnc])[=\s]?\s*(\S+)"
-)
-_SLURM = {
-    "nodes": "SLURM_NNODES SLURM_JOB_NUM_NODES",
-    "ntasks": "SLURM_NTASKS SLURM_NPROCS",
-    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-    "gpus-per-node": "SLURM_GPUS_ON_NODE",
-    "cpus-per-task": "SLURM_CPUS_PER_TASK",
-}
-"""Variables of a job by the option of sbatch that sets them."""
-_SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "gres": "gpus-per-node"}
-SWIFT = "swift"
-"""Of ms-swift's command, what it does: its flags are TRL's, under other defaults."""
-_SWIFT = ("pt", "sft", "rlhf")
-_SWIFT_FILE = re.compile(r"swift/cli/(pt|sft|rlhf)\.py$")
 _FLAG = re.compile(r"--[A-Za-z]")
+_PROCESSES = ("nnodes", "nproc_per_node", "num_processes")
+_PLAIN_OVERRIDE = re.compile(r"[A-Za-z_]\w*=")
+_LAST_BACKSLASH = re.compile(r"(?<!\\)((?:\\\\)*)\\\Z")
+"""Bash drops a backslash at the very end of a file."""
 _ERREXIT = re.compile(r"#!.*sh(?:[ \t]+-\w*)*[ \t]+-\w*e")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
@@ -60,88 +48,119 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
     >>> arguments("B=8\\ntorchrun t.py --micro-batch-size $B --bf16 --split 1,2 --adam-beta1=0.9\\nB=16")
     {'micro_batch_size': '8', 'bf16': True, 'split': '1,2', 'adam_beta1': '0.9'}
     """
-    slurm = _of_slurm(text)
-    execution, shell = Execution(), Shell(dict(slurm), set(slurm), errexit=_ERREXIT.match(text) is not None)
-    execution.run(text, shell)
-    said = notes if notes is not None else []
-    launches = trainings(execution, line)
+    text = _LAST_BACKSLASH.sub(r"\1", text)
+    components = job_components(text)
+    slurm = job_variables(components)
+    execution, shell, launches = _launches(text, slurm, line)
+    groups = {group_of(" ".join(launch.words)) for launch in launches}
+    if len(components) > 1 and not any(map(_names_group, launches)) and group_of(text) != 0:
+        # A shell inside of srun sees the variables of its own component, and srun's words are not with it.
+        slurm = {name: value for name, value in slurm.items() if "_HET_GROUP_" in name}
+        execution, shell, launches = _launches(text, slurm, line)
+    notes = notes if notes is not None else []
     if not launches:
-        return _held_flags(execution, shell, said)
-    found = _together([_settings(it, execution.marks, said) for it in launches], launches[0].line)
-    said += execution.unread
+        return _variables_flags(execution, shell, notes)
+    settings = _together([_settings(it, execution.marks, notes) for it in launches], launches[0].line)
+    group = groups.pop() if len(groups) == 1 else None
+    component = components[group] if group is not None and group < len(components) else {}
+    _count_processes(settings, launches[0], component)
+    notes += execution.unread
     if when := "; ".join(launches[0].when):
-        said.append(f"line {launches[0].line}: the training runs only under a condition: {when}")
+        notes.append(f"line {launches[0].line}: the training runs only under a condition: {when}")
     if used := [f"{name}={slurm[name]}" for name in slurm if name in execution.expansion.read]:
-        said.append(f"as its #SBATCH lines ask, where sbatch is told nothing else: {few(used)}")
+        is_first = len(components) > 1 and not any("_HET_GROUP_" in name for name in used)
+        first = ", of the first component" if is_first else ""
+        notes.append(f"as its #SBATCH lines ask{first}, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
         taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
-        said.append(f"the script's own values, where the environment has no other: {few(taken)}")
-    return found
+        notes.append(f"the script's own values, where the environment has no other: {few(taken)}")
+    return settings
+
+
+def _names_group(launch: Launch) -> bool:
+    """Tells whether a launch names its component of a heterogeneous job."""
+    return any(word.startswith(("--het-group", "--pack-group")) for word in launch.words)
+
+
+def _launches(text: str, slurm: dict[str, str], line: int | None) -> tuple[Execution, Shell, list[Launch]]:
+    """Follows the script, and finds its training."""
+    execution = Execution()
+    shell = Shell(dict(slurm), set(slurm), errexit=_ERREXIT.match(text) is not None)
+    execution.run(text, shell)
+    return execution, shell, trainings(execution, line)
+
+
+def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[str, str]) -> None:
+    """Replaces torchrun's `gpu` and `auto` by the GPUs of a node, as the script has them."""
+    value = settings.get("nproc_per_node")
+    word, *behind = value if isinstance(value, list) else [value]
+    if word not in ("gpu", "auto"):
+        return
+    devices = dict(launch.environment).get(DEVICES)
+    processes: Any = Unknown(why=f"is {word}: as many as the GPUs of a node")
+    if devices is not None and is_known(devices):
+        processes = str(len(devices.split(",")))
+    elif "gpus-per-node" in component:
+        processes = component["gpus-per-node"]
+    settings["nproc_per_node"] = [processes, *behind] if behind else processes
 
 
 def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
-    """The flags of a launch; of ms-swift, which starts its processes by variables, these too, as its YAML files have them.
+    """The flags of a launch; of ms-swift, with the variables that start its processes, as in its YAML files.
 
     Raises:
-        InputError: it is ms-swift's Megatron, which has Megatron's names and defaults of its own; or a file has its settings.
+        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its settings.
     """
-    found, command = flags(launch.words, marks, notes), _swift(launch)
+    settings, command = flags(launch.words, marks, notes), swift_command(launch.words)
+    if command is not None and command[0] == "megatron":
+        raise InputError(
+            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: "
+            "give the run as a recipe"
+        )
+    refuse_configured([launch], marks)
     if command is None:
-        return found
-    if command[0] == "megatron":
-        raise InputError(
-            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: give the run as a recipe"
+        return settings
+    environment = {name: _value(value, marks) for name, value in launch.environment if name in LAUNCHERS}
+    return {**settings, SWIFT: command[1], "ENV": environment}
+
+
+def refuse_configured(launches: Sequence[Launch], marks: Marks) -> None:
+    """Raises an InputError that names the file with the settings, where one of these commands takes one."""
+    files = [(launch, configured(launch.words)) for launch in launches]
+    files = [(launch, it) for launch, it in files if it and (it.is_tool or "batch" not in kinds(launch))]
+    for launch, command in sorted(files, key=lambda pair: pair[1] is None or not pair[1].is_tool):
+        if command is None:
+            continue
+        settings = {name: _first(value) for name, value in flags(launch.words, marks, []).items()}
+        names = [named[0] for word in command.arguments if (named := setting(word))]
+        names = [name for name in names if name not in _PROCESSES]
+        names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
+        also = f"; give what the command says beside it ({few(names)}) by --set" if names else ""
+        processes = _processes(settings)
+        launcher = settings.get("config_file")
+        of_launcher = (
+            f", and --from {launcher} for accelerate's processes"
+            if isinstance(launcher, str) and launcher != command.file
+            else f", and the processes by --set gpus={processes}"
         )
-    if (file := _swift_settings(launch.words, found)) is not None:
-        given = sorted(found.keys() - {"config"})
-        also = f"; give what the command says beside it ({few(given)}) by --set" if given else ""
         raise InputError(
-            f"line {launch.line} runs `{SWIFT} {command[1]}` with the settings of {file}: name that file instead{also}, and the processes by "
-            "--set gpus=N where it has no ENV"
+            f"line {launch.line} runs `{command.command}` with the settings of {marks.shown(command.file)}: "
+            f"name that file instead{also}{of_launcher}"
         )
-    environment = {name: _value(value, marks) for name, value in launch.environment}
-    return {**found, SWIFT: command[1], "ENV": environment}
 
 
-def _swift(launch: Launch) -> tuple[str, str] | None:
-    """ms-swift's command and what it does: ("swift", "rlhf"); None of another program."""
-    for word, behind in pairwise((*launch.words, "")):
-        name = PurePosixPath(word).name
-        if name in (SWIFT, "megatron") and behind in _SWIFT:
-            return name, behind
-        if file := _SWIFT_FILE.search(word):
-            return SWIFT, file[1]
-    return None
+def _processes(settings: dict[str, Any]) -> str:
+    """The processes of a launch line as a text; N where it does not say."""
+    nodes, each, total = (settings.get(name) for name in _PROCESSES)
+    nodes = "1" if nodes is None else nodes
+    if all(isinstance(number, str) and number.isdecimal() for number in (nodes, each)):
+        return str(int(nodes) * int(each))
+    return total if isinstance(total, str) else "N"
 
 
-def _swift_settings(words: Sequence[str], found: dict[str, Any]) -> str | None:
-    """The file from which ms-swift takes its settings, the value of --config or the word behind the command; None where flags have them."""
-    if "config" in found:
-        return str(found["config"])
-    behind = (after for word, after in pairwise(words) if word in _SWIFT or _SWIFT_FILE.search(word))
-    return next((word for word in behind if PurePosixPath(word).suffix in (".yaml", ".yml", ".json")), None)
-
-
-def _of_slurm(text: str) -> dict[str, Value]:
-    """The variables that Slurm sets after the script's own #SBATCH lines, those before its first command; a range of nodes sets none.
-
-    >>> _of_slurm("#!/bin/bash\\n#SBATCH --nodes=4 --gres=gpu:a100:8\\n#SBATCH -N 1-2\\nls\\n#SBATCH -n 3")
-    {'SLURM_GPUS_ON_NODE': '8'}
-    """
-    asked: dict[str, str] = {}
-    for line in text.splitlines():
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            for option in _SBATCH.finditer(line.partition(" #")[0]):
-                name = option[1].strip("-")
-                asked[_SHORT.get(name, name)] = option[2]
-    numbers = {name: value.rpartition(":")[2] for name, value in asked.items()}
-    numbers = {name: value for name, value in numbers.items() if value.isdecimal()}
-    if "ntasks" not in numbers and {"nodes", "ntasks-per-node"} <= numbers.keys():
-        numbers["ntasks"] = str(int(numbers["nodes"]) * int(numbers["ntasks-per-node"]))
-    found = {name: variables.split() for name, variables in _SLURM.items() if name in numbers}
-    return {variable: numbers[name] for name, variables in found.items() for variable in variables}
+def _first(value: Any) -> Any:
+    """The first of several words behind a flag: the script's name may follow a launcher's last value."""
+    return value[0] if isinstance(value, list) and value else value
 
 
 def trainings(execution: Execution, line: int | None) -> list[Launch]:
@@ -184,7 +203,7 @@ def kinds(launch: Launch) -> set[str]:
 
 def is_training(launch: Launch) -> bool:
     """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch alone."""
-    return _swift(launch) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
+    return swift_command(launch.words) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
 
 
 def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:
@@ -252,8 +271,13 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
     return out
 
 
-def _held_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[str, Any]:
-    """The flags that variables hold, of a script that starts no training: a part of one."""
+def _variables_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[str, Any]:
+    """The flags that variables hold, of a script that starts no training: a part of one.
+
+    Raises:
+        InputError: the settings are in a file that a command names, or nowhere in the script.
+    """
+    refuse_configured(execution.launches, execution.marks)
     words: list[str] = []
     names = [name for name in shell.variables if name not in execution.expansion.read]
     for name in names:
@@ -264,4 +288,9 @@ def _held_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[st
             notes.append(f"no command in it trains: the flags that {name} holds are read")
     for launch in execution.launches:
         words += launch.words
-    return flags(words, execution.marks, notes)
+    settings = flags(words, execution.marks, notes)
+    if not settings:
+        raise InputError(
+            "has no command with settings of a training: name the script that starts it, or its configuration"
+        )
+    return settings
