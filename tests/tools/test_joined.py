@@ -92,13 +92,13 @@ def test_a_share_of_the_run_is_of_a_length_given_beside_the_file(tool, settings,
     assert getattr(by_samples, field) == value
 
 
-def test_a_scheduler_of_torch_has_the_rate_given_beside_the_script(tmp_path):
+def test_a_scheduler_of_torch_is_built_with_the_rate_given_beside_the_script(tmp_path):
     text = """
 import torch, lightning as L
 loader = torch.utils.data.DataLoader(rows, batch_size=8)
 class Model(L.LightningModule):
     def configure_optimizers(self):
-        o = torch.optim.AdamW(self.parameters(), lr=1e-3)
+        o = torch.optim.AdamW(self.parameters(), lr=ours.lr)
         return {"optimizer": o, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.ExponentialLR(o, 0.99), "interval": "step"}}
 trainer = L.Trainer(max_steps=100, devices=1)
 """
