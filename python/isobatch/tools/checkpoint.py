@@ -1,6 +1,7 @@
 """A checkpoint folder of transformers' Trainer: how far the run is, and with which arguments it was started.
 
-`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and nothing in it is executed.
+`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and
+nothing in it is executed.
 """
 
 import re
@@ -30,10 +31,11 @@ def read(page: SettingsPage) -> None:
 
 
 def read_folder(folder: Path) -> Reading:
-    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for the number of
-    processes, the files with each one's random state.
+    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for
+    the number of processes, the files with each one's random state.
 
-    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset is not needed.
+    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset
+    is not needed.
 
     Raises:
         InputError: there is no `trainer_state.json`.

@@ -16,22 +16,28 @@ _BATCH = {
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
 
 _HARMLESS = """
-    aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.* curriculum_learning.* dataloader_drop_last
-    datastates.* disable_allgather disable_python_gc dump_state bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype
-    gradient_allreduce_op gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion optimizer.params.adam_w_mode
-    optimizer.params.torch_adam optimizer.params.bias_correction prescale_gradients progressive_layer_drop.* scheduler.params.cos_min_ratio scheduler.params.last_batch_iteration seq_parallel_communication_data_type sparse_attention*
-    sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval* expert_parallel.* use_data_before_expert_parallelism
-    use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* elasticity.* pipeline.* timers
+    aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.*
+    curriculum_learning.* dataloader_drop_last datastates.* disable_allgather disable_python_gc dump_state
+    bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype gradient_allreduce_op
+    gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown
+    optimizer.legacy_fusion optimizer.params.adam_w_mode optimizer.params.torch_adam
+    optimizer.params.bias_correction prescale_gradients progressive_layer_drop.*
+    scheduler.params.cos_min_ratio scheduler.params.last_batch_iteration seq_parallel_communication_data_type
+    sparse_attention* sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval*
+    expert_parallel.* use_data_before_expert_parallelism use_node_local_storage wall_clock_breakdown
+    weight_quantization.* zero_* elasticity.* pipeline.* timers
 """
 _MATTERS = {
-    "effective_batch": "elasticity.enabled autotuning.enabled data_efficiency.data_sampling.dynamic_batching.enabled",
+    "effective_batch": "elasticity.enabled autotuning.enabled "
+    "data_efficiency.data_sampling.dynamic_batching.enabled",
     "model_parallel": "pipeline.stages",
     STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio optimizer.params.adam_lr",
 }
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
+    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an
+    error."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
@@ -43,7 +49,10 @@ def read(page: SettingsPage) -> None:
         if key not in autos:
             page.whole(key, field)
     if autos:
-        text = f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, '
+        text = (
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a '
+            "second --from, "
+        )
         page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
@@ -89,7 +98,10 @@ def _schedule(page: SettingsPage) -> None:
     inner = page.table("scheduler.params")
     if name is None:
         page.give("schedule", "constant", "scheduler")
-        text = "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+        text = (
+            "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... "
+            "for another)"
+        )
         page.note_assumed("schedule", text)
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
@@ -158,7 +170,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
             kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
         case _:
             sheet.note(
-                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to initialize"
+                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to "
+                "initialize"
             )
             return
     sheet.settings["scheduler"] = {"type": kind, "params": arguments}
@@ -170,8 +183,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
 
 
 def _rate(line: Curve, step: int) -> float:
-    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at least; all but the
-    decay of its cosine is one step late.
+    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at
+    least; all but the decay of its cosine is one step late.
     """
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
@@ -226,7 +239,8 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed makes of the others."""
+    """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed
+    makes of the others."""
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
@@ -291,6 +305,7 @@ DEEPSPEED = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command image resume",
+        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command "
+        "image resume",
     ),
 )

@@ -1,4 +1,5 @@
-"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it gives."""
+"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it
+gives."""
 
 import math
 import re
@@ -29,12 +30,13 @@ _TRUE = ("true", "yes", "on", "1")
 
 
 class Unknown:
-    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only the run knows. Nothing
-    takes it for a value.
+    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only
+    the run knows. Nothing takes it for a value.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
-        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as good as not there.
+        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as
+            good as not there.
     """
 
     def __init__(self, name: str = "", why: str = "") -> None:
@@ -97,14 +99,16 @@ class Reading:
         fields: of a recipe, and `batch_per_gpu`.
         keys: for each of them what the file calls it.
         notes: what was assumed, or is not read.
-        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs no key.
+        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs
+            no key.
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
         absent: for each field without a value what the file would call it.
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
-        multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple of.
+        multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple
+            of.
         later: steps to take once all files and settings of the run are joined.
     """
 
@@ -178,7 +182,8 @@ class SettingsPage:
         self.reading.later.append(drop)
 
     def note_assumed(self, field: str, text: str) -> None:
-        """Adds a note on a field's assumed value, for as long as neither another file nor a setting gives it."""
+        """Adds a note on a field's assumed value, for as long as neither another file nor a setting gives
+        it."""
         reading = self.reading
 
         def is_answered(run: Joined) -> bool:
@@ -187,7 +192,8 @@ class SettingsPage:
         self.note_until(text, is_answered)
 
     def derive(self, field: str, compute: Callable[[Mapping[str, Any]], Any], key: str) -> None:
-        """Gives a field computed from others: from those of this file, and anew from those of all files and settings.
+        """Gives a field computed from others: from those of this file, and anew from those of all files and
+        settings.
 
         Args:
             field: of the recipe.
@@ -338,7 +344,8 @@ class SettingsPage:
             self.give("betas", (one, two), first)
 
     def torch_optimizer(self) -> None:
-        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
+        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by
+        now."""
         name = self.reading.fields.get("optimizer")
         self.pair("betas")
         self.number("eps", "eps")
@@ -372,7 +379,8 @@ class SettingsPage:
             self.note_until(text, lambda run: "precision" in run.fields)
 
     def interpolated(self) -> "SettingsPage":
-        """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
+        """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf
+        does."""
 
         def fill(value: Any) -> Any:
             if isinstance(value, Mapping):
@@ -384,7 +392,8 @@ class SettingsPage:
         return SettingsPage(fill(self.settings), self.reading)
 
     def read_launch_line(self) -> None:
-        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
+        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed
+        by the script's name."""
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
@@ -436,12 +445,14 @@ class SettingsPage:
         self.ask("schedule", f"{what} cannot be planned", self.name(key))
 
     def note_bases(self, key: str) -> bool:
-        """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
+        """Tells, and notes, whether the file builds on others that are not read: then nothing has a
+        default."""
         if (names := self.raw(key)) is None:
             return False
         listed = names if isinstance(names, list) else [names]
         self.note(
-            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
+            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is "
+            "set there with --set"
         )
         return True
 

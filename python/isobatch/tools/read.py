@@ -32,7 +32,10 @@ _ENOUGH = {
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
-_START = "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: isobatch doctor -- COMMAND"
+_START = (
+    "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
+    "isobatch doctor -- COMMAND"
+)
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -40,8 +43,9 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
     """Reads one file of a tool.
 
     Args:
-        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
-            or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file:
+            `registry.py:llama3_8b`; or the settings themselves: a dict, or an object with `to_dict`, such as
+            TrainingArguments.
         tool: whose it is; None: found by what is in it.
 
     Raises:
@@ -66,8 +70,8 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
     place, name = _split_name(file)
     if place.suffix.lower() in _BINARY:
         raise InputError(
-            "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
-            "the configuration",
+            "is a file of weights, which says nothing of the run: name the checkpoint folder of "
+            "transformers' Trainer that it is in, or the configuration",
             file=file,
         )
     aside = Aside()
@@ -116,8 +120,9 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
         )
     if tool.name in TOOLS and tool.name not in _IN_PYTHON:
         raise InputError(
-            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
-            "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
+            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls "
+            "such as TrainingArguments(…), SFTConfig(…) and Lightning's Trainer(…). Name the file that has "
+            "the settings, or give the run as a recipe",
             file=file,
         )
 
@@ -146,7 +151,8 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch where the file has one by a name that is not known, and the tool's default was taken."""
+    """Asks for the batch where the file has one by a name that is not known, and the tool's default was
+    taken."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -165,7 +171,8 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
 def recipe_fields(
     paths: Sequence[Any], given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[dict[str, Any], list[Reading]]:
-    """Reads the fields of a recipe from one or several files of the same run, and from values given beside them.
+    """Reads the fields of a recipe from one or several files of the same run, and from values given beside
+    them.
 
     Args:
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
@@ -186,7 +193,8 @@ def recipe_fields(
 def joined_fields(
     pages: Sequence[Reading], given: Mapping[str, Any], *, ends: bool = False
 ) -> dict[str, Any]:
-    """Joins the fields of the files of a run, and of values given beside them; `given` and `ends` as for `recipe_fields`.
+    """Joins the fields of the files of a run, and of values given beside them; `given` and `ends` as for
+    `recipe_fields`.
 
     Raises:
         InputError: all that is wrong or missing, in one message.
@@ -253,8 +261,8 @@ def read_recipe(
 def _merged(
     pages: Sequence[Reading], given: Mapping[str, Any], faults: list[InputError]
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
-    """The fields of all files, what each calls them, and each field's file: what one says wins over another's default; two that say
-    otherwise are a fault."""
+    """The fields of all files, what each calls them, and each field's file: what one says wins over another's
+    default; two that say otherwise are a fault."""
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
     owners: dict[str, Reading] = {}
@@ -348,7 +356,7 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}
     >>> complete({"effective_batch": 512, "micro_batch": 4, "accumulation": 2, "gpus": 8})
     Traceback (most recent call last):
-    isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is 64: one of them is wrong
+    isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is ...
     """
     done = {name: value for name, value in fields.items() if name != "batch_per_gpu"}
     names = {

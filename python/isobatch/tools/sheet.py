@@ -1,4 +1,5 @@
-"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
+"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's
+own."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ class Job:
         image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command that plans anew, without the GPUs, for the message of a start on others than the plan's.
+        again: the command that plans anew, without the GPUs, for the message of a start on others than the
+            plan's.
         own: the settings of the file that the plan was made from, where it is of the same tool.
     """
 
@@ -125,8 +127,8 @@ class SettingsSheet:
 
     Attributes:
         settings: by their names there, in the order in which they are written; tables hold tables.
-        comments: what the tool cannot say, or does differently; a function where that takes a comparison of curves, which only a
-            sheet that is shown needs.
+        comments: what the tool cannot say, or does differently; a function where that takes a comparison of
+            curves, which only a sheet that is shown needs.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +165,8 @@ _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 
 
 def parts(plan: Planned) -> dict[str, Any]:
-    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
+    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or
+    lists them as left out."""
     found = {name: getattr(plan, name) for name in _DECISIONS}
     found |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
     return {**found, "schedule": found["schedule"] if isinstance(found["schedule"], str) else None}
@@ -195,7 +198,8 @@ def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, in
 
 
 class Curve(NamedTuple):
-    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no text."""
+    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no
+    text."""
 
     kind: str | None
     peak: float
@@ -263,8 +267,8 @@ def curve(plan: Planned) -> Curve:
 def differs(plan: Planned, theirs: Callable[[int], float]) -> str | None:
     """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
 
-    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of a run that moved at
-    those that are left.
+    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of
+    a run that moved at those that are left.
     """
     moves = plan.moves
     first = moves[-1].step if moves else 0

@@ -30,13 +30,14 @@ class Reader:
         versions: of the tool that wrote the files.
         read: takes the settings of a page as fields of a recipe.
         check: finds what the tool does without a word in the file.
-        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE).
-            A pattern with a `*` never matches a name that looks like one of these, nor an argument of an optimizer, a scheduler,
-            a loader or a model.
-        matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
-            empty name a table of what does not train.
+        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs
+            (and unread.EVERYWHERE). A pattern with a `*` never matches a name that looks like one of these,
+            nor an argument of an optimizer, a scheduler, a loader or a model.
+        matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a
+            rate of its own, under an empty name a table of what does not train.
         tables: names of settings that are tables, with whatever else the tool stops.
-        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
+        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do
+            not add up.
     """
 
     versions: str
@@ -50,7 +51,8 @@ class Reader:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes a wrong file.
+    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes
+    a wrong file.
 
     Attributes:
         versions: of the tool that reads the files.
@@ -58,7 +60,8 @@ class Writer:
         forms: the formats, the usual one first.
         write: gives the settings of a plan.
         render: the text of a shell script or a Python file; None where there is none.
-        runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`, `uneven`).
+        runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`,
+            `uneven`).
         runs_ramps: whether the batch may ramp up.
         is_part: whether the file is a part of the user's own, with the model and the data in the rest.
         leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
@@ -77,7 +80,8 @@ class Writer:
 
 
 class Keys(NamedTuple):
-    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for them.
+    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for
+    them.
 
     Attributes:
         own: of this tool alone.
@@ -100,7 +104,8 @@ class Tool:
         reader: None where its files are only written.
         writer: None where they are only read.
         written_as: of a tool that is only read, the one that has its settings.
-        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in detect.TOOLS.
+        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in
+            detect.TOOLS.
     """
 
     name: str
@@ -203,7 +208,8 @@ class Case(NamedTuple):
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """The file's name of a recipe's field; where it leaves the field out, the name that it would have, else plain words."""
+        """The file's name of a recipe's field; where it leaves the field out, the name that it would have,
+        else plain words."""
         names = (field, _ALIASES.get(field, field))
         tables = (self.reading.keys, self.reading.absent)
         return next((table[it] for table in tables for it in names if table.get(it)), _WORDS[field])

@@ -1,4 +1,5 @@
-"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the same."""
+"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the
+same."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,16 +18,20 @@ _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "
 
 _HARMLESS = """
     activation_checkpoint* comm.* experimental.* float8.* job.* loss.* memory_estimation.* metrics.* mx.*
-    override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel parallelism.enable_async_tensor_parallel
-    parallelism.context_parallel_load_balancer parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
-    parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend
-    parallelism.enable_sequence_parallel parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv
+    override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel
+    parallelism.enable_async_tensor_parallel parallelism.context_parallel_load_balancer
+    parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
+    parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree
+    parallelism.expert_parallel_comm_backend parallelism.enable_sequence_parallel
+    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv
     parallelism.pipeline_parallel_microbatch_size parallelism.pipeline_parallel_layers_per_stage
     parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
-    parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap training.data* training.disable_cuda_graphs
-    training.dtype training.gc_* training.mixed_precision_reduce training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.*
-    optimizer.implementation optimizer.early_step_in_backward model.name model.flavor model.hf_assets_path model.tokenizer_path
-    model.converters model.print_after_conversion compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
+    parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap
+    training.data* training.disable_cuda_graphs training.dtype training.gc_* training.mixed_precision_reduce
+    training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.* optimizer.implementation
+    optimizer.early_step_in_backward model.name model.flavor model.hf_assets_path model.tokenizer_path
+    model.converters model.print_after_conversion compile.enable_async_tensor_parallel validation.steps
+    validator.steps validation.local_batch_size converters
 """
 """Of torchtitan's job configuration 0.2.2 and 0.3.0."""
 _MATTERS = {"effective_batch": "fault_tolerance.enable"}
@@ -150,7 +155,7 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Batch, optimizer and schedule; how the model is split stays as it is."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -207,7 +212,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, ob
     if line.kind == "constant":
         settings["decay_ratio"], decay = 0.0, 0
         sheet.note(
-            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes it"
+            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version "
+            "takes it"
         )
     elif shape not in _SHAPES:
         sheet.note(f"torchtitan has no schedule such as {plan.recipe.schedule}")
@@ -241,8 +247,9 @@ def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
     return line.bottom + (line.peak - line.bottom) * factor
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
-    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters is the optimizer."""
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
+    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters
+    is the optimizer."""
     lines = [
         f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
         for name, value in sheet.settings["training"].items()
@@ -257,13 +264,17 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
             f"{at.partition('.')[2]} {text}" for at, text in remarks.items() if at.startswith("optimizer.")
         )
         group = (
-            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, optimizer_kwargs={own!r})"
-            f"{remark({'group': changes} if changes else {}, 'group')}\n"
+            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, "
+            f"optimizer_kwargs={own!r}){remark({'group': changes} if changes else {}, 'group')}\n"
             "    config.optimizer = OptimizersContainer.Config(param_groups=[group])\n"
         )
     training = "\n".join(lines)
     arguments = ", ".join(f"{name}={value!r}" for name, value in sheet.settings["lr_scheduler"].items())
-    return f'''{top}from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+    return f'''{top}from torchtitan.components.optimizer import (
+    LRSchedulersContainer,
+    OptimizersContainer,
+    ParamGroupConfig,
+)
 
 
 def planned(config):

@@ -1,4 +1,5 @@
-"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most `max_steps_per_epoch`."""
+"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most
+`max_steps_per_epoch`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,21 +21,26 @@ from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, numbe
 from isobatch.tools.transformers import theirs
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
-_MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps num_classes num_heads num_kv_heads
-    num_layers vocab_size lora_attn_modules"""
+_MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
+    num_classes num_heads num_kv_heads num_layers vocab_size lora_attn_modules"""
 _HARMLESS = f"""
-    *checkpointer.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_* custom_sharded_layers device
-    early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* fsdp.* fsdp_cpu_offload gamma generate* kd_loss.* kd_ratio
-    kl_coeff layer_dropout.* limit lmbda loss* loss.* low_cpu_ram max_generated_tokens max_seq_length memory_efficient_fsdp_wrap
-    metric_logger.* min_response_length name penalise_no_eos profiler.* profiler.warmup_steps quantizer.* ref_*
-    resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs shuffle stop_token_ids
-    tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k value_* whiten_rewards context_parallel_rotate_method
-    optimizer_in_bwd dataloader dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
+    *checkpointer.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_*
+    custom_sharded_layers device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_*
+    fsdp.* fsdp_cpu_offload gamma generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss*
+    loss.* low_cpu_ram max_generated_tokens max_seq_length memory_efficient_fsdp_wrap metric_logger.*
+    min_response_length name penalise_no_eos profiler.* profiler.warmup_steps quantizer.* ref_*
+    resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs
+    shuffle stop_token_ids tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k
+    value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd dataloader
+    dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
     {inside("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle")}
-    {inside("dataset", "_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition source split subset train_on_input")}
-    {inside("model", _MODEL)} {inside("model", "apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable")}
+    {inside("dataset", "_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition")}
+    {inside("dataset", "source split subset train_on_input")}
+    {inside("model", _MODEL)}
+    {inside("model", "apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable")}
     {inside("model", "fusion_trainable image_size lora_alpha lora_dropout lora_rank quantize_base use_dora")}
-    {inside("policy_model", _MODEL)} {inside("reward_and_value_model", _MODEL)} {inside("teacher_model", _MODEL)}
+    {inside("policy_model", _MODEL)} {inside("reward_and_value_model", _MODEL)}
+    {inside("teacher_model", _MODEL)}
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
 _MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}
@@ -50,7 +56,8 @@ def read(page: SettingsPage) -> None:
     page = page.interpolated()
     if not page.has("optimizer"):
         raise InputError(
-            "has no optimizer: of torchtune's recipes those are read that train, but for its asynchronous GRPO",
+            "has no optimizer: of torchtune's recipes those are read that train, but for its asynchronous "
+            "GRPO",
             file=page.reading.file,
         )
     page.give("convention", "exact", "")
@@ -76,7 +83,8 @@ def read(page: SettingsPage) -> None:
 
 
 def _ppo(page: SettingsPage) -> None:
-    """Reads PPO, which trains on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
+    """Reads PPO, which trains on one device: a step has `ppo_batch_size` trajectories of a rollout of
+    `batch_size`."""
     step, rollout = page.whole("ppo_batch_size", "effective_batch"), page.whole("batch_size")
     page.whole("gradient_accumulation_steps", "accumulation", default=1)
     page.give("gpus", 1, "")
@@ -84,7 +92,8 @@ def _ppo(page: SettingsPage) -> None:
     if step and rollout and samples and repeats:
         page.give("duration", length(samples // rollout * repeats * (rollout // step), "st"), "num_steps")
     page.note(
-        "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one device"
+        "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one "
+        "device"
     )
 
 
@@ -95,7 +104,8 @@ def _duration(page: SettingsPage) -> None:
         page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
         page.note_assumed(
             "duration",
-            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else --set duration={epochs}ep)",
+            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
+            f"--set duration={epochs}ep)",
         )
     elif epochs:
         page.give("duration", length(epochs, "ep"), "epochs")
@@ -137,8 +147,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes what a plan decides of a recipe.
 
     Raises:
-        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it steps the optimizer in the
-            backward pass, and the plan accumulates.
+        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it
+            steps the optimizer in the backward pass, and the plan accumulates.
     """
     if "ppo_batch_size" in job.own:
         raise InputError(
@@ -147,8 +157,9 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet, line, accumulation = SettingsSheet(), curve(plan), plan.accumulation
     if job.own.get("optimizer_in_bwd") is True and accumulation > 1:
         raise InputError(
-            f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set optimizer_in_bwd to false in the "
-            "file, which takes memory for the gradients, or plan with more GPUs or a larger micro-batch"
+            f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set "
+            "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with "
+            "more GPUs or a larger micro-batch"
         )
     optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
     if plan.recipe.optimizer in ("adam", "adamw"):
@@ -185,7 +196,8 @@ def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
         epochs = 1
     each = total // epochs
     sheet.note(
-        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune counts no steps over several"
+        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune "
+        "counts no steps over several"
     )
     return {"epochs": epochs, "max_steps_per_epoch": each}
 
@@ -194,7 +206,7 @@ def _is_cosine(line: Curve) -> bool:
     return line.kind == "cosine" and not line.bottom
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - its own launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes the overrides behind torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
     return f"{top}{remark_lines(remarks)}{shell(words)}\n"
@@ -222,7 +234,8 @@ def check(case: Case) -> Iterator[Issue]:
     copies = int(number(case.at("data_parallel_replicate_dim")) or 1)
     if shards > 0 and shards * copies != case.replicas:
         yield Issue.stop(
-            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not {case.replicas} replicas",
+            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not "
+            f"{case.replicas} replicas",
             "the product of all dimensions is the number of GPUs",
             "torchtune, torchtune/training/_distributed.py: ParallelDims",
             "data_parallel_shard_dim: -1",

@@ -14,16 +14,20 @@ from isobatch.words import count, share
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 HARMLESS = """
-    average_tokens_across_devices label_smoothing* bf16_full_eval fp16_full_eval use_liger_kernel liger_kernel_config neftune*
-    torch_empty_cache_steps include_num_input_tokens_seen include_tokens_per_second disable_tqdm per_device_eval_batch_size
-    per_gpu_eval_batch_size include_for_metrics include_inputs_for_metrics batch_eval_metrics enable_jit_checkpoint
-    metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint full_determinism use_cpu no_cuda
-    use_mps_device use_ipex jit_mode_eval dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
-    dataloader_num_workers dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names train_sampling_strategy group_by_length
-    length_column_name ddp_* skip_memory_metrics optim_target_modules optim_args optim_target_modules overwrite_* past_index tpu_*
-    fp16_opt_level fp16_backend half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
-    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size parallelism_config.dp_shard_size parallelism_config.*_backend
-    parallelism_config.*_handler block_size max_train_samples low_cpu_mem_usage config_name streaming
+    average_tokens_across_devices label_smoothing* bf16_full_eval fp16_full_eval use_liger_kernel
+    liger_kernel_config neftune* torch_empty_cache_steps include_num_input_tokens_seen
+    include_tokens_per_second disable_tqdm per_device_eval_batch_size per_gpu_eval_batch_size
+    include_for_metrics include_inputs_for_metrics batch_eval_metrics enable_jit_checkpoint
+    metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
+    full_determinism use_cpu no_cuda use_mps_device use_ipex jit_mode_eval dataloader_pin_memory
+    dataloader_persistent_workers dataloader_prefetch_factor dataloader_num_workers
+    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
+    train_sampling_strategy group_by_length length_column_name ddp_* skip_memory_metrics optim_target_modules
+    optim_args optim_target_modules overwrite_* past_index tpu_* fp16_opt_level fp16_backend
+    half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
+    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
+    parallelism_config.dp_shard_size parallelism_config.*_backend parallelism_config.*_handler block_size
+    max_train_samples low_cpu_mem_usage config_name streaming
 """
 """Of transformers 4.30 to 5.23, and of its example scripts."""
 MATTERS = {"effective_batch": "per_gpu_train_batch_size split_batches"}
@@ -44,7 +48,8 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches` fills up the last."""
+    """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches`
+    fills up the last."""
     config, fields = page.table("accelerator_config"), page.reading.fields
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
@@ -55,13 +60,14 @@ def read_loader(page: SettingsPage) -> None:
         page.reading.keys.pop("batch_per_gpu", None)
         page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
         page.note(
-            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together; with what "
-            "is planned, a batch of each process, set it to false"
+            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all "
+            "processes together; with what is planned, a batch of each process, set it to false"
         )
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """GPUs that share a replica: of Accelerate's configuration, of a DeepSpeed configuration inside, and of the Trainer before it."""
+    """GPUs that share a replica: of Accelerate's configuration, of a DeepSpeed configuration inside, and of
+    the Trainer before it."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
@@ -71,7 +77,8 @@ def read_parallel(page: SettingsPage) -> None:
 
 
 def read_intervals(page: SettingsPage) -> None:
-    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run at any batch."""
+    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run
+    at any batch."""
     for name in ("eval", "save", "logging"):
         steps = page.number(f"{name}_steps")
         if steps is not None and steps >= 1 and steps == int(steps):
@@ -79,7 +86,8 @@ def read_intervals(page: SettingsPage) -> None:
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps below 1 is a share."""
+    """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps
+    below 1 is a share."""
     steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
@@ -99,7 +107,8 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
 
 
 def note_older_steps(page: SettingsPage) -> None:
-    """Notes the steps of older Trainers where they are others: up to 4.51 a rest of micro-batches was no step."""
+    """Notes the steps of older Trainers where they are others: up to 4.51 a rest of micro-batches was no
+    step."""
 
     def note(run: Joined) -> None:
         fields, run_of = run.fields, epochs_of(run.fields)
@@ -110,7 +119,10 @@ def note_older_steps(page: SettingsPage) -> None:
         passes = rows // samples if fields.get("drop_last") else -(-rows // samples)
         now, before = (math.ceil(epochs * each) for each in (-(-passes // parts), max(passes // parts, 1)))
         if now != before:
-            text = f"{count(now)} steps, as transformers 4.52 and later count them; up to 4.51 they are {count(before)}"
+            text = (
+                f"{count(now)} steps, as transformers 4.52 and later count them; up to 4.51 they are "
+                f"{count(before)}"
+            )
             page.note(f"{text} (--set duration={before}st)")
 
     page.reading.later.append(note)
@@ -131,7 +143,8 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """A scheduler of torch, made with literals and stepped once an optimizer step, as a Schedule; OneCycleLR's peak is the learning rate."""
+    """A scheduler of torch, made with literals and stepped once an optimizer step, as a Schedule;
+    OneCycleLR's peak is the learning rate."""
     from isobatch import schedules
 
     if kind == "OneCycleLR":
@@ -232,7 +245,8 @@ def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
             f"{batch} samples under split_batches are no multiple of {replicas} processes",
             f"{key} counts the samples of all processes, and each takes as many",
             "accelerate, data_loader.py: BatchSamplerShard",
-            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of one process",
+            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of "
+            "one process",
         )
 
 
@@ -277,8 +291,9 @@ UNDIVIDED = re.compile(r"(?<!modern)bert|electra|mpnet|t5|bart|pegasus|opus-mt|m
 
 
 def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -> int:
-    """Returns the factor by which transformers 5 multiplies the gradient of a model whose loss ignores `num_items_in_batch`: it does not divide
-    by the accumulation, and multiplies by the processes whose labels it counts together."""
+    """Returns the factor by which transformers 5 multiplies the gradient of a model whose loss ignores
+    `num_items_in_batch`: it does not divide by the accumulation, and multiplies by the processes whose labels
+    it counts together."""
     return accumulation * (replicas if over_ranks else 1)
 
 
@@ -293,9 +308,11 @@ def _undivided_loss(case: Case) -> Iterator[Issue]:
     models = name if certain else "BERT, T5, BART and other models whose loss ignores num_items_in_batch"
     yield Issue(
         f"transformers 5 multiplies the gradient of {models} by {factor}",
-        "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the processes and does not divide",
+        "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the "
+        "processes and does not divide",
         "huggingface/transformers#47688; measured on 5.24: docs/same.md",
-        "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones of Llama, GPT-2)",
+        "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones "
+        "of Llama, GPT-2)",
         Weight.CHANGES if certain else Weight.NOTE,
     )
 
@@ -326,8 +343,10 @@ def check(case: Case) -> Iterator[Issue]:
         )
     elif (case.fields.get("accumulation") or 1) > 1:
         yield Issue.note(
-            "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few tokens weigh more",
-            f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each micro-batch by its own tokens",
+            "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few "
+            "tokens weigh more",
+            f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each "
+            "micro-batch by its own tokens",
             "huggingface/transformers#34191",
             "transformers>=4.46",
         )

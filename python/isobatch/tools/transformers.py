@@ -1,4 +1,5 @@
-"""transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this file."""
+"""transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this
+file."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -26,8 +27,8 @@ _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5") -> None:
     """Reads the arguments of the Trainer.
 
-    What the file leaves out has the tool's own default, said in a note where the batch or the length depends on it; the
-    learning rate is asked for.
+    What the file leaves out has the tool's own default, said in a note where the batch or the length depends
+    on it; the learning rate is asked for.
 
     Args:
         page: of the settings.
@@ -56,12 +57,14 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
     sheet.note(
-        f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
+        f"for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "
+        '"$WORLD_SIZE" ends with 1 on others'
     )
     factor = trainer.trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
     if factor > 1:
         sheet.note(
-            f"BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 multiplies the gradient by {factor}"
+            "BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 "
+            f"multiplies the gradient by {factor}"
         )
     settings = sheet.settings
     settings |= {
@@ -90,15 +93,16 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         settings["resume_from_checkpoint"] = job.resume
         if plan.lr_scale != 1:
             sheet.note(
-                "the learning rate changes, and the Trainer restores the old one from scheduler.pt and optimizer.pt: pass "
+                "the learning rate changes, and the Trainer restores the old one from scheduler.pt and "
+                "optimizer.pt: pass "
                 "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
             )
     return sheet
 
 
 def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
-    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer refuses a save_steps that is no
-    multiple of eval_steps (transformers, training_args.py)."""
+    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer
+    refuses a save_steps that is no multiple of eval_steps (transformers, training_args.py)."""
     evaluated, saved = plan.eval_steps, plan.save_steps
     tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
     if not evaluated or not saved or tuned[0] is None or tuned[1] is None or tuned[0][2] != tuned[1][2]:
@@ -107,7 +111,8 @@ def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
     if times == int(times) and times >= 1 and saved != int(times) * evaluated:
         sheet.settings["save_steps"] = int(times) * evaluated
         sheet.note(
-            f"save_steps is {int(times)} × eval_steps, as it was tuned, not {saved}: load_best_model_at_end demands a multiple"
+            f"save_steps is {int(times)} × eval_steps, as it was tuned, not {saved}: load_best_model_at_end "
+            "demands a multiple"
         )
 
 
@@ -132,7 +137,10 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
 
 def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     kind, kwargs = _scheduler(line)
-    own = "for the plan's own curve: Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+    own = (
+        "for the plan's own curve: "
+        "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+    )
     if kind is None:
         sheet.note(
             f"lr_scheduler_type is not set: the Trainer has no scheduler such as {plan.recipe.schedule}"
@@ -188,7 +196,7 @@ def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, A
     return "warmup_stable_decay", kwargs
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """The arguments alone."""
     return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
 

@@ -1,4 +1,5 @@
-"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is made of."""
+"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is
+made of."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,15 +16,18 @@ from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
-HARMLESS = f"""{trainer.HARMLESS}
-    activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
-    *desirable_weight discopop_tau ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
-    mask_truncated_completions max_completion_length max_prompt_length max_new_tokens max_tool_calling_iterations min_p multi_objective_aggregation
-    normalize_advantages num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of padding_free
-    precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_* scale_rewards shuffle_dataset streaming
-    sync_ref_model system_prompt teacher_* temperature top_* transformers_continuous_* truncation_mode use_adaptive_entropy
-    use_bias_correction_kl use_bnb_* use_dora use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm num_iterations steps_per_generation benchmarks callbacks config
-    cosine_* stop_token code_language code_eval_test_batch_size code_eval_scoring_mode
+HARMLESS = f"""{trainer.HARMLESS} activation_offloading assistant_only_loss beta beta_* bnb_*
+    cast_lm_head_to_fp32 center_rewards_coefficient completion* delta *desirable_weight discopop_tau
+    ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
+    mask_truncated_completions max_completion_length max_prompt_length max_new_tokens
+    max_tool_calling_iterations min_p multi_objective_aggregation normalize_advantages
+    num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of
+    padding_free precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_*
+    scale_rewards shuffle_dataset streaming sync_ref_model system_prompt teacher_* temperature top_*
+    transformers_continuous_* truncation_mode use_adaptive_entropy use_bias_correction_kl use_bnb_* use_dora
+    use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm
+    num_iterations steps_per_generation benchmarks callbacks config cosine_* stop_token code_language
+    code_eval_test_batch_size code_eval_scoring_mode
 """
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
@@ -49,7 +53,8 @@ _OF_TRAINER = {
     "GKD": "lmbda seq_kd teacher_model_name_or_path",
     "CPO": "simpo_gamma cpo_alpha",
     "DPO": "precompute_ref_log_probs f_divergence_type rpo_alpha ld_alpha label_smoothing",
-    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy neftune_noise_alpha",
+    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy "
+    "neftune_noise_alpha",
 }
 """Settings that tell TRL's trainers apart."""
 
@@ -61,7 +66,10 @@ def _own_rate(page: SettingsPage) -> str:
     name = made or told
     if name in _RATES:
         return f"{name}Config's own default is {_RATES[name]}"
-    return "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, ORPO, CPO)"
+    return (
+        "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
+        "ORPO, CPO)"
+    )
 
 
 def read(page: SettingsPage) -> None:
@@ -90,12 +98,13 @@ def read(page: SettingsPage) -> None:
         page.note(f"vllm_mode server{older}: its GPUs do not train, and are none of gpus")
     if steps and steps != parts:
         page.note(
-            f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps that is written"
+            f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps "
+            "that is written"
         )
     if rollout := page.whole("generation_batch_size"):
         page.note(
-            f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a multiple of "
-            "per_device_train_batch_size × GPUs"
+            f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a "
+            "multiple of per_device_train_batch_size × GPUs"
         )
 
 
@@ -133,7 +142,8 @@ def _batch_multiple(each: int, steps: Fraction) -> int:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many optimizer steps as it was.
+    """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many
+    optimizer steps as it was.
 
     Raises:
         InputError: TRL would refuse the file on these GPUs.
@@ -147,8 +157,9 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     ratio = Fraction(rollout, plan.recipe.effective_batch) if rollout else Fraction(steps or parts, parts)
     if (ratio * plan.accumulation).denominator > 1:
         raise InputError(
-            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps has {float(ratio * plan.accumulation):g} "
-            f"at gradient_accumulation_steps {plan.accumulation}: plan with --accumulation-multiple {ratio.denominator}"
+            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps "
+            f"has {float(ratio * plan.accumulation):g} at gradient_accumulation_steps {plan.accumulation}: "
+            f"plan with --accumulation-multiple {ratio.denominator}"
         )
     if steps:
         sheet.settings["steps_per_generation"] = int(ratio * plan.accumulation)
