@@ -13,7 +13,7 @@ from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import write as write_trainer
 from isobatch.words import count, share
 
-_OURS = {
+_NAMES = {
     "per_device_train_batch_size": "micro_batch_size",
     "lr_scheduler_type": "lr_scheduler",
     "optim": "optimizer",
@@ -93,7 +93,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _batch(page: SettingsPage) -> None:
-    """Without an accumulation, `batch_size` is that of one GPU's step."""
+    """Reads the batch; without an accumulation, `batch_size` is the batch of one GPU's step."""
     micro = page.whole("micro_batch_size")
     of_step = None if page.has("gradient_accumulation_steps") else page.whole("batch_size")
     if of_step and micro:
@@ -111,8 +111,8 @@ def _batch(page: SettingsPage) -> None:
 
 
 def _steps(page: SettingsPage) -> None:
-    """Since 0.12 axolotl rounds the steps once over the whole run, and packed sequences down by the epoch;
-    its GRPO counts as TRL."""
+    """Counts the steps as axolotl 0.12 and later do: rounded once over the run, of packed sequences down by
+    the epoch."""
     if (page.word("rl", "") or "").lower() in _OF_GROUPS:
         trl.count_rollouts(page.table("trl"), page.whole("trl.num_generations", default=8) or 1)
         return
@@ -137,8 +137,7 @@ def _steps(page: SettingsPage) -> None:
 
 
 def _warmup(page: SettingsPage) -> None:
-    """Of its steps rounded down; where the file has none, 3 % of the steps, at most 100. A warmup of one step
-    has two."""
+    """Reads the warmup, rounded down: without one 3 % of the steps, at most 100; one step becomes two."""
     if page.reading.fields.get("warmup") == "1st":
         page.give("warmup", "2st", "warmup_steps")
     if page.number("warmup_steps") is not None:
@@ -156,7 +155,7 @@ def _warmup(page: SettingsPage) -> None:
 
 
 def _schedule(page: SettingsPage) -> None:
-    """The Trainer's, and a cosine with an end of its own."""
+    """Reads the Trainer's schedulers, and a cosine with an end of its own."""
     name = (page.word("lr_scheduler", "cosine") or "cosine").lower()
     ratio, level = page.number("cosine_min_lr_ratio"), page.number("cosine_constant_lr_ratio")
     trainer.read_schedule(page, "lr_scheduler", "cosine")
@@ -165,7 +164,7 @@ def _schedule(page: SettingsPage) -> None:
         if level:
 
             def until(fields: Mapping[str, Any]) -> str:
-                """Of whole steps where they are known, which axolotl rounds down."""
+                """Returns the schedule; whole steps are rounded down."""
                 steps = steps_of(fields)
                 return f"cosine(until={share(level) if steps is None else length(int(steps * level), 'st')})"
 
@@ -175,13 +174,13 @@ def _schedule(page: SettingsPage) -> None:
 def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the Trainer's arguments by axolotl's names."""
     sheet = write_trainer(plan, job)
-    sheet.settings = {_OURS.get(name, name): value for name, value in sheet.settings.items()}
+    sheet.settings = {_NAMES.get(name, name): value for name, value in sheet.settings.items()}
     if sheet.settings["warmup_steps"] == 1:
         sheet.note("axolotl makes 2 steps of a warmup of 1")
-    if (held := plan.recipe.expert_parallel) > 1:
+    if (experts_gpus := plan.recipe.expert_parallel) > 1:
         sheet.note(
-            f"dp_shard_size must be {plan.world_size // held}, the GPUs over the {held} that hold one set "
-            "of experts"
+            f"dp_shard_size must be {plan.world_size // experts_gpus}, the GPUs over the {experts_gpus} "
+            "that hold one set of experts"
         )
     sheet.note(
         "remove num_epochs, warmup_ratio, batch_size, evals_per_epoch, saves_per_epoch, cosine_min_lr_ratio "

@@ -60,9 +60,9 @@ def read(page: SettingsPage) -> None:
     _schedule(page)
     if page.raw("gradient_clipping") != "auto":
         page.clip("gradient_clipping", default=0.0)
-    for key, ours in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
+    for key, precision in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
         if page.flag(key):
-            page.give("precision", ours, key)
+            page.give("precision", precision, key)
 
 
 def _read_optimizer(page: SettingsPage) -> None:
@@ -123,7 +123,7 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the optimizer, the scheduler and the three batch numbers, whose product DeepSpeed checks."""
+    """Writes the optimizer, the scheduler and the three batch numbers."""
     sheet = SettingsSheet()
     sheet.settings = {
         "train_batch_size": plan.effective_batch,
@@ -239,8 +239,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed
-    makes of the others."""
+    """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
@@ -266,7 +265,7 @@ def _product(case: Case) -> Iterator[Issue]:
 
 
 def _schedules(case: Case) -> Iterator[Issue]:
-    """Finds a scheduler that does not fit the optimizer beside it, or the run."""
+    """Finds a scheduler with another rate than the optimizer, or another length than the run."""
     lr = number(case.at("optimizer", "params", "lr"))
     peak = number(case.at("scheduler", "params", "warmup_max_lr"))
     if lr and peak and lr != peak:

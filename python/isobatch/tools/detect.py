@@ -1,4 +1,4 @@
-"""Detects the tool of a file, by keys of that tool alone."""
+"""Detects the tool of a file, by keys of its own."""
 
 import math
 from collections.abc import Mapping
@@ -200,8 +200,7 @@ def looks_like(settings: Mapping[str, Any]) -> str | None:
 
 
 def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
-    """Refuses a script of slime, or of miles, which has Megatron's arguments and rules of its own for a
-    batch.
+    """Refuses a script of slime or miles: beside Megatron's arguments, its batch has rules of its own.
 
     Raises:
         InputError: it is one; the message has the recipe to plan instead.
@@ -214,12 +213,12 @@ def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
     groups, whole = str(sizes[1] or "N"), f"{sizes[0] * sizes[1]:,}" if sizes[0] and sizes[1] else "that"
     parallel = math.prod(int(str(settings.get(key))) for key in _SPLITS if str(settings.get(key)).isdecimal())
     fields = {"effective_batch": sizes[2] or "N", "lr": settings.get("lr", "LR"), "model_parallel": parallel}
-    given = " ".join(f"--set {name}={value}" for name, value in fields.items() if value != 1)
+    fields_typed = " ".join(f"--set {name}={value}" for name, value in fields.items() if value != 1)
     raise InputError(
         "is a script of slime (or miles), which is not read: a batch has whole groups of "
         f"--n-samples-per-prompt completions, --rollout-batch-size × --n-samples-per-prompt (= {whole}) "
         "must be a multiple of it, and --save-interval counts rollouts. Plan it as a recipe, and take a "
-        f"batch that divides the rollout:\n  isobatch plan {given} --gpus N --batch-multiple {groups}",
+        f"batch that divides the rollout:\n  isobatch plan {fields_typed} --gpus N --batch-multiple {groups}",
         file=file,
     )
 
@@ -274,8 +273,8 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     for name in readers():
         own, common = _present(settings, name)
         extends = keys()[name].extends
-        theirs = _present(settings, extends)[0] if extends else 0
-        if extends and (not theirs or own == theirs):
+        base_own = _present(settings, extends)[0] if extends else 0
+        if extends and (not base_own or own == base_own):
             continue  # it must have some of both
         if own or common >= _ENOUGH:
             scores[name] = own + common

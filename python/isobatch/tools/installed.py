@@ -26,7 +26,7 @@ class Installed(NamedTuple):
 
 @cache
 def installed(own: Collection[str]) -> Installed:
-    """Loads the tools of other distributions; one that is faulty stops none of the others.
+    """Loads the tools of other distributions; a faulty one stops no other.
 
     Args:
         own: names that isobatch has itself, which no other tool may take.

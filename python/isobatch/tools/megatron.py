@@ -184,8 +184,8 @@ def _has_balance_loss(page: SettingsPage) -> bool:
     by_micro_batch = {"aux_loss", "sinkhorn"} & set(kinds if isinstance(kinds, list) else [str(kinds)])
     coefficients = page.raw("moe_aux_loss_coeff")
     has_loss = any(
-        str(it) not in ("0", "0.0", "None")
-        for it in (coefficients if isinstance(coefficients, list) else [coefficients])
+        str(coefficient) not in ("0", "0.0", "None")
+        for coefficient in (coefficients if isinstance(coefficients, list) else [coefficients])
     )
     return bool(by_micro_batch and (has_loss or kinds == "sinkhorn")) or page.has(
         "moe_expert_capacity_factor"
@@ -193,7 +193,7 @@ def _has_balance_loss(page: SettingsPage) -> bool:
 
 
 def _exclusive(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yields the arguments that Megatron refuses together: two names, and the field that is open."""
+    """Yields pairs of arguments refused by Megatron, and the open field of the recipe."""
     for first, second, field in _EXCLUSIVE:
         if all(settings.get(name) not in (None, 0, "0") for name in (first, second)):
             yield f"--{first.replace('_', '-')}", f"--{second.replace('_', '-')}", field
@@ -214,7 +214,7 @@ def _read_schedule(page: SettingsPage) -> None:
     if style == "WSD":
         key = page.first("lr_wsd_decay_iters", "lr_wsd_decay_samples")
         decay, shape = page.whole(key), page.word("lr_wsd_decay_style", "exponential")
-        names = {theirs: ours for ours, theirs in SHAPES.items()}
+        names = {style: shape for shape, style in SHAPES.items()}
         for end, run in ("lr_decay_iters", "train_iters"), ("lr_decay_samples", "train_samples"):
             if page.whole(end) not in (None, page.whole(run)):
                 page.unsupported(end, "WSD that ends before the run")
@@ -281,7 +281,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _stages(case: Case) -> Iterator[Issue]:
-    """Finds micro-batches that do not fill the stages of an interleaved pipeline."""
+    """Finds a number of micro-batches other than a multiple of an interleaved pipeline's stages."""
     stages, replicas = _interleaved(case.reading.settings), case.replicas
     batch, micro = case.batch, case.fields.get("micro_batch") or 1
     if (

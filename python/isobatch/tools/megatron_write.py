@@ -61,8 +61,10 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
         sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
-        if (held := plan.recipe.expert_parallel) > 1:
-            sheet.note(f"experts stay split as the script has it: the GPUs must be a multiple of {held}")
+        if (experts_gpus := plan.recipe.expert_parallel) > 1:
+            sheet.note(
+                f"experts stay split as the script has it: the GPUs must be a multiple of {experts_gpus}"
+            )
         sheet.note(
             f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of "
             "their number: plan with --accumulation-multiple"
@@ -145,8 +147,8 @@ def _as_given(plan: Planned, text: Any, samples: int) -> int:
 
 def _argument(plan: Planned, name: str) -> str:
     """A length in the schedule's text, as it is written there."""
-    found = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
-    return found[1] if found else ""
+    match = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
+    return match[1] if match else ""
 
 
 def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
@@ -172,7 +174,7 @@ def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str
 
     unit = "samples" if "train_samples" in settings else "iters"
     try:
-        theirs = OptimizerParamScheduler(
+        scheduler = OptimizerParamScheduler(
             init_lr=line.first,
             max_lr=line.peak,
             min_lr=line.bottom,
@@ -188,7 +190,9 @@ def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str
     in_samples = unit == "samples"
     miss = differs(
         plan,
-        lambda step: theirs.at(int(plan.position(step).samples) if in_samples else _in_batches(plan, step)),
+        lambda step: scheduler.at(
+            int(plan.position(step).samples) if in_samples else _in_batches(plan, step)
+        ),
     )
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 

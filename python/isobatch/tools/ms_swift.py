@@ -9,7 +9,7 @@ from isobatch.tools.trainer import MATTERS
 from isobatch.tools.trl import HARMLESS, check
 from isobatch.tools.trl import read as read_trl
 
-_OURS: dict[str, float | int | str] = {
+_DEFAULTS: dict[str, float | int | str] = {
     "per_device_train_batch_size": 1,
     "lr_scheduler_type": "cosine",
     "weight_decay": 0.1,
@@ -50,7 +50,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads TRL's arguments with ms-swift's defaults, and the processes that it starts."""
+    """Reads TRL's arguments with ms-swift's defaults, and the number of processes."""
     _gpus(page)
     defaults = _defaults(page)
     named = [f"{name} {value}" for name, value in defaults.items() if name in _NAMED and not page.has(name)]
@@ -82,17 +82,17 @@ def _gpus(page: SettingsPage) -> None:
 
 
 def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
-    """What ms-swift takes for settings that the file leaves out (swift/trainers/arguments.py,
+    """Returns ms-swift's defaults for missing settings (swift/trainers/arguments.py,
     swift/arguments/sft_args.py)."""
     kind = (page.word("rlhf_type", "") or "").lower()
     tuner = page.word(page.first("tuner_type", "train_type", "sft_type"), "lora")
-    given = {**_OURS, "learning_rate": 1e-5 if tuner == "full" else 1e-4}
+    defaults = {**_DEFAULTS, "learning_rate": 1e-5 if tuner == "full" else 1e-4}
     if kind == "grpo":
-        return given | {"num_generations": 8, "gradient_accumulation_steps": 1, "vllm_mode": "colocate"}
+        return defaults | {"num_generations": 8, "gradient_accumulation_steps": 1, "vllm_mode": "colocate"}
     gpus, micro = page.reading.fields.get("gpus"), page.whole("per_device_train_batch_size", default=1)
     if gpus and micro:
-        given["gradient_accumulation_steps"] = max(1, math.ceil(_SAMPLES / micro / gpus))
-    return given
+        defaults["gradient_accumulation_steps"] = max(1, math.ceil(_SAMPLES / micro / gpus))
+    return defaults
 
 
 MS_SWIFT = Tool(

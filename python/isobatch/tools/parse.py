@@ -165,13 +165,13 @@ def without_comments(text: str) -> str:
     >>> without_comments('{"a": "//x", // one\\n "b": [1, 2,], }')
     '{"a": "//x",  \\n "b": [1, 2] }'
     """
-    plain = _COMMENT.sub(lambda found: found[1] or " ", text)
-    return _COMMA.sub(lambda found: found[1] or "", plain)
+    plain = _COMMENT.sub(lambda match: match[1] or " ", text)
+    return _COMMA.sub(lambda match: match[1] or "", plain)
 
 
 @dataclass
 class Aside:
-    """What a script says beside its settings.
+    """The notes and the tool of a script, beside its settings.
 
     Attributes:
         notes: what it leaves open.

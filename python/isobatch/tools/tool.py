@@ -117,7 +117,7 @@ class Tool:
 
 
 class Weight(StrEnum):
-    """What an issue costs; the text stands over the issues of a kind."""
+    """The cost of an issue, as the heading of its kind."""
 
     STOPS = "Stops the run"
     CHANGES = "Changes the training"
@@ -145,14 +145,14 @@ class Issue(NamedTuple):
     field: str = ""
 
     @classmethod
-    def note(cls, what: str, cause: str, source: str, change: str, field: str = "") -> Self:
-        """Makes an issue that is good to know."""
-        return cls(what, cause, source, change, Weight.NOTE, field)
+    def note(cls, text: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue of weight NOTE."""
+        return cls(text, cause, source, change, Weight.NOTE, field)
 
     @classmethod
-    def stop(cls, what: str, cause: str, source: str, change: str, field: str = "") -> Self:
-        """Makes an issue that stops the run."""
-        return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS, field)
+    def stop(cls, text: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue of weight STOPS."""
+        return cls(f"the run stops: {text}", cause, source, change, Weight.STOPS, field)
 
     def __str__(self) -> str:
         what, cause, source, change = (printable(text, MAX_LINE_CHARACTERS) for text in self[:4])
@@ -196,7 +196,7 @@ class Case(NamedTuple):
     command: str = ""
 
     def at(self, *path: str) -> Any:
-        """A value of the file, by its place there; None where there is none."""
+        """Returns a value of the file by its place; None for a missing one."""
         value: Any = self.reading.settings
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -204,29 +204,28 @@ class Case(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """Copies of the model on the GPUs."""
+        """Counts the copies of the model on the GPUs."""
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """The file's name of a recipe's field; where it leaves the field out, the name that it would have,
-        else plain words."""
+        """Returns the file's name of a recipe's field, also of a missing one; else plain words."""
         names = (field, _ALIASES.get(field, field))
         tables = (self.reading.keys, self.reading.absent)
-        return next((table[it] for table in tables for it in names if table.get(it)), _WORDS[field])
+        return next((table[name] for table in tables for name in names if table.get(name)), _WORDS[field])
 
     def line(self, field: str, value: Any) -> str:
-        """The line with another value."""
+        """Writes the line with another value."""
         key = self.key(field)
         return f"{key} {value}" if key.startswith("--") else f"{key}: {value}"
 
     @property
     def growth(self) -> float:
-        """The batch as it is over the tuned one; 1 where one of them is not known."""
+        """Returns the batch as it is over the tuned one; 1 if one of the two is not known."""
         return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
 
 
 def inside(table: str, names: str) -> str:
-    """Returns the places of settings in a table, for a list of what is harmless.
+    """Returns the places of settings in a table, for a list of harmless settings.
 
     >>> inside("optimizer.params", "torch_adam bias_correction")
     'optimizer.params.torch_adam optimizer.params.bias_correction'
@@ -235,7 +234,7 @@ def inside(table: str, names: str) -> str:
 
 
 def number(value: Any) -> float:
-    """A setting as a number; 0 where it is none that a run can have.
+    """Reads a setting as a number; 0 for anything else.
 
     >>> number(3), number("3"), number(None), number(10**400)
     (3.0, 0.0, 0.0, 0.0)
@@ -244,7 +243,7 @@ def number(value: Any) -> float:
 
 
 def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
-    """Finds a global batch that the GPUs do not divide."""
+    """Finds a global batch not divided by micro-batch × replicas."""
     batch, replicas = case.fields.get("effective_batch"), case.replicas
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
     if batch and micro and replicas and batch % (micro * replicas):

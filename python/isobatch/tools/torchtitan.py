@@ -102,8 +102,8 @@ def _batch(page: SettingsPage, whole: bool) -> None:
     if (
         experts > 1
     ):  # of the GPUs of one pipeline stage and one copy; by tensors of their own, of one part of these
-        held = experts * degrees["pipeline_parallel"] * replicate * own
-        page.give("expert_parallel", held, "parallelism.expert_parallel_degree")
+        experts_gpus = experts * degrees["pipeline_parallel"] * replicate * own
+        page.give("expert_parallel", experts_gpus, "parallelism.expert_parallel_degree")
     shard = page.whole("parallelism.data_parallel_shard_degree", default=-1) or -1
     if shard > 0:
         page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")

@@ -18,7 +18,7 @@ from isobatch.tools.sheet import (
     shell,
 )
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
-from isobatch.tools.transformers import theirs
+from isobatch.tools.transformers import trainer_rate
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 _MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
@@ -83,8 +83,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _ppo(page: SettingsPage) -> None:
-    """Reads PPO, which trains on one device: a step has `ppo_batch_size` trajectories of a rollout of
-    `batch_size`."""
+    """Reads PPO, on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
     step, rollout = page.whole("ppo_batch_size", "effective_batch"), page.whole("batch_size")
     page.whole("gradient_accumulation_steps", "accumulation", default=1)
     page.give("gpus", 1, "")
@@ -114,7 +113,8 @@ def _duration(page: SettingsPage) -> None:
 def _gpus(page: SettingsPage) -> None:
     parallel = page.read_parallel(*_PARALLEL)
     shards, copies = (
-        page.whole(f"data_parallel_{it}_dim", default=d) for it, d in (("shard", -1), ("replicate", 1))
+        page.whole(f"data_parallel_{dimension}_dim", default=d)
+        for dimension, d in (("shard", -1), ("replicate", 1))
     )
     if shards and copies and shards > 0:
         page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
@@ -144,7 +144,7 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes what a plan decides of a recipe.
+    """Writes a plan's part of a recipe.
 
     Raises:
         InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it
@@ -181,7 +181,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
     sheet.compare(
         plan,
-        lambda: theirs(line, "cosine" if _is_cosine(line) else "constant"),
+        lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
         lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
     )
     return sheet
@@ -213,22 +213,22 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds what torchtune refuses when it starts."""
+    """Finds settings refused by torchtune when it starts."""
     start = "torchtune, recipes/full_finetune_distributed.py: __init__"
     for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
         if case.at("optimizer_in_bwd") is True and number(case.at(key)) > most:
-            what = f"optimizer_in_bwd with {key} {case.at(key)}"
+            text = f"optimizer_in_bwd with {key} {case.at(key)}"
             yield Issue.stop(
-                what, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
+                text, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
             )
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
-        what = "tensor_parallel_dim without a tensor_parallel_plan"
+        text = "tensor_parallel_dim without a tensor_parallel_plan"
         change = "tensor_parallel_plan: {_component_: ...}"
-        yield Issue.stop(what, "nothing says how the model is split", start, change)
+        yield Issue.stop(text, "nothing says how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
-        what, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
+        text, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
         yield Issue.stop(
-            what, "sequences are packed up to it", "torchtune, torchtune/datasets/_packed.py", change
+            text, "sequences are packed up to it", "torchtune, torchtune/datasets/_packed.py", change
         )
     shards = int(number(case.at("data_parallel_shard_dim")))
     copies = int(number(case.at("data_parallel_replicate_dim")) or 1)

@@ -1,4 +1,4 @@
-"""What all tools on transformers' Trainer share: how its arguments are read and checked."""
+"""The arguments of transformers' Trainer, read and checked for all tools built on it."""
 
 import math
 import re
@@ -35,7 +35,7 @@ _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
 
 def read_batch(page: SettingsPage, per_gpu: str) -> None:
-    """Samples per GPU, and micro-batches a step."""
+    """Reads the samples per GPU, and the micro-batches of a step."""
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
         default = DEFAULTS.get(key, 1)
         if not page.has(key):
@@ -48,7 +48,7 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches`
+    """Reads how Accelerate deals out batches: `split_batches` counts one over all processes, `even_batches`
     fills up the last."""
     config, fields = page.table("accelerator_config"), page.reading.fields
     if page.flag("dataloader_drop_last"):
@@ -66,8 +66,8 @@ def read_loader(page: SettingsPage) -> None:
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """GPUs that share a replica: of Accelerate's configuration, of a DeepSpeed configuration inside, and of
-    the Trainer before it."""
+    """Reads the GPUs of a replica: from Accelerate's configuration, a DeepSpeed configuration inside, or
+    older arguments of the Trainer."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
@@ -86,8 +86,8 @@ def read_intervals(page: SettingsPage) -> None:
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps
-    below 1 is a share."""
+    """Reads the run and its warmup: max_steps wins over epochs, warmup_steps over warmup_ratio; a
+    warmup_steps below 1 is a share."""
     steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
@@ -129,7 +129,7 @@ def note_older_steps(page: SettingsPage) -> None:
 
 
 def read_adam(page: SettingsPage, key: str, default: str) -> None:
-    """The optimizer and its numbers."""
+    """Reads the optimizer and its numbers."""
     page.optimizer(key, "adafactor" if page.flag("adafactor") else page.word(key, default))
     momentum = _MOMENTUM.search(page.word("optim_args", "") or "")
     if momentum is not None:
@@ -143,7 +143,7 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """A scheduler of torch, made with literals and stepped once an optimizer step, as a Schedule;
+    """Reads a scheduler of torch as a Schedule: made with literals, stepped once an optimizer step;
     OneCycleLR's peak is the learning rate."""
     from isobatch import schedules
 
@@ -151,17 +151,17 @@ def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> No
         call.number("max_lr", "lr")
         if call.raw("cycle_momentum") is not False:
             page.note("OneCycleLR also moves the momentum (cycle_momentum), and no plan does")
-    given = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
-    unknown = [it for it in given.values() if isinstance(it, Unknown)]
+    arguments = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
+    unknown = [value for value in arguments.values() if isinstance(value, Unknown)]
     make = getattr(schedules.torch, kind, None)
-    if make is None or unknown or given.pop("last_epoch", -1) != -1:
+    if make is None or unknown or arguments.pop("last_epoch", -1) != -1:
         why = f", with an argument that {unknown[0].why}," if unknown else ""
         page.unsupported(call.inside.rstrip("."), f"the scheduler {kind}{why}")
         return
 
     def schedule(fields: Mapping[str, Any]) -> Schedule | None:
         try:
-            return make(fields["lr"], **given) if "lr" in fields else None
+            return make(fields["lr"], **arguments) if "lr" in fields else None
         except TypeError as error:
             raise InputError(str(error)) from None
 
@@ -172,7 +172,7 @@ def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> No
 
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
-    """A scheduler of transformers as a recipe's schedule."""
+    """Reads a scheduler of transformers as a recipe's schedule."""
     name = (page.word(key, default) or default).lower()
     kwargs = page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):
@@ -205,8 +205,8 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
 
 
 def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
-    theirs = {name: ours for ours, name in SHAPES.items()}
-    shape = theirs.get(kwargs.word("decay_type", "cosine") or "")
+    shapes = {name: shape for shape, name in SHAPES.items()}
+    shape = shapes.get(kwargs.word("decay_type", "cosine") or "")
     decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio", default=0.0)
     if shape is None or not decay or kwargs.word("warmup_type", "linear") != "linear":
         page.unsupported(key, "this warmup_stable_decay")
@@ -218,7 +218,7 @@ def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
 
 
 def _best_model(case: Case) -> Iterator[Issue]:
-    """load_best_model_at_end demands that what is saved was evaluated."""
+    """Finds checkpoints saved without an evaluation, refused under load_best_model_at_end."""
     if not case.at("load_best_model_at_end"):
         return
     evaluated = case.at("eval_strategy") or case.at("evaluation_strategy") or "no"
@@ -239,7 +239,7 @@ def _best_model(case: Case) -> Iterator[Issue]:
 
 
 def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
-    """Finds a batch of all processes, as under `split_batches`, that they do not divide."""
+    """Finds a batch of all processes, as under `split_batches`, not divided by their number."""
     if type(batch) is int and replicas and batch % replicas:
         yield Issue.stop(
             f"{batch} samples under split_batches are no multiple of {replicas} processes",
@@ -251,7 +251,7 @@ def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
 
 
 def _without_effect(case: Case) -> Iterator[Issue]:
-    """Finds settings that another one overrules."""
+    """Finds settings overruled by another one."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
     steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
     ratio = case.at("warmup_ratio")
@@ -291,9 +291,11 @@ UNDIVIDED = re.compile(r"(?<!modern)bert|electra|mpnet|t5|bart|pegasus|opus-mt|m
 
 
 def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -> int:
-    """Returns the factor by which transformers 5 multiplies the gradient of a model whose loss ignores
-    `num_items_in_batch`: it does not divide by the accumulation, and multiplies by the processes whose labels
-    it counts together."""
+    """Returns transformers 5's factor on the gradient of a model with a loss that ignores
+    `num_items_in_batch`.
+
+    It does not divide by the accumulation, and multiplies by the processes with labels counted together.
+    """
     return accumulation * (replicas if over_ranks else 1)
 
 

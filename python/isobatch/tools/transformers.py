@@ -151,11 +151,11 @@ def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     if kwargs:
         sheet.settings["lr_scheduler_kwargs"] = kwargs
     sheet.compare(
-        plan, lambda: theirs(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
+        plan, lambda: trainer_rate(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
     )
 
 
-def theirs(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
+def trainer_rate(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
     """The learning rate of a scheduler of transformers at a step."""
     from isobatch.schedules.peers.transformers import get_scheduler
 

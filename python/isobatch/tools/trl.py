@@ -60,10 +60,10 @@ _OF_TRAINER = {
 
 
 def _own_rate(page: SettingsPage) -> str:
-    """Says TRL's own learning rate, which each of its trainers has another of."""
-    made = (page.word("trl_config") or "").removesuffix("Config")
-    told = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
-    name = made or told
+    """Names the default learning rate of TRL's trainer."""
+    config = (page.word("trl_config") or "").removesuffix("Config")
+    kind = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
+    name = config or kind
     if name in _RATES:
         return f"{name}Config's own default is {_RATES[name]}"
     return (
@@ -109,7 +109,7 @@ def read(page: SettingsPage) -> None:
 
 
 def count_rollouts(page: SettingsPage, each: int) -> None:
-    """Leaves the prompts out that do not fill a rollout, as TRL's sampler does.
+    """Leaves out the prompts of an incomplete rollout, as TRL's sampler does.
 
     Args:
         page: of the settings of completions.
@@ -137,13 +137,12 @@ def _group(page: SettingsPage) -> int | None:
 
 
 def _batch_multiple(each: int, steps: Fraction) -> int:
-    """What a batch must be a multiple of, for whole groups in a rollout of these optimizer steps."""
+    """Returns the divisor of a batch with whole groups in a rollout of these optimizer steps."""
     return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many
-    optimizer steps as it was.
+    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file.
 
     Raises:
         InputError: TRL would refuse the file on these GPUs.
@@ -192,11 +191,11 @@ def _page(settings: Mapping[str, Any]) -> SettingsPage:
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the Trainer's silent behaviour, and what TRL refuses."""
+    """Finds the Trainer's silent behaviour, and settings refused by TRL."""
     yield from trainer.check(case)
     names = {"batch_per_gpu": "per_device_train_batch_size", "accumulation": "gradient_accumulation_steps"}
-    given = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
-    page = _page({**case.reading.settings, **given})
+    batches = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
+    page = _page({**case.reading.settings, **batches})
     each = _group(page)
     if each and case.tool.name == "ms_swift":
         yield from _rollout_refusals(page, each, case.replicas)
@@ -205,7 +204,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
-    """What GRPOConfig and RLOOConfig raise on a number of processes."""
+    """Finds the errors of GRPOConfig and RLOOConfig on a number of processes."""
     if page.flag("auto_find_batch_size"):
         change = "auto_find_batch_size: false"
         yield _stops("auto_find_batch_size is on", "a smaller batch cuts groups apart", change)
@@ -241,29 +240,29 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
     if not micro * processes:
         return
     key = "steps_per_generation" if steps else "gradient_accumulation_steps"
-    made = rollout or micro * processes * (steps or page.whole(key, default=1) or 1)
+    completions = rollout or micro * processes * (steps or page.whole(key, default=1) or 1)
     whole = math.lcm(micro * processes, each)
-    if made % (micro * processes):
+    if completions % (micro * processes):
         yield _stops(
-            f"generation_batch_size {made} is no multiple of {micro} × {processes} GPUs",
+            f"generation_batch_size {completions} is no multiple of {micro} × {processes} GPUs",
             "completions are dealt out in passes over all GPUs",
-            f"generation_batch_size: {-(-made // whole) * whole}",
+            f"generation_batch_size: {-(-completions // whole) * whole}",
         )
-    elif made % each:
+    elif completions % each:
         least = whole // micro // processes
         parts = page.whole("gradient_accumulation_steps", default=1) or 1
         multiple = _batch_multiple(each, Fraction(steps or parts, parts))
         yield _stops(
-            f"{made} completions on {processes} GPUs are no multiple of num_generations {each}",
+            f"{completions} completions on {processes} GPUs are no multiple of num_generations {each}",
             "what is generated at once has all completions of each of its prompts",
-            f"generation_batch_size: {-(-made // whole) * whole}"
+            f"generation_batch_size: {-(-completions // whole) * whole}"
             if rollout
             else f"{key}: a multiple of {least}, or isobatch plan --from ... --batch-multiple {multiple}",
         )
 
 
-def _stops(what: str, cause: str, change: str) -> Issue:
-    return Issue.stop(what, cause, "trl, trainer/grpo_config.py: __post_init__", change)
+def _stops(text: str, cause: str, change: str) -> Issue:
+    return Issue.stop(text, cause, "trl, trainer/grpo_config.py: __post_init__", change)
 
 
 TRL = Tool(

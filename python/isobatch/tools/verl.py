@@ -112,7 +112,7 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
 
 
 def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
-    """Reads the run and its warmup, which verl counts in rollouts of `data.train_batch_size` prompts."""
+    """Reads the run and its warmup, counted in rollouts of `data.train_batch_size` prompts."""
     rollout = page.whole("data.train_batch_size", default=1024)
     prompts = actor.whole("ppo_mini_batch_size", default=256)
     repeats = actor.whole("ppo_epochs", default=1) or 1
@@ -192,7 +192,7 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the batches that verl's own validation and workers refuse."""
+    """Finds batches refused by verl's own validation and workers."""
     yield from undivided_batch(case, "verl, workers: normalized ppo_mini_batch_size")
     rollout = int(number(case.at("data", "train_batch_size")) or 1024)
     prompts = int(number(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size")) or 256)
