@@ -45,6 +45,42 @@ def test_other_scripts_settings(tmp_path, settings):
     assert "effective_batch=N" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"policy": {"train_global_batch_size": 512, "train_micro_batch_size": 4}}, "effective_batch=512   policy.train_global_batch_size"),
+        ({"steps": 9, "grad_acc_steps": 2, "data": {"batch_size": 4}}, "data.batch_size 4 × grad_acc_steps 2 × the GPUs of that run"),
+        ({"parallelism": {"dp": 4, "tp": 2}, "tokens": {"batch_accumulation_per_replica": 4, "micro_batch_size": 2}},
+         "effective_batch=32   tokens.micro_batch_size 2 × tokens.batch_accumulation_per_replica 4 × parallelism.dp 4"),
+        ({"mbs": 2, "par": {"tp": 2, "pp": 4}}, "effective_batch=N   mbs 2 × the replicas of that run: its GPUs / (par.tp 2 × par.pp 4)"),
+        ({"num_nodes": 2, "gpus_per_node": 8, "batch_size_per_gpu": 4}, "effective_batch=64 "),
+        ({"total_batch_size": 524288}, "divide tokens by the sequence length"),
+        ("torchrun --nproc_per_node 4 train.py --batch_size 16 --grad_accum 2 --lr 2e-5",
+         r"effective_batch=128   batch_size 16 × grad_accum 2 × nproc_per_node 4 \(32 if batch_size counts all GPUs\)"),
+    ],
+)  # fmt: skip
+def test_the_advised_batch_has_all_factors_of_the_file(tmp_path, settings, says):
+    with pytest.raises(ib.InputError, match=says.replace("(par", r"\(par").replace("4)", r"4\)")):
+        ib.Recipe.read(written(tmp_path, settings, "run.sh" if isinstance(settings, str) else "a.json"))
+
+
+@pytest.mark.parametrize(
+    "flag", ["batch_size 16", "grad_accum 2", "train_micro_batch_size 4 --global_bsz 64"]
+)
+@pytest.mark.parametrize("tool", ["transformers", "trl", "megatron"])
+def test_nothing_is_planned_while_a_batch_is_not_understood(tmp_path, flag, tool):
+    file = written(
+        tmp_path,
+        f"torchrun --nproc_per_node 4 t.py --{flag} --lr 2e-5 --learning_rate 1 --max_steps 9",
+        "run.sh",
+    )
+    with pytest.raises(ib.InputError, match="give (effective_batch|accumulation) a value"):
+        ib.Recipe.read(file, tool=tool, lr=1e-4, duration="9st")
+    assert (
+        ib.Recipe.read(file, tool=tool, lr=1e-4, duration="9st", effective_batch=128).effective_batch == 128
+    )
+
+
 def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, ran):
     file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
     given = ["--set", "gpus=1", "--set", "dataset_size=3000"]
@@ -54,10 +90,10 @@ def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, ran):
 
 
 def test_the_guessed_tool_is_named(tmp_path, ran):
-    file = written(tmp_path, {**TRAINER, "gradient_accumulation": 2, "eval_batch_size": 3})
+    file = written(tmp_path, {**TRAINER, "warmup_step": 2, "eval_batch_size": 3})
     said = ran(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]).err
     assert f"{file}: read as transformers TrainingArguments" in said
-    unknown = "gradient_accumulation (gradient_accumulation_steps?)"
+    unknown = "warmup_step (warmup_steps?)"
     assert f"not understood, may change the batch: {unknown} (--set" in said
 
 

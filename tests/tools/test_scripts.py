@@ -199,8 +199,8 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     text = """
         bs = 2
         class C:
-            lr, bs = 1e-4, 8
-            def steps(): pass
+            lr = 1e-4
+            bs = 8
         class D(C):
             pass
         args = TrainingArguments('o', per_device_train_batch_size=C.bs, gradient_accumulation_steps=bs, learning_rate={}, max_steps=9)
@@ -214,7 +214,7 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     refused(
         tmp_path,
         text.format("2e-5"),
-        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 6",
+        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 7",
     )
     assert (
         ib.Recipe.read(
@@ -530,6 +530,7 @@ EXAMPLE = """
         for batch in first:
             optimizer.step()
             lr_scheduler.step()
+            print({"lr": lr_scheduler.get_last_lr()[0]})
     train({"batch_size": 16}, parse())
 """
 
@@ -638,6 +639,12 @@ def test_a_length_that_the_scheduler_gives_is_said(tmp_path, scheduler, prepared
     assert (recipe.schedule, plan.total_steps, plan.warmup_steps) == ("cosine", 3000, 100)
 
 
+def test_a_prepared_scheduler_of_split_batches_takes_one_step_also_under_accumulation(tmp_path):
+    arguments = "gradient_accumulation_steps=2, dataloader_config=DataLoaderConfiguration(split_batches=True)"
+    text = SCHEDULED.format(scheduler=COSINE.format(100, "", 3000), prepared=PREPARED, arguments=arguments)
+    assert ib.Recipe.read(script(tmp_path, text), gpus=4).duration == "3000st"
+
+
 def test_a_loop_without_a_scheduler_is_constant(tmp_path):
     text = SCHEDULED.format(scheduler="None", prepared="", arguments="")
     assert ib.Recipe.read(script(tmp_path, text), gpus=4).schedule == "constant"
@@ -701,6 +708,106 @@ def test_accelerates_own_classes_are_tables_of_their_arguments(tmp_path):
 def test_what_a_loop_leaves_open_is_asked_for(tmp_path, old, new, says):
     assert old in LOOP
     refused(tmp_path, LOOP.replace(old, new), says, gpus=2)
+
+
+PARSED = """
+    import argparse
+    from transformers import HfArgumentParser
+    def parse_args(argv=None):
+        p = argparse.ArgumentParser()
+        p.add_argument("--lr", type=float, default=1e-4)
+        p.add_argument("--batch-size", type=int, default=8)
+        return p.parse_args(argv)
+    def main(args):
+        targs = TrainingArguments("out", per_device_train_batch_size=args.batch_size, learning_rate=args.lr, max_steps=9)
+    if __name__ == "__main__":
+        args = parse_args()
+        main(args)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("", ""),
+        ("(argv)", "(args=argv)"),
+        ("return p.parse_args(argv)", "args, rest = p.parse_known_args(argv)\n        return args"),
+        ("argv=None", "argv"),
+        ("p.parse_args(argv)", "p.parse_args(sys.argv[1:])"),
+    ],
+)
+def test_a_function_named_as_the_parsers_method_is_followed(tmp_path, change):
+    recipe = ib.Recipe.read(script(tmp_path, PARSED.replace(*change)), gpus=4)
+    assert (recipe.effective_batch, recipe.lr) == (32, 1e-4)
+    other = PARSED.replace("p.parse_args(argv)", "p.parse_args(['--lr', '1'])")
+    refused(tmp_path, other, "learning_rate is args.lr")
+
+
+def test_a_launch_line_gives_its_script_arguments_and_processes(tmp_path):
+    file, launch = script(tmp_path, PARSED), tmp_path / "launch.sh"
+    launch.write_text("torchrun --nproc_per_node 4 train.py --lr 3e-4 --batch-size 16\n")
+    for paths in ([launch, file], [file, launch]):
+        recipe = ib.Recipe.read(paths)
+        assert (recipe.gpus, recipe.effective_batch, recipe.lr) == (4, 64, 3e-4)
+    with pytest.raises(InputError, match=r"no tool is recognized(.|\n)*--from .*launch.sh --from train.py"):
+        ib.Recipe.read(launch)
+    launch.write_text("torchrun --nproc_per_node 4 train.py --grad_accum 4\n")
+    with pytest.raises(
+        InputError, match="--grad-accum 4 is no argument that the script declares: give accum"
+    ):
+        ib.Recipe.read([launch, file])
+    assert ib.Recipe.read([launch, file], accumulation=4).effective_batch == 128
+
+
+def test_a_launch_line_has_all_settings_of_a_script_that_parses_them(tmp_path):
+    file, launch = (
+        script(tmp_path, "a, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()"),
+        tmp_path / "l.sh",
+    )
+    launch.write_text(
+        "torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9\n"
+    )
+    assert ib.Recipe.read([launch, file]) == ib.Recipe.read(launch)
+
+
+def test_a_launch_line_has_the_processes_of_a_configuration(tmp_path):
+    launch, beside = tmp_path / "l.sh", tmp_path / "args.json"
+    beside.write_text(json.dumps(VALUES))
+    for command in (
+        "torchrun --nnodes 2 --nproc_per_node 8 t.py args.json",
+        "accelerate launch --num_processes 16 t.py --config args.json",
+    ):
+        launch.write_text(f"{command}\n")
+        assert ib.Recipe.read([launch, beside]).effective_batch == 4 * 8 * 16
+
+
+SUBCLASS = """
+    @dataclass
+    class Arguments(TrainingArguments):
+        cache: str = field(default=None)
+        optim: str = field(default="adafactor")
+        model_max_length: int = 512
+    args = Arguments(output_dir="o", per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("args = SentenceTransformerTrainingArguments(output_dir='o', per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)",
+         {"effective_batch": 256, "optimizer": "adamw"}),
+        ("args = CrossEncoderTrainingArguments('o', per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9)",
+         {"effective_batch": 256}),
+        (SUBCLASS, {"effective_batch": 256, "optimizer": "adafactor", "seq_len": 512}),
+        (SUBCLASS.replace("512", "512\n        def __post_init__(self): self.learning_rate *= 2"),
+         "optim may be set by Arguments, which is more than its fields"),
+    ],
+)  # fmt: skip
+def test_a_subclass_that_adds_fields_is_the_trainers(tmp_path, text, fields):
+    if isinstance(fields, str):
+        refused(tmp_path, text, fields, gpus=4)
+    else:
+        has(ib.Recipe.read(script(tmp_path, text), gpus=4), fields)
 
 
 def test_nothing_is_executed(tmp_path, monkeypatch):

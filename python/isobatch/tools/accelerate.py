@@ -1,4 +1,6 @@
-"""Accelerate's launcher configuration, which has the processes and little of the training, and loops of one's own around an Accelerator."""
+"""Accelerate's launcher configuration (processes, little of the training), and training loops around an
+Accelerator.
+"""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -14,14 +16,18 @@ from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted
 
 _HARMLESS = """
-    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity fp8_config.* fsdp_config.* gpu_ids
-    machine_rank main_* mpirun_config.* num_machines same_network tpu_* use_cpu deepspeed_config.* megatron_lm_config.*
-    megatron_lm_config.megatron_lm_sequence_parallelism megatron_lm_config.megatron_lm_expert_model_parallel_size
-    megatron_lm_config.megatron_lm_expert_tensor_parallel_size parallelism_config.parallelism_config_dp_replicate_size
-    parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_sp_backend
-    parallelism_config.parallelism_config_cp_comm_strategy parallelism_config.parallelism_config_sp_attn_implementation
-    parallelism_config.parallelism_config_sp_seq_length parallelism_config.parallelism_config_sp_seq_length_is_variable
-    Accelerator.* *.fused *.foreach *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
+    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity
+    fp8_config.* fsdp_config.* gpu_ids machine_rank main_* mpirun_config.* num_machines same_network tpu_*
+    use_cpu deepspeed_config.* megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
+    megatron_lm_config.megatron_lm_expert_model_parallel_size
+    megatron_lm_config.megatron_lm_expert_tensor_parallel_size
+    parallelism_config.parallelism_config_dp_replicate_size
+    parallelism_config.parallelism_config_dp_shard_size parallelism_config.parallelism_config_cp_backend
+    parallelism_config.parallelism_config_sp_backend parallelism_config.parallelism_config_cp_comm_strategy
+    parallelism_config.parallelism_config_sp_attn_implementation
+    parallelism_config.parallelism_config_sp_seq_length
+    parallelism_config.parallelism_config_sp_seq_length_is_variable Accelerator.* *.fused *.foreach
+    *.capturable *.maximize *.last_epoch *.norm_type *.error_if_nonfinite
 """
 _MATTERS = {
     "effective_batch": "Accelerator.dataloader_config",
@@ -53,7 +59,8 @@ def read(page: SettingsPage) -> None:
         page.give("precision", mixed, "mixed_precision")
     if page.has("gradient_accumulation_steps"):
         page.note(
-            "Accelerate rejects gradient_accumulation_steps in this file: set ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+            "Accelerate rejects gradient_accumulation_steps in this file: set "
+            "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
         )
     inner = page.table("deepspeed_config")
     if inner.raw("gradient_accumulation_steps") not in (None, "auto"):
@@ -118,30 +125,32 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than the run's."""
+    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than
+    the run's.
+    """
     run = read_run_schedule(page, call, key)
     if run is None:
         return
     steps = _SchedulerSteps.of(page.settings)
-    per_process = steps is not _SchedulerSteps.ONE
+    per_process = steps in (_SchedulerSteps.PER_PROCESS, _SchedulerSteps.UNKNOWN)
+    is_once = steps is _SchedulerSteps.ONE or (steps is _SchedulerSteps.PER_CALL and accumulation == 1)
     total, warmup = run.total, run.warmup
     same_unit = isinstance(total, Multiple) == isinstance(warmup, Multiple)
-    counts = [it.number if isinstance(it, Multiple) else it for it in (total, warmup)]
-    is_of_run = (
-        isinstance(total, Multiple) if per_process else accumulation == 1 and type(total) in (int, float)
-    )
+    counts = [steps.number if isinstance(steps, Multiple) else steps for steps in (total, warmup)]
+    is_of_run = isinstance(total, Multiple) if per_process else is_once and type(total) in (int, float)
     if counts[0] and is_of_run:
         page.give("duration", length(counts[0], "st"), f"{key}.{run.key}")
         page.note(f"the run is as long as its scheduler: {key}.{run.key}")
-    elif page.reading.fields["schedule"] != "constant" or warmup:
-        if total is not None or not call.has(run.key):
-            text = f"{key} counts steps of its own, and the loop's length is not read"
-            page.ask("duration", text, key)
+    elif (page.reading.fields["schedule"] != "constant" or warmup) and (
+        total is not None or not call.has(run.key)
+    ):
+        text = f"{key} counts steps of its own, and the loop's length is not read"
+        page.ask("duration", text, key)
     if not warmup:
         return
     if counts[0] and same_unit:
         page.give("warmup", exact_share(counts[1], counts[0]), f"{key}.num_warmup_steps")
-    elif total is None and (isinstance(warmup, Multiple) if per_process else accumulation == 1):
+    elif total is None and (isinstance(warmup, Multiple) if per_process else is_once):
         page.give("warmup", length(counts[1], "st"), f"{key}.num_warmup_steps")
     else:
         text = f"{counts[1]:g} steps of warmup in a run of unknown length"
@@ -177,12 +186,13 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     if nodes > 1:
         sheet.note("on each node: set machine_rank, and main_process_ip to the first node's address")
     # Accelerate rejects gradient_accumulation_steps in this file, and ignores the flag of that name.
-    given = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.accumulation), **variables(plan)}
-    sheet.comments += [f"export {name}={value}" for name, value in given.items()]
+    exports = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(plan.accumulation), **variables(plan)}
+    sheet.comments += [f"export {name}={value}" for name, value in exports.items()]
     sheet.note(f"accelerate launch --config_file accelerate.yaml {script(job)}")
     if plan.world_size > 1:
         sheet.note(
-            "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps × num_processes, "
+            "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps "
+            "× num_processes, "
             "or Accelerator(step_scheduler_with_optimizer=False) and step it yourself"
         )
     return sheet
@@ -192,6 +202,7 @@ class _SchedulerSteps(StrEnum):
     """How many steps a scheduler takes for each optimizer step."""
 
     ONE = "one"
+    PER_CALL = "one for each call of step()"
     PER_PROCESS = "one for each process"
     UNKNOWN = "unknown"
 
@@ -201,9 +212,11 @@ class _SchedulerSteps(StrEnum):
         accelerator = settings["Accelerator"]
         splits = value_at(accelerator, "dataloader_config.split_batches")
         switches = (accelerator.get("prepare"), accelerator.get("step_scheduler_with_optimizer", True))
-        if splits is True or False in switches:
-            return cls.ONE
-        return cls.PER_PROCESS if switches == (True, True) else cls.UNKNOWN
+        if False in switches:
+            return cls.PER_CALL
+        if switches != (True, True):
+            return cls.UNKNOWN
+        return cls.ONE if splits is True else cls.PER_PROCESS
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -231,7 +244,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _check_loop(case: Case) -> Iterator[Issue]:
-    """Finds what a script's own loop does, where its author may have meant something else."""
+    """Finds silent behaviour of a loop of one's own."""
     settings = case.reading.settings
     if case.at("Accelerator", "dataloader_config", "split_batches") is True:
         yield from undivided_loader(
@@ -249,21 +262,26 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     accumulation = case.fields.get("accumulation") or 1
     if key is None or not settings[key] or case.gpus < 2:
         return
-    if steps is _SchedulerSteps.ONE:
-        if accumulation > 1 and not case.at("Accelerator", "dataloader_config", "split_batches"):
-            yield Issue.note(
-                f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in accumulate()",
-                "Accelerate leaves out the calls between two steps only of a prepared scheduler",
-                "accelerate, scheduler.py",
-                "if accelerator.sync_gradients: scheduler.step()",
-            )
+    if steps is _SchedulerSteps.PER_CALL and accumulation > 1:
+        yield Issue.note(
+            f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in "
+            "accumulate()",
+            "Accelerate leaves out the calls between two steps only of a prepared scheduler",
+            "accelerate, scheduler.py",
+            "if accelerator.sync_gradients: scheduler.step()",
+        )
+    if steps in (_SchedulerSteps.PER_CALL, _SchedulerSteps.ONE):
         return
     arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
     planned = str(case.fields.get("duration", "")).removesuffix("st")
     run = float(planned) if planned.isdecimal() else 0.0
-    if steps is _SchedulerSteps.UNKNOWN or any(type(it) not in (int, float, Multiple) for it in arguments):
+    if steps is _SchedulerSteps.UNKNOWN or any(
+        type(argument) not in (int, float, Multiple) for argument in arguments
+    ):
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
-    elif not all(isinstance(it, Multiple) for it in arguments) and arguments[-1] != run * case.gpus:
+    elif (
+        not all(isinstance(argument, Multiple) for argument in arguments) and arguments[-1] != run * case.gpus
+    ):
         yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)
 
 
@@ -272,7 +290,8 @@ def _scheduler_issue(case: Case, scheduler: str, weight: Weight) -> Issue:
         f"{scheduler} takes {case.gpus} steps for each step of the optimizer",
         "Accelerate steps it once for every process",
         "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
-        "multiply its steps by accelerator.num_processes, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
+        "multiply its steps by accelerator.num_processes, or "
+        "Accelerator(step_scheduler_with_optimizer=False) and step it yourself",
         weight,
     )
 

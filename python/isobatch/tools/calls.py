@@ -1,4 +1,4 @@
-"""What each call in a Python script gives that configures a training. Nothing is executed.
+"""Calls in a Python script, as far as they configure a training. Nothing is executed.
 
 A name has a value where one statement in the file binds it; a value that anything else may change is Unknown.
 """
@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from isobatch.tools.names import ANY, Names, bound_name, constant_of, last_part, line_of
+from isobatch.tools.names import ANY, Names, constant_of, last_part, line_of
 from isobatch.tools.page import UNKNOWN, Unknown
 from isobatch.tools.run_schedules import Multiple
 from isobatch.tools.signatures import OPEN, TABLES, configures, first_arguments, is_trainers
@@ -17,12 +17,9 @@ from isobatch.words import number_of
 
 _PENDING = Unknown()
 _COMPUTED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-}
+    ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add, ast.Sub: operator.sub,
+}  # fmt: skip
 _COUNTS = {"num_processes": ("accelerator", "state"), "estimated_stepping_batches": ("trainer",)}
 """Attributes that count processes or steps of the run, and the objects that have them."""
 _PARSED = ("args", "opt", "opts")
@@ -32,7 +29,7 @@ _OF_LIGHTNING = ("accumulate_grad_batches", "max_steps", "max_epochs")
 
 
 class Configuring(NamedTuple):
-    """A call that configures a training."""
+    """A call to configure a training."""
 
     line: int
     name: str
@@ -50,6 +47,7 @@ class Script(Names):
         configuring: the calls that configure a training, by the identity of their nodes.
         defaults: the arguments whose default was taken, with their values.
         flags: the settings of the command line that starts the script.
+        declared: the flags that its parsers declare.
         intervals: of the schedulers in a table of Lightning's, by the identity of their arguments.
     """
 
@@ -59,6 +57,7 @@ class Script(Names):
         self.defaults: dict[str, Any] = {}
         self.intervals: dict[int, Any] = {}
         self.flags = dict(flags or {})
+        self.declared: set[str] = set()
         self._parsed = Defaults()
         # With the node, which so outlives its identity: another node could get it.
         self._values: dict[int, tuple[ast.expr, Any]] = {}
@@ -68,11 +67,11 @@ class Script(Names):
             self.value(call)
         for node in self.nodes:
             self._note_scheduler(node)
-        for call in self.configuring.values():
-            self._forget_changed(call.name, call.settings)
+        for configuring in self.configuring.values():
+            self._forget_changed(configuring.name, configuring.settings)
 
     def _forget_changed(self, name: str, settings: dict[str, Any]) -> None:
-        """Forgets what the script may set in a configuration after its call."""
+        """Forgets settings open to a change after the call."""
         open_names = OPEN if is_trainers(name) else _OF_LIGHTNING if name == "Trainer" else ()
         names = {*settings, *open_names} if open_names else {*settings} & {*_SET_LATER}
         for changed, node in self.changes:
@@ -80,7 +79,8 @@ class Script(Names):
             target: Any = node.args[0] if isinstance(node, ast.Call) and node.args else node
             while isinstance(target, ast.Attribute | ast.Subscript):
                 target = target.value
-            is_own = isinstance(target, ast.Name) and self.value(target) is settings
+            bindings = self.bindings.get(last_part(target), ()) if isinstance(target, ast.Name) else ()
+            is_own = any(self.bound_value(binding) is settings for binding in bindings)
             lost = names if changed == ANY and open_names else {changed} if is_own else names & {changed}
             settings.update(dict.fromkeys(lost, Unknown(why=why)))
 
@@ -117,16 +117,16 @@ class Script(Names):
         return UNKNOWN
 
     def _table(self, node: ast.Dict) -> Any:
-        """A table whose names are texts, all of them known."""
+        """A table of known names; Unknown for a table with any other key."""
         table: dict[str, Any] = {}
         for key, item in zip(node.keys, node.values, strict=True):
-            name, value = None if key is None else self.value(key), self.value(item)
+            name, value = constant_of(key), self.value(item)
             if key is None and type(value) is dict:
                 table.update(value)
-            elif isinstance(name, str):
-                table[name] = value
-            else:
+            elif not isinstance(name, str):
                 return UNKNOWN
+            else:
+                table[name] = value
         return table
 
     def _name(self, node: ast.Name) -> Any:
@@ -134,7 +134,7 @@ class Script(Names):
         bindings = self.bindings.get(node.id, [])
         if not bindings or hasattr(builtins, node.id) or self.is_open:
             return UNKNOWN
-        values = [it for binding in bindings if (it := self.bound_value(binding)) is not _PENDING]
+        values = [value for binding in bindings if (value := self.bound_value(binding)) is not _PENDING]
         if not values:
             return _PENDING
         if len(bindings) > 1 and any(value is not self._parsed for value in values):
@@ -144,14 +144,16 @@ class Script(Names):
         value = values[0]
         if type(value) is tuple and any(type(item) in (tuple, list, dict) for item in value):
             return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
-        if type(value) in (dict, list) and all(value is not it.settings for it in self.configuring.values()):
+        if type(value) in (dict, list) and all(
+            value is not call.settings for call in self.configuring.values()
+        ):
             for load in self.loads.get(node.id, ()):
                 if not self._only_reads(load, value):
                     return Unknown(why=f"may be changed in line {load.lineno}")
         return value
 
     def bound_value(self, node: ast.AST) -> Any:
-        """Returns the value that a binding gives its name."""
+        """Returns the value given to a name by a binding."""
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             return node
         if isinstance(node, ast.arg):
@@ -170,7 +172,9 @@ class Script(Names):
         return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
 
     def _only_reads(self, node: ast.Name, value: Any) -> bool:
-        """Tells whether a table or a list stays as it is where its name is read: by a part, or behind `**`."""
+        """Tells whether a table or a list stays as it is where its name is read: by a part, or behind
+        `**`.
+        """
         around = self.above[id(node)]
         if isinstance(around, ast.Subscript) and around.value is node:
             item = _item(value, self.value(around.slice))
@@ -217,7 +221,7 @@ class Script(Names):
     # ---- calls ----
 
     def call(self, node: ast.Call) -> Any:
-        """Returns a table of what a call gives; of a function of the file its result."""
+        """Returns the arguments of a call as a table, and for a function of the file its result."""
         full = self.full_name(node.func)
         last = last_part(node.func)
         target = self.value(node.func) if isinstance(node.func, ast.Name) else None
@@ -232,7 +236,7 @@ class Script(Names):
             return self._parsed if last == "parse_args" else (self._parsed, UNKNOWN)
         if last in ("HfArgumentParser", "TrlParser") and only is not None:
             classes = map(self.value, only.elts if isinstance(only, ast.Tuple | ast.List) else [only])
-            return tuple(self._fields(it) if isinstance(it, ast.ClassDef) else UNKNOWN for it in classes)
+            return tuple(self._fields(cls) if isinstance(cls, ast.ClassDef) else UNKNOWN for cls in classes)
         if last == "parse_args_into_dataclasses" and isinstance(node.func, ast.Attribute):
             return self.value(node.func.value)
         if full in ("int", "float") and only is not None:
@@ -242,7 +246,7 @@ class Script(Names):
         return self.keywords(node, "") if (full == "dict" or last in TABLES) and not node.args else UNKNOWN
 
     def _configure(self, node: ast.Call, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Notes a call that configures a training; `fields`: the defaults of a subclass."""
+        """Notes the settings of a configuring call, over the `fields` of a subclass."""
         if id(node) not in self.configuring:
             names = first_arguments(name)
             settings = {key: self.text_value(item) for key, item in zip(names, node.args, strict=False)}
@@ -254,7 +258,7 @@ class Script(Names):
         return self.configuring[id(node)].settings
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
-        """Returns the arguments of a call that have names."""
+        """Returns the named arguments of a call."""
         table: dict[str, Any] = {}
         for word in node.keywords:
             if word.arg is not None:
@@ -268,15 +272,18 @@ class Script(Names):
         return table
 
     def _result(self, function: ast.FunctionDef) -> Any:
-        """The result of a function whose last statement alone returns."""
-        returns = [it for it in ast.walk(function) if isinstance(it, ast.Return | ast.Yield | ast.YieldFrom)]
+        """The result of a function with one return, its last statement."""
+        kinds = ast.Return | ast.Yield | ast.YieldFrom
+        returns = [inner for inner in ast.walk(function) if isinstance(inner, kinds)]
         last = function.body[-1]
         if function.decorator_list or returns != [last] or not isinstance(last, ast.Return) or not last.value:
             return Unknown(why=f"is the result of {function.name}, and {_why(None)}")
         return self.value(last.value)
 
     def _is_command_line(self, node: ast.Call) -> bool:
-        """Tells whether a method is given the command line: nothing, `sys.argv[1:]`, or a function's argument."""
+        """Tells whether a method is given the command line: nothing, `sys.argv[1:]`, or a function's
+        argument.
+        """
         words = [*node.args, *(word.value for word in node.keywords)]
         names = [self.bindings.get(last_part(word), [None])[0] for word in words]
         return isinstance(node.func, ast.Attribute) and all(
@@ -289,56 +296,58 @@ class Script(Names):
         names = [name for item in node.args if isinstance(name := constant_of(item), str)]
         if last_part(node.func) != "add_argument" or not names:
             return
-        given = {word.arg: word.value for word in node.keywords}
+        words = {word.arg: word.value for word in node.keywords}
         long = next((name for name in names if name.startswith("--")), names[0]).lstrip("-").replace("-", "_")
-        key, action = constant_of(given.get("dest")) or long, constant_of(given.get("action"))
+        key, action = constant_of(words.get("dest")) or long, constant_of(words.get("action"))
         value: Any = Unknown(why=f"has no default: --{key} is given on the command line")
+        self.declared.add(long)
         if long in self.flags:
             value = self.flags[long]
-        elif "default" in given:
-            value = self.value(given["default"])
+        elif "default" in words:
+            value = self.value(words["default"])
         elif action in ("store_true", "store_false"):
             value = action == "store_false"
-        if isinstance(value, str) and "type" in given and ast.unparse(given["type"]) != "str":
+        if isinstance(value, str) and "type" in words and ast.unparse(words["type"]) != "str":
             number = number_of(value) if long in self.flags else None
             value = Unknown(why=f"is the text {value!r} as --{key} takes it") if number is None else number
-        if None in given or repr(self._parsed.get(key, value)) != repr(value):
+        if None in words or repr(self._parsed.get(key, value)) != repr(value):
             value = Unknown(why=f"has several defaults: --{key}")
         self._parsed[key] = value
 
     def _fields(self, node: ast.ClassDef) -> Any:
-        """The fields of a class that has nothing else: a dataclass, or a class as a table."""
-        nodes = [inner for item in node.body for inner in ast.walk(item)]
-        sets = any(isinstance(it, ast.Attribute) and not isinstance(it.ctx, ast.Load) for it in nodes)
-        dunder = any(isinstance(it, ast.FunctionDef) and it.name.startswith("__") for it in nodes)
+        """The fields of a dataclass, or of a class used as a table; Unknown for a class with methods."""
+        is_plain = all(
+            isinstance(item, ast.AnnAssign | ast.Assign | ast.Expr | ast.Pass) for item in node.body
+        )
         is_dataclass = "dataclass" in "".join(map(ast.unparse, node.decorator_list))
-        is_plain = all(is_trainers(last_part(base)) for base in node.bases) and not node.keywords
-        if sets or dunder or not is_plain or len(node.decorator_list) > is_dataclass:
+        bases = all(is_trainers(last_part(base)) for base in node.bases)
+        if not is_plain or not bases or node.keywords or len(node.decorator_list) > is_dataclass:
             return UNKNOWN
         table = Defaults() if is_dataclass else {}
-        for name in map(bound_name, nodes):
-            target = [it for it in nodes if name and bound_name(it) == name]
-            value = getattr(self.above[id(target[0])], "value", None) if target else None
+        for item in node.body:
+            name = last_part(getattr(item, "target", None) or getattr(item, "targets", [item])[0])
+            value = getattr(item, "value", None)
             if isinstance(value, ast.Call) and last_part(value.func) == "field":
-                default = next((word.value for word in value.keywords if word.arg == "default"), value)
-                table[name] = self.value(default)
-            elif target:
-                table[name] = self.bound_value(target[0]) if len(target) == 1 else UNKNOWN
+                value = next((word.value for word in value.keywords if word.arg == "default"), value)
+            table[name] = self.value(value) if value is not None and name not in table else UNKNOWN
         return table
 
     def _instance(self, node: ast.ClassDef, call: ast.Call) -> Any:
-        """The fields of a class of the file, with what a call gives; of a Trainer's subclass its settings."""
+        """The fields of an object of the file's own class; for a Trainer's subclass, its settings."""
         fields = self._fields(node)
         if any(is_trainers(last_part(base)) for base in node.bases):
             why = f"may be set by {node.name}, which is more than its fields"
             defaults = fields if isinstance(fields, dict) else dict.fromkeys(OPEN, Unknown(why=why))
             return self._configure(call, last_part(node.bases[0]), {**defaults})
-        if not isinstance(fields, Defaults) or call.args or None in [word.arg for word in call.keywords]:
-            return UNKNOWN
-        return Defaults({**fields, **self.keywords(call, "")})
+        is_plain = not call.args and all(word.arg for word in call.keywords)
+        return (
+            Defaults(fields | self.keywords(call, ""))
+            if isinstance(fields, Defaults) and is_plain
+            else UNKNOWN
+        )
 
     def _note_scheduler(self, node: ast.AST) -> None:
-        """Counts an unknown scheduler that is handed over as a scheduler without arguments."""
+        """Notes each unknown scheduler of a returned table, as a scheduler without arguments."""
         schedulers: list[Any] = []
         match node:
             case ast.Dict():
@@ -352,17 +361,17 @@ class Script(Names):
             self.configuring[id(node)] = Configuring(line_of(node), "lr_scheduler", {})
 
 
-def _computed(compute: Callable[[Any, Any], Any] | None, left: Any, right: Any) -> Any:
+def _computed(compute: Callable[[Any, Any], Any] | None, first: Any, second: Any) -> Any:
     """A sum, difference, product or quotient; no powers, as their size is unbounded."""
-    if isinstance(right, Multiple) and compute is operator.mul:
-        left, right = right, left
-    of = left.of if isinstance(left, Multiple) and compute in (operator.mul, operator.truediv) else ""
-    first = left.number if of else left
-    if compute is None or not all(type(it) in (int, float) and abs(it) < 2**53 for it in (first, right)):
+    if isinstance(second, Multiple) and compute is operator.mul:
+        first, second = second, first
+    of = first.of if isinstance(first, Multiple) and compute in (operator.mul, operator.truediv) else ""
+    numbers = (first.number if of else first, second)
+    if compute is None or not all(type(number) in (int, float) and abs(number) < 2**53 for number in numbers):
         return UNKNOWN
-    if compute in (operator.truediv, operator.floordiv) and not right:
+    if compute in (operator.truediv, operator.floordiv) and not second:
         return UNKNOWN
-    return Multiple(compute(first, right), of) if of else compute(first, right)
+    return Multiple(compute(*numbers), of) if of else compute(*numbers)
 
 
 def _item(holder: Any, key: Any) -> Any:

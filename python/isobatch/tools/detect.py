@@ -298,12 +298,19 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     near = [name for name in readers() if any(_present(settings, name))]
     hint = f" (some names are also of {', '.join(near)})" if near else ""
     lines = "\n".join(f"  --set {line}" for line in as_recipe(settings))
+    words = [word for value in settings.values() for word in (value if isinstance(value, list) else [value])]
+    script = next((word for word in words if isinstance(word, str) and word.endswith(".py")), None)
+    also = (
+        f"- or name the script too, where it has the settings: --from {file} --from {script}\n"
+        if script
+        else ""
+    )
     faults = "".join(f"\n- {fault.message}" for fault in _installed().faults.values())
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
-        "- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in Python: "
-        "ib.Recipe(...)):\n"
+        f"{also}- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in "
+        "Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",

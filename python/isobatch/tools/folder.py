@@ -53,11 +53,15 @@ class Fields:
 
 
 class Row(Fields):
-    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has it."""
+    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has
+    it.
+    """
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from it."""
+        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from
+        it.
+        """
         change, batch = self.values.get("batch_change") or 0.0, self.values["effective_batch"]
         return Fields({**self.values, "effective_batch": round(batch / (1 + change))})
 
@@ -68,7 +72,7 @@ class Row(Fields):
 
     @cached_property
     def settings(self) -> Any:
-        """Of the plan, where the table has the one that a writer needs."""
+        """The plan's settings, as far as a writer needs them."""
         if self.values.get("batch_multiple") is None:
             raise missing("batch_multiple", "the plans' table does not have it; name the jobs' with --jobs")
         return Fields(self.values)
@@ -77,8 +81,8 @@ class Row(Fields):
     def lr_at(self) -> Callable[[float], float]:
         """The learning rate at a step."""
         steps = {"warmup_steps": self.warmup_steps or 0, "total_steps": self.total_steps}
-        made = resolve(self.schedule, peak=self.lr, min_lr=self.min_lr, **steps, units=units_of(self))
-        at: Callable[[float], float] = made.at
+        curve = resolve(self.schedule, peak=self.lr, min_lr=self.min_lr, **steps, units=units_of(self))
+        at: Callable[[float], float] = curve.at
         return at
 
     def position(self, step: int) -> Any:  # noqa: ARG002 - as a plan's
@@ -132,7 +136,7 @@ def export_rows(
             )
     without = ("infeasible", "invalid")
     feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
-    made: dict[Path, bytes] = {}
+    texts: dict[Path, bytes] = {}
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
         try:
             plan = cast(
@@ -141,14 +145,14 @@ def export_rows(
             text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
         except InputError as error:
             raise error.at(file=source, row=at) from None
-        made[place / how.file] = text.encode()
-    there = [folder / path for path in made if (folder / path).exists()]
-    if there and not force:
-        more = f" and {count(len(there) - 1)} more files are" if len(there) > 1 else " is"
-        raise InputError(f"{there[0]}{more} there already: --force replaces them", file=str(folder))
-    write_folder(folder, made)
+        texts[place / how.file] = text.encode()
+    existing = [folder / path for path in texts if (folder / path).exists()]
+    if existing and not force:
+        more = f" and {count(len(existing) - 1)} more files are" if len(existing) > 1 else " is"
+        raise InputError(f"{existing[0]}{more} there already: --force replaces them", file=str(folder))
+    write_folder(folder, texts)
     lost = len(rows) - len(feasible)
-    return ExportCount(len(made), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
+    return ExportCount(len(texts), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
 
 
 def _fill_row(
@@ -201,23 +205,23 @@ def _fill_row(
 def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
     """A path of safe names for each row, no two the same, also where a file system ignores case."""
     several = max(Counter(str(row.get("job")) for row in rows).values(), default=0) > 1
-    taken: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
     names: dict[str, str] = {}
     for index, row in enumerate(rows, start=1):
         own = str(row.get("job") if row.get("job") is not None else f"row-{index}")
         if own not in names:
-            names[own] = _fresh(safe_name(own, most=200), taken)
+            names[own] = _fresh(safe_name(own, most=200), uses)
         place = Path(names[own])
         if several:
-            place /= _fresh(safe_name(str(row.get("cluster") or index), most=200), taken, names[own])
+            place /= _fresh(safe_name(str(row.get("cluster") or index), most=200), uses, names[own])
         yield place
 
 
-def _fresh(name: str, taken: Counter[str], inside: str = "") -> str:
+def _fresh(name: str, uses: Counter[str], inside: str = "") -> str:
     """The name, numbered from its second use on."""
-    made, number = name, 1
-    while taken[f"{inside}/{made}".lower()]:
+    fresh, number = name, 1
+    while uses[f"{inside}/{fresh}".lower()]:
         number += 1
-        made = f"{name}-{number}"
-    taken[f"{inside}/{made}".lower()] += 1
-    return made
+        fresh = f"{name}-{number}"
+    uses[f"{inside}/{fresh}".lower()] += 1
+    return fresh

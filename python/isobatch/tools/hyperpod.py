@@ -1,4 +1,6 @@
-"""SageMaker HyperPod's recipes with a `scale_config`, a row for each number of nodes: read, and each row checked on each instance type."""
+"""SageMaker HyperPod's recipes with a `scale_config`, a row for each number of nodes: read, and each row
+checked on each instance type.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -32,12 +34,13 @@ _UNEVEN = ("num_dp_groups_with_small_batch_size", "small_local_batch_size", "lar
 
 
 class ScaleRow(NamedTuple):
-    """What a number of nodes trains with.
+    """The training on a number of nodes.
 
     Attributes:
         batch: samples of a step, over all GPUs.
         micro_batch: of each GPU, where all have the same.
-        groups: where they differ, in one pass: how many take less, the samples of one of these, and those of one of the others.
+        groups: where they differ, in one pass: how many take less, the samples of one of these, and those of
+            one of the others.
     """
 
     nodes: int
@@ -60,8 +63,10 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
 
 
 def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
-    """Reads a row over the recipe's own arguments, as the launcher merges them (launcher/nemo/recipe_stages.py)."""
-    own, common = (value_at(it, _ARGUMENTS) for it in (row, settings))
+    """Reads a row over the recipe's own arguments, as the launcher merges them
+    (launcher/nemo/recipe_stages.py).
+    """
+    own, common = (value_at(table, _ARGUMENTS) for table in (row, settings))
     merged = {**(common if isinstance(common, Mapping) else {}), **(own if isinstance(own, Mapping) else {})}
     place = f"{at}.{_ARGUMENTS}"
     uneven, groups = merged.get("uneven_batch"), None
@@ -87,19 +92,21 @@ def _whole(table: Mapping[str, Any], name: str, place: str) -> int:
 
 
 def instances(settings: Mapping[str, Any]) -> dict[int, list[str]]:
-    """Groups the recipe's instance types by their GPUs; those that are not known are under 0.
+    """Groups the recipe's instance types by their GPUs, unknown types under 0.
 
-    >>> instances({"instance_types": ["ml.g5.12xlarge", "ml.p5.48xlarge"]}), instances({"trainer": {"devices": 4}})
-    ({4: ['ml.g5.12xlarge'], 8: ['ml.p5.48xlarge']}, {4: ['trainer.devices 4']})
+    >>> instances({"instance_types": ["ml.g5.12xlarge", "ml.p5.48xlarge"]})
+    {4: ['ml.g5.12xlarge'], 8: ['ml.p5.48xlarge']}
+    >>> instances({"trainer": {"devices": 4}})
+    {4: ['trainer.devices 4']}
     """
     devices, types = value_at(settings, "trainer.devices"), settings.get("instance_types")
     if devices is not None or not types:
         each = _DEVICES if devices is None else _whole({"devices": devices}, "devices", "trainer")
         return {each: [f"trainer.devices {each}"]}
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for name in map(str, _listed(types)):
-        found.setdefault(_GPUS.get(name.removeprefix("ml."), 0), []).append(name)
-    return dict(sorted(found.items()))
+        groups.setdefault(_GPUS.get(name.removeprefix("ml."), 0), []).append(name)
+    return dict(sorted(groups.items()))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -107,7 +114,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the batch and the learning rate where all rows have the same; the lengths are in the files that the recipe builds on."""
+    """Reads the batch and the learning rate if all rows agree; the lengths are in the recipe's base files."""
     for key in ("scale_config", "instance_types", "trainer.devices", *_UNDER):
         page.raw(key)
     page.note_bases("defaults")
@@ -130,7 +137,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _share(page: SettingsPage, field: str, key: str, values: Mapping[Any, int]) -> None:
-    """Gives a value that all rows have; a fault where they differ."""
+    """Gives a value shared by all rows, and a fault where they differ."""
     if len(values) > 1:
         text = "; ".join(f"{value} at {counted(nodes, 'node')}" for value, nodes in values.items())
         page.fault(field, InputError(f"rows differ: {text}. Give {field} a value", field=key))
@@ -141,7 +148,7 @@ def _share(page: SettingsPage, field: str, key: str, values: Mapping[Any, int]) 
 
 
 def table(reading: Reading) -> tuple[str, list[Issue]]:
-    """Says which rows there are, on which instance types, and finds those that do not add up."""
+    """Lists the rows and their instance types, and finds rows with wrong products."""
     where = instances(reading.settings)
     nodes = ", ".join(str(row.nodes) for row in rows(reading.settings))
     types = "; ".join(f"{counted(each, 'GPU')} ({few(names)})" for each, names in where.items() if each)
@@ -149,13 +156,14 @@ def table(reading: Reading) -> tuple[str, list[Issue]]:
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the rows of these GPUs that do not add up, and GPUs for which no row is."""
+    """Finds rows with wrong products for these GPUs, and GPUs without a row."""
     yield from _issues(case.reading, case.gpus)
     where, scale = instances(case.reading.settings), rows(case.reading.settings)
     if all(row.nodes * each != case.gpus for row in scale for each in where):
         yield Issue(
             f"no row is for {counted(case.gpus, 'GPU')}",
-            f"the rows are for {', '.join(str(row.nodes) for row in scale)} nodes of {' or '.join(str(each) for each in where if each)} GPUs",
+            f"the rows are for {', '.join(str(row.nodes) for row in scale)} nodes of "
+            f"{' or '.join(str(each) for each in where if each)} GPUs",
             f"{SOURCE}: replica_space is the keys of scale_config",
             "isobatch counts --split ragged --to hyperpod writes the rows that there can be",
         )
@@ -165,17 +173,18 @@ def _issues(reading: Reading, gpus: int | None = None) -> Iterator[Issue]:
     for row in rows(reading.settings):
         for each, names in instances(reading.settings).items():
             replicas = row.nodes * each // (reading.fields.get("model_parallel") or 1)
-            if replicas and gpus in (None, row.nodes * each) and (what := _miss(row, replicas)):
+            if replicas and gpus in (None, row.nodes * each) and (miss := _miss(row, replicas)):
                 yield Issue(
-                    f"the row for {counted(row.nodes, 'node')} does not add up on {few(names)}: {what}",
-                    f"{counted(row.nodes, 'node')} of {counted(each, 'GPU')} are {counted(replicas, 'replica')}",
+                    f"the row for {counted(row.nodes, 'node')} does not add up on {few(names)}: {miss}",
+                    f"{counted(row.nodes, 'node')} of {counted(each, 'GPU')} are "
+                    f"{counted(replicas, 'replica')}",
                     f"{SOURCE}: uneven_batch" if row.groups else f"{SOURCE}: micro_train_batch_size",
                     _right(row, replicas),
                 )
 
 
 def _miss(row: ScaleRow, replicas: int) -> str:
-    """Says what a row gives instead of its batch; nothing where it adds up."""
+    """Returns the wrong product of a row in words; nothing for a right row."""
     if row.groups is None:
         whole = row.micro_batch * replicas
         return (
@@ -186,21 +195,21 @@ def _miss(row: ScaleRow, replicas: int) -> str:
     number, small, large = row.groups
     if number > replicas:
         return f"{number} small groups are more than the {replicas} that there are"
-    got = number * small + (replicas - number) * large
+    batch = number * small + (replicas - number) * large
     return (
         ""
-        if got == row.batch
-        else f"{number} × {small} + {replicas - number} × {large} = {got} samples, not {row.batch}"
+        if batch == row.batch
+        else f"{number} × {small} + {replicas - number} × {large} = {batch} samples, not {row.batch}"
     )
 
 
 def _right(row: ScaleRow, replicas: int) -> str:
-    """Writes what gives the batch there."""
+    """Writes the settings for the right batch."""
     less, more = divmod(row.batch, replicas)
     if not less:
         return f"no row: {row.batch} samples are fewer than {replicas} GPUs"
     if not more:
-        micro = max(it for it in range(1, max(row.micro_batch, 1) + 1) if less % it == 0)
+        micro = max(size for size in range(1, max(row.micro_batch, 1) + 1) if less % size == 0)
         return f"micro_train_batch_size: {less if row.groups else micro}, and no uneven_batch"
     values = (replicas - more, less, less + 1)
     return ", ".join(f"{name}: {value}" for name, value in zip(_UNEVEN, values, strict=True))
@@ -214,7 +223,8 @@ HYPERPOD = Tool(
         read,
         check,
         f"""
-            display_name elastic_policy.* run.* trainer.* training_config.datasets.* training_config.mlflow.* training_config.force_rerun
+            display_name elastic_policy.* run.* trainer.* training_config.datasets.* training_config.mlflow.*
+            training_config.force_rerun
             {inside("training_config.model_config", "chat_template_key model_name_or_path model_save_name")}
             {inside(_ARGUMENTS, "merge_weights strategy.fsdp_config.sharding_strategy")}
         """,

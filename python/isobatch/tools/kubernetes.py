@@ -1,4 +1,6 @@
-"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and its nodes and processes."""
+"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and
+its nodes and processes.
+"""
 
 import re
 import shlex
@@ -14,7 +16,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Pods(NamedTuple):
-    """What each node starts.
+    """The container of each node, and how many processes it starts.
 
     Attributes:
         nodes: how many; None where the file leaves it to its runtime.
@@ -34,7 +36,7 @@ class Pods(NamedTuple):
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns what a node's shell would run, and torchrun's nodes and processes, which its controller passes by PET_*.
+    """Returns a node's command line, and torchrun's nodes and processes, passed by the controller as PET_*.
 
     Raises:
         InputError: the file names no command, or a part of it is of another type.
@@ -50,13 +52,13 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
     for name, value in (("PET_NNODES", pods.nodes), ("PET_NPROC_PER_NODE", _processes(pods))):
         if value is not None:
             known[name] = str(value)
-    line = shlex.join(_REFERENCE.sub(lambda it: _reference(it, known), word) for word in words)
+    line = shlex.join(_REFERENCE.sub(lambda match: _reference(match, known), word) for word in words)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in known.items()]
     return "\n".join([*lines, line]), _started(pods, line, notes)
 
 
 def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
-    """Gives nodes and processes where torchrun starts them; what the file leaves open is asked for."""
+    """Gives nodes and processes to torchrun; asks for those missing in the file."""
     if not _TORCHRUN.search(line):
         if pods.ranked and str(_processes(pods)) == "1":
             return {"nnodes": pods.nodes, "nproc_per_node": 1}
@@ -80,12 +82,12 @@ def _pods(data: Mapping[str, Any]) -> Pods:
         return Pods(nodes, processes, trainer, trainer.get("resourcesPerNode"), "spec.trainer")
     if data["kind"] == "PyTorchJob":
         replicas = _table(spec, "spec.pytorchReplicaSpecs")
-        nodes = sum(_count(it, f"spec.pytorchReplicaSpecs.{name}") for name, it in replicas.items())
-        one = (
+        nodes = sum(_count(replica, f"spec.pytorchReplicaSpecs.{name}") for name, replica in replicas.items())
+        role = (
             "Master" if "Master" in replicas else "Worker"
         )  # without a command the others have their image's
-        at = f"spec.pytorchReplicaSpecs.{one}"
-        pods = _container(replicas.get(one), at, nodes, value_at(spec, "nprocPerNode"))
+        at = f"spec.pytorchReplicaSpecs.{role}"
+        pods = _container(replicas.get(role), at, nodes, value_at(spec, "nprocPerNode"))
         return pods._replace(ranked=True)
     return _container(spec, "spec", value_at(spec, "parallelism") or 1, None)
 
@@ -99,10 +101,10 @@ def _container(table: Any, at: str, nodes: Any, processes: Any) -> Pods:
 
 
 def _table(spec: Any, place: str) -> Mapping[str, Any]:
-    found = value_at(spec, place.partition(".")[2])
-    if not isinstance(found, Mapping):
-        raise must_be("a table", found, field=place)
-    return found
+    table = value_at(spec, place.partition(".")[2])
+    if not isinstance(table, Mapping):
+        raise must_be("a table", table, field=place)
+    return table
 
 
 def _count(replica: Any, place: str) -> int:
@@ -134,7 +136,9 @@ def _words(pods: Pods, name: str) -> list[str]:
 
 
 def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
-    """Yields the container's variables with a value of their own; those from secrets and fields are the cluster's."""
+    """Yields the container's variables with a value of their own; those from secrets and fields are the
+    cluster's.
+    """
     entries = pods.container.get("env")
     for entry in entries if isinstance(entries, list) else ():
         name, value = value_at(entry, "name"), value_at(entry, "value")
@@ -142,5 +146,5 @@ def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def _reference(found: re.Match[str], known: Mapping[str, str]) -> str:
-    return "$" if found[0] == "$$" else known.get(found[1], found[0])
+def _reference(match: re.Match[str], known: Mapping[str, str]) -> str:
+    return "$" if match[0] == "$$" else known.get(match[1], match[0])

@@ -1,5 +1,6 @@
-"""Launchers of a script of one's own: torchrun, Ray Train, Kubeflow, SkyPilot and TorchX; Slurm is beside them. They hand it the plan as
-environment variables, and place the GPUs as nodes of processes. What they write ends where it starts on other GPUs than the plan's.
+"""Launchers of a script of one's own: torchrun, Ray Train, Kubeflow, SkyPilot and TorchX; Slurm is beside
+them. They hand it the plan as environment variables, and place the GPUs as nodes of processes. What they
+write ends where it starts on other GPUs than the plan's.
 """
 
 import re
@@ -29,12 +30,15 @@ def variables(plan: Planned) -> dict[str, str]:
 
 
 def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
-    """Nodes, and processes on each. A plan for a bare number of GPUs does not say how they stand in machines."""
+    """Nodes, and processes on each. A plan for a bare number of GPUs does not say how they stand in
+    machines.
+    """
     nodes, each = plan.cluster.nodes, plan.cluster.gpus_per_node
     if nodes == 1 and each > MAX_NODE_GPUS:
         if each % GPUS_PER_NODE == 0:
             sheet.note(
-                f"{each} GPUs taken as {each // GPUS_PER_NODE} nodes of {GPUS_PER_NODE}: plan with --nodes and --gpus-per-node"
+                f"{each} GPUs taken as {each // GPUS_PER_NODE} nodes of {GPUS_PER_NODE}: plan with --nodes "
+                "and --gpus-per-node"
             )
             return each // GPUS_PER_NODE, GPUS_PER_NODE
         sheet.note(f"{each} GPUs in one node: plan with --nodes and --gpus-per-node")
@@ -42,7 +46,9 @@ def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
 
 
 def launcher(plan: Planned, job: Job) -> SettingsSheet:
-    """Returns the settings common to all launchers. An elastic job plans for itself, on the GPUs that it is started on."""
+    """Returns the settings common to all launchers. An elastic job plans for itself, on the GPUs that it is
+    started on.
+    """
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": {} if job.elastic else variables(plan)}
@@ -50,7 +56,8 @@ def launcher(plan: Planned, job: Job) -> SettingsSheet:
         sheet.note("the script trains with ElasticRun, on as many GPUs as it is started on")
     elif getattr(plan, "moves", ()):
         sheet.note(
-            "the run moved: its learning rate is isobatch.Plan.load(...).lr_at, and no curve of ISOBATCH_* alone"
+            "the run moved: its learning rate is isobatch.Plan.load(...).lr_at, and no curve of ISOBATCH_* "
+            "alone"
         )
     else:
         sheet.note(
@@ -72,13 +79,14 @@ def check(job: Job, tool: str, gpus: str) -> str:
     again = re.sub(r'([\\"$`])', r"\\\1", job.again)
     return (
         f'GPUS=$(({gpus}))\nif [ "$GPUS" -ne "$ISOBATCH_WORLD_SIZE" ]; then\n'
-        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew: {again} --gpus $GPUS --to {tool}" >&2\n'
+        f'  echo "isobatch: planned for $ISOBATCH_WORLD_SIZE GPUs, started on $GPUS; plan anew: {again} '
+        f'--gpus $GPUS --to {tool}" >&2\n'
         "  exit 1\nfi\n"
     )
 
 
 def port(name: str) -> int:
-    """Returns a port that goes with a job's name: two jobs that meet on a node must not share one.
+    """Returns a port derived from a job's name: two jobs on one node must not share one.
 
     >>> port("vision"), port("gpt3-xl")
     (19609, 25634)
@@ -118,7 +126,9 @@ def _torchrun(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Starts it in a rendezvous of its own, after the check: who changes a number at the top changes the batch."""
+    """Starts it in a rendezvous of its own, after the check: who changes a number at the top changes the
+    batch.
+    """
     settings = sheet.settings
     return (
         f"#!/usr/bin/env bash\n{top}set -euo pipefail\n{exports(settings['env'], remarks)}"
@@ -134,7 +144,8 @@ def start(nodes: int, name: str) -> str:
         return 'torchrun --standalone --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE"'
     where = f'"${{MASTER_ADDR:?set it to the name of the first node}}:${{MASTER_PORT:-{port(name)}}}"'
     return (
-        f'torchrun --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE" --rdzv-backend c10d --rdzv-endpoint {where} '
+        'torchrun --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE" --rdzv-backend c10d --rdzv-endpoint '
+        f"{where} "
         f"--rdzv-id {shell_word(name)}"
     )
 
@@ -150,7 +161,8 @@ def _ray_train(plan: Planned, job: Job) -> SettingsSheet:
 _RAY_CHECK = """\
     gpus, planned = get_context().get_world_size(), int(config["ISOBATCH_WORLD_SIZE"])
     if gpus != planned:
-        raise RuntimeError(f"planned for {planned} GPUs, started on {gpus}; plan anew: {AGAIN} --gpus {gpus} --to ray-train")
+        again = f"{AGAIN} --gpus {gpus} --to ray-train"
+        raise RuntimeError(f"planned for {planned} GPUs, started on {gpus}; plan anew: {again}")
 """
 
 
@@ -171,7 +183,8 @@ from ray.train.torch import TorchTrainer
 ENVIRONMENT = {{
 {environment}}}
 {again}COMMAND = {list(job.command)!r}
-SCALING = ScalingConfig(num_workers={sheet.settings["num_workers"]}, use_gpu=True, resources_per_worker={{"GPU": 1}}){remark(remarks, "num_workers")}
+WORKERS = {sheet.settings["num_workers"]}{remark(remarks, "num_workers")}
+SCALING = ScalingConfig(num_workers=WORKERS, use_gpu=True, resources_per_worker={{"GPU": 1}})
 
 
 def train(config):
@@ -290,10 +303,12 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
 
 
 def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
-    """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp up."""
-    left = f"seq_len drop_last even_batches resume {leaves_out}"
-    made = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=left)
-    return Tool(name, title, writer=made)
+    """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp
+    up.
+    """
+    omitted = f"seq_len drop_last even_batches resume {leaves_out}"
+    tool_writer = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=omitted)
+    return Tool(name, title, writer=tool_writer)
 
 
 TORCHRUN = record(

@@ -15,21 +15,30 @@ from isobatch.words import share
 _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
 )
-_RATES = "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr optimizer.lr"
+_RATES = (
+    "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate "
+    "model.lr optimizer.lr"
+)
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
+_LOADER = "num_workers pin_memory persistent_workers prefetch_factor data_dir download_dir root"
 _HARMLESS = f"""
     seed_everything* ckpt_path model model.class_path data data.class_path data.num_workers data.pin_memory
-    {inside("data.init_args", "num_workers pin_memory persistent_workers prefetch_factor data_dir download_dir root")}
-    {inside("optimizer.init_args", "fused foreach capturable maximize differentiable")} callbacks* early_stopping.* model_checkpoint.* trainer.accelerator
-    trainer.logger* trainer.callbacks* trainer.min_* trainer.limit_val_batches trainer.limit_test_batches trainer.limit_predict_batches
-    trainer.*val_* trainer.val_check_interval trainer.log_* trainer.enable_* trainer.deterministic trainer.benchmark trainer.inference_mode
-    trainer.use_distributed_sampler trainer.profiler* trainer.detect_anomaly trainer.barebones trainer.plugins* trainer.sync_batchnorm
-    trainer.reload_* trainer.default_* trainer.model_registry trainer.strategy trainer.strategy.* trainer.limit_train_batches trainer.min_epochs trainer.min_steps subcommand
-    trainer.gradient_clip_algorithm trainer.resume_* trainer.auto_* trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
+    {inside("data.init_args", _LOADER)}
+    {inside("optimizer.init_args", "fused foreach capturable maximize differentiable")} callbacks*
+    early_stopping.* model_checkpoint.* trainer.accelerator trainer.logger* trainer.callbacks* trainer.min_*
+    trainer.limit_val_batches trainer.limit_test_batches trainer.limit_predict_batches trainer.*val_*
+    trainer.val_check_interval trainer.log_* trainer.enable_* trainer.deterministic trainer.benchmark
+    trainer.inference_mode trainer.use_distributed_sampler trainer.profiler* trainer.detect_anomaly
+    trainer.barebones trainer.plugins* trainer.sync_batchnorm trainer.reload_* trainer.default_*
+    trainer.model_registry trainer.strategy trainer.strategy.* trainer.limit_train_batches
+    trainer.min_epochs trainer.min_steps subcommand trainer.gradient_clip_algorithm trainer.resume_*
+    trainer.auto_* trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
 """
-"""Of Lightning's Trainer 2.6 and its LightningCLI; model, data, optimizer and scheduler have arguments of their own."""
+"""Of Lightning's Trainer 2.6 and its LightningCLI; model, data, optimizer and scheduler have arguments of
+their own.
+"""
 _MATTERS = {
     "duration": "trainer.overfit_batches trainer.fast_dev_run trainer.max_time*",
     "model_parallel": " ".join(
@@ -55,9 +64,9 @@ def read(page: SettingsPage) -> None:
     else:
         page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
     precision = str(page.raw("trainer.precision") or "")
-    for start, ours in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
+    for start, precision_name in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
         if precision.startswith(start):
-            page.give("precision", ours, "trainer.precision")
+            page.give("precision", precision_name, "trainer.precision")
             break
     page.give("convention", "lightning", "")
 
@@ -77,7 +86,9 @@ def _devices(page: SettingsPage) -> None:
 
 
 def _parallel(page: SettingsPage, nodes: int) -> None:
-    """Of a ModelParallelStrategy the GPUs that share a replica: without a number all of a node, as Lightning has it."""
+    """Reads the GPUs of a replica from a ModelParallelStrategy: without a number, Lightning takes all of a
+    node.
+    """
     strategy = page.table("trainer.strategy")
     if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
         return
@@ -98,7 +109,8 @@ def _length(page: SettingsPage) -> None:
         page.give("duration", length(steps, "st"), "trainer.max_steps")
         if epochs and epochs > 0:
             page.note(
-                "trainer.max_epochs and max_steps: Lightning ends at whichever comes first; planned by max_steps"
+                "trainer.max_epochs and max_steps: Lightning ends at whichever comes first; planned by "
+                "max_steps"
             )
     elif epochs and epochs > 0:
         page.give("duration", length(epochs, "ep"), "trainer.max_epochs")
@@ -121,7 +133,8 @@ def _schedule(page: SettingsPage) -> None:
     if name is None:
         page.give("schedule", "constant", "lr_scheduler")
         page.note(
-            "there is no lr_scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+            "there is no lr_scheduler in the file: planned with a constant learning rate (--set schedule=... "
+            "for another)"
         )
         return
     kind = name.rpartition(".")[2]
@@ -156,7 +169,7 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def _run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """A scheduler over the run's own count of steps, which only the run knows."""
+    """Reads a scheduler over `estimated_stepping_batches`, the run's own count of steps."""
     run = read_run_schedule(page, call, kind)
     if run is None:
         return
@@ -202,7 +215,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
     sheet.settings = {"trainer": trainer, **_optimizer(plan, sheet), "data": {"batch_size": plan.micro_batch}}
     sheet.comments += [
         "data.batch_size goes to the data module by its own name for it: the batch of one GPU",
-        f"schedule {plan.recipe.schedule}, {line.warmup} steps of warmup: LightningCLI would step a scheduler once an epoch; return "
+        f"schedule {plan.recipe.schedule}, {line.warmup} steps of warmup: LightningCLI would step a "
+        "scheduler once an epoch; return "
         "isobatch.integrations.lightning.configure_optimizers(optimizer, plan) instead",
     ]
     return sheet
@@ -221,13 +235,18 @@ def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
     if case.at("lr_scheduler") is not None:
         is_script = ".py" in case.reading.file
+        place = (
+            "core/optimizer.py"
+            if is_script
+            else "cli.py: LightningCLI.configure_optimizers; core/optimizer.py"
+        )
         yield Issue.note(
             "the scheduler moves once an epoch"
             + (", if configure_optimizers returns it alone" if is_script else ""),
             "Lightning's interval is epoch unless it is named"
             if is_script
             else "LightningCLI leaves interval at epoch",
-            f"lightning, pytorch/{'' if is_script else 'cli.py: LightningCLI.configure_optimizers; '}core/optimizer.py: interval",
+            f"lightning, pytorch/{place}: interval",
             'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
         )
     steps, epochs = case.at("trainer", "max_steps"), case.at("trainer", "max_epochs")

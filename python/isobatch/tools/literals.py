@@ -18,8 +18,8 @@ def has_functions(text: str) -> bool:
 
 
 def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
-    """Reads the literals returned by a function: `Trainer.Config(training=TrainingConfig(steps=10))` is a table of
-    tables.
+    """Reads the literals returned by a function: `Trainer.Config(training=TrainingConfig(steps=10))` is a
+    table of tables.
 
     Args:
         text: of the file.
@@ -29,13 +29,15 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     Raises:
         InputError: there are several functions, none of that name, or one that computes its result.
 
-    >>> text = "def run() -> Trainer.Config:\\n    return Trainer.Config(training=TrainingConfig(steps=10 * 2))"
+    >>> text = "def run() -> Trainer.Config:\\n    return Trainer.Config(training=Training(steps=10 * 2))"
     >>> configuration(text, "a.py")
     {'training': {'steps': 20}}
     """
-    functions = {it.name: it for it in ast.parse(text, file).body if isinstance(it, ast.FunctionDef)}
+    functions = {node.name: node for node in ast.parse(text, file).body if isinstance(node, ast.FunctionDef)}
     legal = [
-        key for key, it in functions.items() if it.returns and ast.unparse(it.returns).endswith("Config")
+        key
+        for key, function in functions.items()
+        if function.returns and ast.unparse(function.returns).endswith("Config")
     ]
     if name and name not in legal:
         raise unknown("configuration", name, legal, field="configuration").at(file=file)
@@ -45,7 +47,10 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     function = functions[name or legal[0]]
     table = _Function(ast.Module(function.body, [])).table()
     if not isinstance(table, dict):
-        text = f"{function.name} computes its configuration: give the run as a recipe, or the file that it is saved as"
+        text = (
+            f"{function.name} computes its configuration: give the run as a recipe, or the file that it "
+            "is saved as"
+        )
         raise InputError(text, file=file)
     return table
 
@@ -53,11 +58,15 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
 def python_literals(text: str, file: str) -> dict[str, Any]:
     """Reads the literals assigned in a file.
 
-    >>> python_literals("base = 4\\ntrain = dict(batch_size=base, lr=0.1 * 2)\\nx = open('a')", "a.py")
-    {'base': 4, 'train': {'batch_size': 4, 'lr': 0.2}, 'x': <is x (line 3), which cannot be read from the script>}
+    >>> python_literals("base = 4\\ntrain = dict(batch=base, lr=0.1 * 2)\\nx = open('a')", "a.py")
+    {'base': 4, 'train': {'batch': 4, 'lr': 0.2}, 'x': <is x (line 3), which cannot be read from the script>}
     """
     script = Script(ast.parse(text, file))
-    names = {it.id: it.lineno for it in script.nodes if isinstance(it, ast.Name) and it.id in script.bindings}
+    names = {
+        node.id: node.lineno
+        for node in script.nodes
+        if isinstance(node, ast.Name) and node.id in script.bindings
+    }
     return {name: script.text_value(ast.Name(name, ast.Load(), lineno=line)) for name, line in names.items()}
 
 
@@ -65,12 +74,14 @@ class _Function(Script):
     """The body of a function: a call with named fields alone is a table of them."""
 
     def table(self) -> Any:
-        """Returns what the function's only return gives."""
+        """Returns the value of the function's only return."""
         returns = [node for node in self.nodes if isinstance(node, ast.Return)]
         return self.value(returns[0].value) if len(returns) == 1 and returns[0].value else UNKNOWN
 
     def call(self, node: ast.Call) -> Any:
-        """A call with named fields is a table of them, and torchtitan's default_adamw one of its learning rate."""
+        """A call with named fields is a table of them, and torchtitan's default_adamw one of its learning
+        rate.
+        """
         fields = self.keywords(node, "")
         if last_part(node.func) == "default_adamw" and len(node.args) == 1:
             return {"lr": self.text_value(node.args[0]), **fields}

@@ -1,4 +1,6 @@
-"""The names of a Python file: their bindings, and the attributes that a statement may set. Nothing is executed."""
+"""The names of a Python file: their bindings, and the attributes that a statement may set. Nothing is
+executed.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -7,11 +9,15 @@ from typing import Any
 ANY = "*"
 """Every attribute, and every name of an import of all."""
 _SETTERS = (
-    "setattr delattr __setattr__ __delattr__ __setitem__ __delitem__ set_defaults set_training set_optimizer "
-    "set_lr_scheduler set_dataloader set_save set_evaluate set_logging"
-).split()
+    "setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "__delitem__", "set_defaults",
+    "set_training",
+    "set_optimizer", "set_lr_scheduler", "set_dataloader", "set_save", "set_evaluate", "set_logging",
+)  # fmt: skip
 """Functions that set the attribute named by an argument; without such a name, any."""
-_CHANGES = "update pop popitem clear setdefault append extend insert remove reverse sort".split()
+_CHANGES = (
+    "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse",
+    "sort",
+)  # fmt: skip
 
 
 class Names:
@@ -47,16 +53,16 @@ class Names:
         self.changed = {name for name, _ in self.changes}
 
     def full_name(self, node: ast.expr) -> str:
-        """Returns a dotted name with the module that it comes from; empty for a name of the file's own."""
+        """Returns a dotted name with its module; empty for a name of the file's own."""
         text = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
         head, dot, rest = text.partition(".")
         is_own = not dot and any(not isinstance(node, ast.alias) for node in self.bindings.get(head, ()))
         return "" if is_own else f"{self._origins.get(head, head)}{dot}{rest}"
 
     def _changes(self, node: ast.AST) -> Iterator[str]:
-        """Yields the attributes that a node may set, in any object; those of `self` are no other object's."""
+        """Yields attributes possibly set by a node, in any object; those of `self` are no other object's."""
         around, last = self.above.get(id(node)), last_part(getattr(node, "func", node))
-        target = node if isinstance(node, ast.Attribute | ast.Subscript) else None
+        target: Any = node if isinstance(node, ast.Attribute | ast.Subscript) else None
         if isinstance(node, ast.Call) and last in _SETTERS:
             names = [] if last.startswith("set_") else map(constant_of, node.args)
             yield from [name for name in names if isinstance(name, str)] or [ANY]
@@ -77,14 +83,14 @@ class Names:
             yield ANY
 
     def _is_group(self, node: ast.expr) -> bool:
-        """Tells whether a table is a group of an optimizer, whose learning rate a statement sets by hand."""
+        """Tells whether a table is a parameter group of an optimizer."""
         loops = [self.above[id(binding)] for binding in self.bindings.get(last_part(node), ())]
         sources = [node, *(loop.iter for loop in loops if isinstance(loop, ast.For))]
         return any("param_groups" in ast.unparse(source) for source in sources)
 
 
 def bound_name(node: ast.AST) -> str:
-    """Returns the name that a node binds or takes away, `*` for an import of all; empty for none."""
+    """Returns the name bound or deleted by a node, `*` for an import of all; empty for none."""
     if isinstance(node, ast.Name):
         return "" if isinstance(node.ctx, ast.Load) else node.id
     if isinstance(node, ast.alias):

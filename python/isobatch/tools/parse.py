@@ -28,7 +28,7 @@ _STRING = r'"(?:\\.|[^"\\\n])*+"?'
 """Closed or not: what searches for the end of each quote anew takes the square of their number."""
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
-_SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
+SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
 _JOBS = ("TrainJob", "PyTorchJob", "Job")
 """Kinds of Kubernetes whose command is read."""
 _DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
@@ -76,7 +76,7 @@ def parse(
 
 def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> Any:
     is_json = text.lstrip()[:1] == "{"
-    if suffix in _SHELLS or (suffix != ".py" and text.startswith("#!") and "sh" in text.partition("\n")[0]):
+    if suffix in SHELLS or (suffix != ".py" and text.startswith("#!") and "sh" in text.partition("\n")[0]):
         return _command_line(text, file, aside, int(name) if name else None)
     if suffix == ".py" or (suffix == "" and not is_json and _PYTHON.search(text)):
         from isobatch.tools.literals import configuration, has_functions, python_literals
@@ -116,7 +116,9 @@ def _command_line(text: str, file: str, aside: Aside | None, line: int | None = 
     from isobatch.tools.shells.training import arguments
 
     try:
-        settings = _nested(arguments(text, line=line, notes=None if aside is None else aside.notes))
+        beside = () if aside is None else aside.beside
+        notes = None if aside is None else aside.notes
+        settings = _nested(arguments(text, line=line, notes=notes, beside=beside))
     except InputError as error:
         raise error.at(file=file) from None
     if aside is not None and SWIFT in settings:
@@ -177,9 +179,11 @@ class Aside:
         notes: what it leaves open.
         tool: whose class a Python script makes, or whose command a shell script runs; empty where the
             settings tell it.
-        flags: the settings of the command that starts a Python script.
+        flags: the settings of the command that starts a Python script; those that it declares are taken out.
+        beside: the names of other files of the run.
     """
 
     notes: list[str] = field(default_factory=list)
     tool: str = ""
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Pickles as data: no name in one is looked up, and what it may cost is bounded by its bytes.
 
-Each class and function becomes the same empty record, which keeps the arguments and the attributes and does nothing else. Python's own
-unpickler would hash a tuple of 2^60 tuples for a key, or make a memo of gigabytes for an index.
+Each class and function becomes the same empty record, which keeps the arguments and the attributes and does
+nothing else. Python's own unpickler would hash a tuple of 2^60 tuples for a key, or make a memo of gigabytes
+for an index.
 """
 
 import io
@@ -125,7 +126,9 @@ _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
 class _Machine:
-    """Runs the operations of a pickle on a stack. Each takes a time by its own bytes, or by what it takes from the stack."""
+    """Runs the operations of a pickle on a stack. Each takes a time by its own bytes, or by what it takes
+    from the stack.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -245,7 +248,7 @@ class _Machine:
         self._fill(pairs)
 
     def _fill(self, pairs: list[Any]) -> None:
-        """Fills a table, whose keys are texts: settings have no others."""
+        """Fills a table, allowing texts as keys alone: settings have no others."""
         if isinstance(self.stack[-1], dict):
             self.stack[-1].update(
                 (key, value)

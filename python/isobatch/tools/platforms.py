@@ -1,4 +1,4 @@
-"""Writes the GPU counts at which a job has a plan as the tables that platforms take."""
+"""Writes the GPU counts with a plan as tables for other platforms."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ Counts: TypeAlias = Any
 
 
 def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, tuple[str, ...]]:
-    """Writes the table of a platform, and notes of what it leaves out.
+    """Writes the table of a platform, and notes on counts left out.
 
     Raises:
         InputError: a platform that is none, or no count that it can hold.
     """
     if platform not in PLATFORMS:
         raise unknown("platform", platform, PLATFORMS, field="platform")
-    asked = _Request(counts, job or Job(), [])
-    return PLATFORMS[platform](asked), tuple(asked.notes)
+    request = _Request(counts, job or Job(), [])
+    return PLATFORMS[platform](request), tuple(request.notes)
 
 
 class _Request(NamedTuple):
-    """What is to be written, and the notes of what it leaves out."""
+    """The counts to write, and notes on those left out."""
 
     counts: Counts
     job: Job
@@ -40,7 +40,7 @@ class _Request(NamedTuple):
         return each
 
     def nodes(self) -> list[int]:
-        """Lists the numbers of whole nodes that have a plan, in order; a note names other counts that have one."""
+        """Lists the numbers of whole nodes with a plan, in order; a note names the other counts."""
         working = sorted(set(self.counts.working))
         if parts := [words.count(gpus) for gpus in working if gpus % self.per_node]:
             self.notes.append(f"left out {words.few(parts, 8)} GPUs: a part of a node of {self.per_node}")
@@ -53,10 +53,14 @@ class _Request(NamedTuple):
 def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -> str:
     """Writes torchrun's flags for a run on these GPU counts, and warns of the counts between.
 
-    >>> torchrun_line((8, 16, 32), per_node=8)
-    "torchrun --nnodes 1:4 --nproc-per-node 8 (3 nodes do not divide the batch: there ElasticRun needs split='uneven')"
-    >>> torchrun_line((16, 32), per_node=8, model_parallel=16)
-    'torchrun --nnodes 2:4 --nproc-per-node 8 (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)'
+    >>> torchrun_line((8, 16), per_node=8)
+    'torchrun --nnodes 1:2 --nproc-per-node 8'
+    >>> print(torchrun_line((8, 16, 32), per_node=8).replace(" (", "\\n("))
+    torchrun --nnodes 1:4 --nproc-per-node 8
+    (3 nodes do not divide the batch: there ElasticRun needs split='uneven')
+    >>> print(torchrun_line((16, 32), per_node=8, model_parallel=16).replace(" (", "\\n("))
+    torchrun --nnodes 2:4 --nproc-per-node 8
+    (3 nodes are not a whole number of replicas of 16 GPUs: there it cannot run)
     """
     nodes = sorted(count // per_node for count in gpus)
     line = f"torchrun --nnodes {nodes[0]}:{nodes[-1]} --nproc-per-node {per_node}"
@@ -70,23 +74,24 @@ def torchrun_line(gpus: Sequence[int], per_node: int, model_parallel: int = 1) -
         )
     if broken:
         warnings.append(
-            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: there it cannot run"
+            f"{words.few(broken, 8)} nodes are not a whole number of replicas of {model_parallel} GPUs: "
+            "there it cannot run"
         )
     return line + (f" ({'; '.join(warnings)})" if warnings else "")
 
 
-def _hyperpod(asked: _Request) -> str:
+def _hyperpod(request: _Request) -> str:
     """Writes `elastic_policy` and `scale_config` of a HyperPod recipe, a row for each number of nodes.
 
-    An uneven row has one pass of `small_local_batch_size` or `large_local_batch_size` samples on each GPU, as in
-    aws/sagemaker-hyperpod-recipes at 2631995; one of more passes cannot be said there and is left out.
+    An uneven row has one pass of `small_local_batch_size` or `large_local_batch_size` samples on each GPU, as
+    in aws/sagemaker-hyperpod-recipes at 2631995; one of more passes cannot be said there and is left out.
     """
-    columns = asked.counts.columns["gpus"].tolist()
-    groups = dict(zip(columns, asked.counts.groups, strict=True))
+    columns = request.counts.columns["gpus"].tolist()
+    groups = dict(zip(columns, request.counts.groups, strict=True))
     rows: dict[int, Any] = {}
-    for nodes in asked.nodes():
-        gpus = nodes * asked.per_node
-        plan = asked.counts.plan_at(gpus)
+    for nodes in request.nodes():
+        gpus = nodes * request.per_node
+        plan = request.counts.plan_at(gpus)
         arguments: dict[str, Any] = {"train_batch_size": plan.effective_batch}
         if len(groups[gpus]) == 1:
             arguments["micro_train_batch_size"] = plan.micro_batch
@@ -99,8 +104,9 @@ def _hyperpod(asked: _Request) -> str:
                 "large_local_batch_size": large,
             }
         else:
-            asked.notes.append(
-                f"left out {gpus} GPUs: their uneven groups take {plan.accumulation} passes, and HyperPod's take one"
+            request.notes.append(
+                f"left out {gpus} GPUs: their uneven groups take {plan.accumulation} passes, and HyperPod's "
+                "take one"
             )
             continue
         arguments["learning_rate"] = plan.lr
@@ -109,19 +115,20 @@ def _hyperpod(asked: _Request) -> str:
         raise InputError("no count that HyperPod can hold has a plan", field="gpus")
     policy = {"is_elastic": True, "min_nodes": min(rows), "max_nodes": max(rows)}
     top = commented(
-        f"for nodes of {asked.per_node} GPUs; on the command line --elastic-replica-discrete-values '{list(rows)}' --max-node-count {max(rows)}"
+        f"for nodes of {request.per_node} GPUs; on the command line --elastic-replica-discrete-values "
+        f"'{list(rows)}' --max-node-count {max(rows)}"
     )
-    devices = {"devices": asked.per_node}
+    devices = {"devices": request.per_node}
     text = yaml_text({"trainer": devices, "elastic_policy": policy, "scale_config": rows})
     return top + "\n" + re.sub(r'^  "(\d+)":', r"  \1:", text, flags=re.MULTILINE)  # their keys are numbers
 
 
-def _kubeflow(asked: _Request) -> str:
+def _kubeflow(request: _Request) -> str:
     """Writes a TrainJob for each count, one document each: submit the one that the free GPUs allow."""
     documents = []
-    for gpus in sorted(set(asked.counts.working)):
-        written = asked.counts.plan_at(gpus).to(
-            "kubeflow", job=replace(asked.job, name=f"{asked.job.name}-{gpus}")
+    for gpus in sorted(set(request.counts.working)):
+        written = request.counts.plan_at(gpus).to(
+            "kubeflow", job=replace(request.job, name=f"{request.job.name}-{gpus}")
         )
         documents.append(written.text)
     if not documents:
@@ -129,30 +136,32 @@ def _kubeflow(asked: _Request) -> str:
     return "---\n".join(documents)
 
 
-def _torchft(asked: _Request) -> str:
+def _torchft(request: _Request) -> str:
     """Writes the numbers of replica groups, one node each, and the lighthouse's fewest.
 
-    Each group is a torchrun of its own; torchft's Manager divides by its participants (manager.py), so that a number of groups
-    between those listed trains another batch.
+    Each group is a torchrun of its own; torchft's Manager divides by its participants (manager.py), so that a
+    number of groups between those listed trains another batch.
     """
-    groups = asked.nodes()
-    asked.notes.append("torchft waits for no listed number: it goes on with any from --min_replicas up")
+    groups = request.nodes()
+    request.notes.append("torchft waits for no listed number: it goes on with any from --min_replicas up")
     return (
         f"torchft_lighthouse --min_replicas {groups[0]}\n"
-        f"# replica groups of {asked.per_node} GPUs that keep the plan: {' '.join(map(str, groups))}\n"
+        f"# replica groups of {request.per_node} GPUs that keep the plan: {' '.join(map(str, groups))}\n"
     )
 
 
-def _torchrun(asked: _Request) -> str:
-    """Writes torchrun's range of nodes, and what is between."""
-    each, cluster = asked.per_node, asked.counts.cluster
-    return torchrun_line([nodes * each for nodes in asked.nodes()], each, cluster.model_parallel or 1) + "\n"
+def _torchrun(request: _Request) -> str:
+    """Writes torchrun's range of nodes, and notes the counts between."""
+    each, cluster = request.per_node, request.counts.cluster
+    return (
+        torchrun_line([nodes * each for nodes in request.nodes()], each, cluster.model_parallel or 1) + "\n"
+    )
 
 
-def _slurm(asked: _Request) -> str:
+def _slurm(request: _Request) -> str:
     """Writes Slurm's `--nodes` as a list of numbers (sbatch of 23.02 and later)."""
-    nodes = ",".join(map(str, asked.nodes()))
-    return f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={asked.per_node}\n"
+    nodes = ",".join(map(str, request.nodes()))
+    return f"#SBATCH --nodes={nodes}\n#SBATCH --gpus-per-node={request.per_node}\n"
 
 
 PLATFORMS: dict[str, Callable[[_Request], str]] = {

@@ -14,6 +14,7 @@ from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_slime
 from isobatch.tools.installed import plain
+from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
 from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
@@ -39,7 +40,7 @@ _START = (
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def read_file(path: Any, tool: str | None = None) -> Reading:
+def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None = None) -> Reading:
     """Reads one file of a tool.
 
     Args:
@@ -47,6 +48,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             `registry.py:llama3_8b`; or the settings themselves: a dict, or an object with `to_dict`, such as
             TrainingArguments.
         tool: of the file; None: the tool is detected.
+        flags: of the command that starts a Python script; those that it declares are taken out.
 
     Raises:
         InputError: it cannot be read, or is no tool's that is known here.
@@ -74,7 +76,7 @@ def read_file(path: Any, tool: str | None = None) -> Reading:
             "transformers' Trainer that it is in, or the configuration",
             file=file,
         )
-    aside = Aside()
+    aside = Aside(flags={} if flags is None else flags)
     suffix, text = place.suffix.lower(), read_whole(place)
     settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
@@ -185,7 +187,7 @@ def recipe_fields(
     Raises:
         InputError: all that is wrong or missing, in one message.
     """
-    pages = [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    pages = _read_files(paths, tool)
     return joined_fields(pages, values, ends=ends), pages
 
 
@@ -234,6 +236,19 @@ def joined_fields(
     if needed:
         raise _missing_error(needed, pages)
     return joined.fields
+
+
+def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
+    """Reads the files of a run; a launch line gives its script the arguments that this declares."""
+    launch = read_launch(paths)
+    if launch is None:
+        paths = without_parsers(paths)
+        return [read_file(path, tool if index == 0 else None) for index, path in enumerate(paths)]
+    place, launcher, flags = launch
+    rest = [path for index, path in enumerate(paths) if index != place]
+    pages = [read_file(path, tool if index == 0 else None, flags) for index, path in enumerate(rest)]
+    ask_for_flags(launcher, flags)
+    return [*pages, launcher]
 
 
 def read_recipe(

@@ -9,7 +9,7 @@ from isobatch.words import share
 
 
 class Multiple(Unknown):
-    """A number times a count that only the run knows.
+    """A number times a count known only in the run.
 
     Attributes:
         number: the number.
@@ -36,7 +36,8 @@ class RunLength(NamedTuple):
 
 
 def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads the shape of a scheduler over the whole run, and returns its steps; None where it cannot be planned.
+    """Reads the shape of a scheduler over the whole run, and returns its steps; None where it cannot be
+    planned.
 
     Args:
         page: of the script.
@@ -101,7 +102,7 @@ def _steps(call: SettingsPage, key: str) -> Any:
 
 
 def exact_share(steps: float, total: float) -> str:
-    """Returns steps as a share of the run from which a floor gives the same steps again.
+    """Returns steps as a share of the run, rounded up so far as a floor gives the same steps again.
 
     >>> exact_share(100, 3000), exact_share(100, 1000)
     ('3.333333333334%', '10%')

@@ -1,4 +1,6 @@
-"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as in their tools' own files."""
+"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as
+in their tools' own files.
+"""
 
 import ast
 from collections.abc import Mapping
@@ -16,23 +18,22 @@ _OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
 _IN_BATCH = (
-    "MultipleNegativesRankingLoss", "MultipleNegativesSymmetricRankingLoss", "CachedMultipleNegativesRankingLoss",
-    "CachedMultipleNegativesSymmetricRankingLoss", "GISTEmbedLoss", "CachedGISTEmbedLoss", "MegaBatchMarginLoss", "NTXentLoss",
-    "ClipLoss", "SigLipLoss",
-)  # fmt: skip
-"""Losses that take the other samples of a micro-batch as negatives: sentence-transformers, open_clip, pytorch-metric-learning."""
-_PARSERS = ("HfArgumentParser(", "TrlParser(")
+    "MultipleNegativesRankingLoss MultipleNegativesSymmetricRankingLoss CachedMultipleNegativesRankingLoss "
+    "CachedMultipleNegativesSymmetricRankingLoss GISTEmbedLoss CachedGISTEmbedLoss MegaBatchMarginLoss "
+    "NTXentLoss ClipLoss SigLipLoss"
+)
+"""Losses with the rest of a micro-batch as negatives: sentence-transformers, open_clip, pytorch-metric-learning."""
 Calls = list[Configuring]
 
 
 def is_script(text: str) -> bool:
     """Tells whether a Python file may configure a training."""
-    names = ("TrainingArguments", "Config", "Trainer", "Accelerator", "DataLoader", "HfArgumentParser")
-    return any(f"{name}(" in text for name in names)
+    names = ("TrainingArguments", "Config(", "Trainer(", "Accelerator(", "DataLoader(", "HfArgumentParser(")
+    return any(name in text for name in names)
 
 
 def script_settings(
-    text: str, file: str, name: str, notes: list[str], flags: Mapping[str, Any] | None = None
+    text: str, file: str, name: str, notes: list[str], flags: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
     """Reads the settings of a script, as in a file of its tool.
 
@@ -41,7 +42,7 @@ def script_settings(
         file: its name, for messages.
         name: the line of the call, where there are several.
         notes: filled with what was taken for granted.
-        flags: the settings of the command line that starts the script.
+        flags: the settings of the command line that starts the script; those that it declares are taken out.
 
     Returns:
         The settings, and the tool; an empty text where the script calls nothing that is known.
@@ -56,16 +57,20 @@ def script_settings(
     # Refuses more than ast.parse: a return outside of a function.
     compile(text, file, "exec", dont_inherit=True)
     script = Script(ast.parse(text, file), flags)
+    for flag in script.declared:
+        flags.pop(flag, None) if flags else None
     calls = list(script.configuring.values())
     trainers = [call for call in calls if is_trainers(call.name)]
     tool = "transformers" if trainers else "lightning"
     trainers = trainers or [call for call in calls if call.name == "Trainer"]
-    if not trainers and any(parser in text for parser in _PARSERS):
+    if not trainers and parses_all(text):
         how = "name the shell script, or the configuration, that it is started with"
         raise InputError(f"takes its arguments from the command line: {how}", file=file)
     if script.defaults:
-        taken = [f"{key}={it}" for key, it in script.defaults.items() if not isinstance(it, Unknown)]
-        notes.append(f"the script's own defaults, where its command line gives no other: {few(taken)}")
+        defaults = [
+            f"{key}={value}" for key, value in script.defaults.items() if not isinstance(value, Unknown)
+        ]
+        notes.append(f"the script's own defaults, where its command line gives no other: {few(defaults)}")
     if not trainers:
         is_loop = any(call.name == "Accelerator" for call in calls)
         return _loop(calls, script), "accelerate" if is_loop else ""
@@ -78,13 +83,18 @@ def script_settings(
     if trainer.name in _GROUPS:
         settings["num_generations"] = _GROUPS[trainer.name]
     losses = {last_part(call.func) for call in script.calls}
-    if couplings := sorted(losses & {*_IN_BATCH}):
+    if couplings := sorted(losses.intersection(_IN_BATCH.split())):
         settings["loss_class"] = couplings[0]
     settings |= trainer.settings
     if any(word.arg == "optimizers" for call in script.calls for word in call.keywords):
         lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
     return settings, tool
+
+
+def parses_all(text: str) -> bool:
+    """Tells whether a script parses its settings into dataclasses."""
+    return any(parser in text for parser in ("HfArgumentParser(", "TrlParser("))
 
 
 def _chosen(trainers: Calls, file: str, name: str) -> Configuring:
@@ -99,8 +109,8 @@ def _chosen(trainers: Calls, file: str, name: str) -> Configuring:
 
 
 def _schedulers(calls: Calls) -> Calls:
-    others = (*OPTIMIZERS, *OTHERS, "Trainer")
-    return [call for call in calls if call.name not in others and not is_trainers(call.name)]
+    excluded = (*OPTIMIZERS, *OTHERS, "Trainer")
+    return [call for call in calls if call.name not in excluded and not is_trainers(call.name)]
 
 
 def _lightning(trainer: Configuring, calls: Calls, intervals: Mapping[int, Any]) -> dict[str, Any]:
@@ -133,7 +143,7 @@ def _resolved(value: Any, steps: Any) -> Any:
 
 
 def _loader(calls: Calls) -> dict[str, Any]:
-    """The batch of the loader that shuffles; of one that does not where none does."""
+    """The batch of the shuffling loader, or of any loader where none shuffles."""
     loaders = [call for call in calls if call.name == "DataLoader"]
     loaders = [call for call in loaders if call.settings.get("shuffle") is True] or loaders
     sizes = {repr(call.settings.get("batch_size", 1)): call for call in loaders}
@@ -153,7 +163,7 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
         keys = sorted({key for table in tables for key in table} - {"params", "parameters", "optimizer"})
         unknown = Unknown(why=f"has another value in each {name}")
         settings[name] = {
-            key: tables[0].get(key) if len({repr(it.get(key)) for it in tables}) == 1 else unknown
+            key: tables[0].get(key) if len({repr(table.get(key)) for table in tables}) == 1 else unknown
             for key in keys
         }
     if "Accelerator" in settings:
@@ -162,7 +172,7 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
 
 
 def _prepares_scheduler(script: Script) -> Any:
-    """Whether the script hands its scheduler to `accelerator.prepare`; Unknown where that cannot be read."""
+    """Whether the scheduler is an argument of `accelerator.prepare`; Unknown if the arguments are starred."""
     prepared = [
         ast.unparse(item)
         for call in script.calls
@@ -170,8 +180,10 @@ def _prepares_scheduler(script: Script) -> Any:
         for item in call.args
     ]
     schedulers = {call.line for call in _schedulers(list(script.configuring.values()))}
-    targets = [it for it in script.nodes if isinstance(it, ast.Assign) and it.value.lineno in schedulers]
-    names = {ast.unparse(target) for it in targets for target in it.targets}
+    targets = [
+        node for node in script.nodes if isinstance(node, ast.Assign) and node.value.lineno in schedulers
+    ]
+    names = {ast.unparse(target) for node in targets for target in node.targets}
     if any(text in names or "sched" in text.rpartition(".")[2].lower() for text in prepared):
         return True
     return Unknown() if any(text.startswith("*") for text in prepared) else False

@@ -1,9 +1,11 @@
-"""The classes and functions of Python scripts that configure a training, and their arguments in order."""
+"""Classes and functions to configure a training in Python scripts, and the order of their arguments."""
 
 import re
 
 TRAINER = re.compile(r"\w*TrainingArguments")
-"""The Trainer's arguments, and subclasses by their usual names, such as SentenceTransformerTrainingArguments."""
+"""The Trainer's arguments, and subclasses by their usual names, such as
+SentenceTransformerTrainingArguments.
+"""
 TRL = re.compile(
     "(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|Reward|PRM|GKD|OnlineDPO|XPO|NashMD|IterativeSFT)Config"
 )
@@ -12,7 +14,8 @@ TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "
 """Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
 OTHERS = ("Accelerator", "DataLoader", "clip_grad_norm_")
 _OF_TORCH = (
-    "CosineAnnealingLR CosineAnnealingWarmRestarts OneCycleLR CyclicLR StepLR MultiStepLR ExponentialLR LinearLR "
+    "CosineAnnealingLR CosineAnnealingWarmRestarts OneCycleLR CyclicLR StepLR MultiStepLR ExponentialLR "
+    "LinearLR "
     "ConstantLR PolynomialLR LambdaLR MultiplicativeLR SequentialLR ChainedScheduler ReduceLROnPlateau"
 )
 """Names given by `from torch.optim.lr_scheduler import *`."""
@@ -22,7 +25,8 @@ FIRST = {
     name: arguments.split()
     for names, arguments in {
         "Accelerator": "device_placement split_batches mixed_precision gradient_accumulation_steps",
-        "DataLoader": "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last",
+        "DataLoader": "dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory "
+        "drop_last",
         "Adam AdamW": "params lr betas eps weight_decay amsgrad",
         "SGD": "params lr momentum dampening weight_decay nesterov",
         "RMSprop": "params lr alpha eps weight_decay momentum centered",
@@ -45,11 +49,14 @@ FIRST = {
     }.items()
     for name in names.split()
 }
-"""The arguments of each in their order, as torch 2 and transformers document them; later ones are asked for."""
+"""The arguments of each in their order, as torch 2 and transformers document them; later ones are asked
+for.
+"""
 OPEN = (
-    "per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type max_steps "
-    "num_train_epochs warmup_steps weight_decay optim max_grad_norm"
-).split()
+    "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
+    "max_steps",
+    "num_train_epochs", "warmup_steps", "weight_decay", "optim", "max_grad_norm",
+)  # fmt: skip
 """Names that an unknown table behind `**` may hold, and a plan depends on."""
 
 
@@ -64,7 +71,7 @@ def first_arguments(name: str) -> list[str]:
 
 
 def configures(full: str) -> bool:
-    """Tells whether a call by this name, with the module that it comes from, configures a training."""
+    """Tells whether a call by this full name configures a training."""
     package, _, rest = full.partition(".")
     last = full.rpartition(".")[2]
     if last == "Trainer":
@@ -73,5 +80,6 @@ def configures(full: str) -> bool:
         return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
     if (is_trainers(last) and package != "setfit") or last in OTHERS or full in _OF_TORCH.split():
         return True
-    # No lr_scheduler.step().
-    return (last[:1].isupper() or last.startswith("get_")) and any(name in full for name in _SCHEDULERS)
+    # No lr_scheduler.step(), and no lr_scheduler.get_last_lr().
+    is_maker = last[:1].isupper() or (last.startswith("get_") and "schedule" in last)
+    return is_maker and any(name in full for name in _SCHEDULERS)

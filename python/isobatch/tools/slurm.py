@@ -7,7 +7,9 @@ from isobatch.tools.launchers import FIRST_PORT, PORTS, check, exports, launcher
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, remark_lines
 
 CPUS_PER_GPU = 4
-"""A process and a few of a loader. Without a word Slurm gives a task one CPU for all its GPUs, or what the site has set."""
+"""A process and a few of a loader. Without a word Slurm gives a task one CPU for all its GPUs, or what the
+site has set.
+"""
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 SECONDS_TO_SAVE = 120
 
@@ -23,19 +25,22 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     )
     sheet.settings = {"name": name, **sheet.settings}
     if plan.hours is not None:
-        # The upper end of the forecast's range, and at least a tenth more than the forecast: Slurm ends what takes longer.
+        # The upper end of the forecast's range, and at least a tenth more than the forecast: Slurm ends what
+        # takes longer.
         hours = plan.hours + max(plan.hours_error or 0.0, plan.hours / 10)
         sheet.settings["minutes"] = math.ceil(hours * 60)
     return sheet
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Directives, environment, check and command: one task a node, and torchrun in it, which starts a process for each GPU."""
+    """Directives, environment, check and command: one task a node, and torchrun in it, which starts a process
+    for each GPU.
+    """
     settings = sheet.settings
     head = "".join(f"#SBATCH --{line}\n" for line in _directives(sheet, job))
-    said = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
+    notes = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})
     return (
-        f"#!/usr/bin/env bash\n{head}{top}{said}set -euo pipefail\n{exports(settings['env'], remarks)}"
+        f"#!/usr/bin/env bash\n{head}{top}{notes}set -euo pipefail\n{exports(settings['env'], remarks)}"
         + f"GPUS_PER_NODE=${{SLURM_GPUS_ON_NODE:-{settings['gpus_per_node']}}}\n"
         + check(job, "slurm", "SLURM_JOB_NUM_NODES * GPUS_PER_NODE")
         + 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
@@ -45,19 +50,19 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
 
 
 def _directives(sheet: SettingsSheet, job: Job) -> list[str]:
-    """Lists what the job asks for; a job that may move also asks to be told before it ends, and to be started again."""
+    """Lists the job's directives; an elastic job is also signalled before its end, and requeued."""
     settings = sheet.settings
-    asked = [f"job-name={settings['name']}", f"nodes={settings['nodes']}", "ntasks-per-node=1"]
-    asked += [f"gpus-per-node={settings['gpus_per_node']}", f"cpus-per-gpu={CPUS_PER_GPU}"]
+    directives = [f"job-name={settings['name']}", f"nodes={settings['nodes']}", "ntasks-per-node=1"]
+    directives += [f"gpus-per-node={settings['gpus_per_node']}", f"cpus-per-gpu={CPUS_PER_GPU}"]
     if "minutes" in settings:
-        asked.append(f"time={settings['minutes']}")
+        directives.append(f"time={settings['minutes']}")
     if job.elastic:
-        asked += ["requeue", "open-mode=append", f"signal=USR1@{SECONDS_TO_SAVE}"]
-    return asked
+        directives += ["requeue", "open-mode=append", f"signal=USR1@{SECONDS_TO_SAVE}"]
+    return directives
 
 
 def _command(job: Job) -> str:
-    """The step that starts torchrun, with the whole environment, also of a job that was submitted with --export=NONE."""
+    """The step to start torchrun, with the whole environment, even in a job submitted with --export=NONE."""
     handled = f"--signals-to-handle {SIGNALS} " if job.elastic else ""
     return (
         'srun --export=ALL torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" '

@@ -1,6 +1,8 @@
-"""What a reader leaves in a file: settings that cannot matter, that matter and are not modelled, and that are not known here; and
-guesses at what a setting of anybody's script means, by its name."""
+"""Settings left unread in a file: harmless, known to matter, or unknown; and guesses at their meaning by
+name.
+"""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -11,20 +13,32 @@ from isobatch.tools.tool import STAYS, Reader
 from isobatch.words import few, nearest
 
 EVERYWHERE = (
-    "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* output* "
-    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* load* log log_* logging* logger* "
-    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* clearml* hub_* push_to_hub* hf_* "
-    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns preprocess* num_workers *_num_workers "
-    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* use_peft quant* load_in_* freeze* tune_* "
-    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* torch_dtype dtype *compile* "
+    "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* "
+    "output* "
+    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* "
+    "load* log log_* logging* logger* "
+    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* "
+    "clearml* hub_* push_to_hub* hf_* "
+    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns "
+    "preprocess* num_workers *_num_workers "
+    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* "
+    "use_peft quant* load_in_* freeze* tune_* "
+    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* "
+    "torch_dtype dtype *compile* "
     "nproc_per_node nnodes node_rank master_* local_rank deepspeed fsdp* use_cache schema version "
     # of torchrun, accelerate launch and deepspeed, in front of the script
-    "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank signals_to_handle event_log_handler "
-    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank main_process_* same_network num_cpu_* "
-    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile launcher launcher_args bind_core* "
-    "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* ssh_port venv_script force_multi"
+    "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank "
+    "signals_to_handle event_log_handler "
+    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank "
+    "main_process_* same_network num_cpu_* "
+    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile "
+    "launcher launcher_args bind_core* "
+    "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* "
+    "ssh_port venv_script force_multi"
 )
-"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's own."""
+"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's
+own.
+"""
 
 _DEEPEST = 4
 _OFF = {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
@@ -39,17 +53,36 @@ _OWN_ARGUMENTS = re.compile(
 )
 """Arguments of an optimizer, a scheduler, a loader or a model: never harmless by a pattern."""
 _ELSEWHERE = re.compile(
-    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|print|report|checkpoint|ckpt|"
+    r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|"
+    r"print|report|checkpoint|ckpt|"
     r"generation|profile|profiler|profiling|rdzv|hub|timeout)([._-]|$)",
     re.IGNORECASE,
 )
 """Lengths and batches of what is no training."""
-_PER_GPU = r"(per_(device|gpu)(_train)?_batch(_size)?|(train_)?micro_?batch(_size)?(_per_gpu)?|local_batch(_size)?|batch_per_gpu)"
+_SIZE = r"(batch(_?size)?|bsz|bs)"
+_PER = r"_per_(gpu|device|rank|replica|dp_rank)"
+_PER_GPU = (
+    rf"per_(device|gpu|rank)(_train(ing)?)?_{_SIZE}|(train_)?(micro_?{_SIZE}|mbs)({_PER})?"
+    rf"|(local|device)_{_SIZE}|(train_)?{_SIZE}{_PER}"
+)
+_ALL_GPUS = rf"(train_)?(global|effective|total)_(train_)?{_SIZE}|{_SIZE}_(global|total)|gbs"
+_ACCUMULATION = (
+    r"(num_|n_)?(gradients?|grads?|batch)_?acc(um(ulation)?)?(_(steps?|iters?|freq|per_replica))?"
+    r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches"
+    r"|num_micro_?batches"
+)
+_REPLICAS = re.compile(r"dp(_size|_degree)?|data_parallel(_size|_degree)?|num_replicas")
+_GPUS = re.compile(r"(n|num)_?gpus|world_size|num_processes|gpus")
+_NODES = re.compile(r"nnodes|num_nodes|num_machines|n_?nodes")
+_NODE_GPUS = re.compile(r"nproc_per_node|(n_|num_)?gpus_per_node|devices")
+_SHARES = re.compile(r"(tp|cp|sp|pp|(tensor|pipeline|context|sequence)(_model)?_parallel)(_size|_degree)?")
+_TOKENS = 2**16
+"""A larger global batch probably counts tokens."""
 KINDS = (
-    ("batch_per_gpu", rf"{_PER_GPU}"),
-    ("effective_batch", r"(global|effective|total)_(train_)?batch(_size)?"),
-    ("batch", r"(train_)?(batch_size|batch|bs)|batch_size_train|batchsize"),
-    ("accumulation", r"(gradient|grad)_?accum(ulation)?(_steps)?|accum(ulation)?(_steps|_iter)?|accumulate_grad_batches"),
+    ("batch_per_gpu", _PER_GPU),
+    ("effective_batch", _ALL_GPUS),
+    ("batch", rf"(train_)?{_SIZE}|batch_size_train"),
+    ("accumulation", _ACCUMULATION),
     ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
     ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)"),
     ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
@@ -62,9 +95,10 @@ _MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
 def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
-    """Judges the settings of a file that its reader did not ask for.
+    """Judges the settings left unread by a reader.
 
-    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not known are named.
+    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not
+    known are named.
 
     Returns:
         The settings that are not known.
@@ -87,17 +121,20 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
             reading.misspelt[page.name(key)] = page.name(near)
     if unknown:
         names = map(page.name, unknown)
-        told = [f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names]
-        page.note(f"not understood, may change the batch: {few(told)} (--set overrides)")
+        hints = [
+            f"{name} ({reading.misspelt[name]}?)" if name in reading.misspelt else name for name in names
+        ]
+        page.note(f"not understood, may change the batch: {few(hints)} (--set overrides)")
     return unknown
 
 
 def standing_of(key: str, reader: Reader) -> str | None:
-    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it is not known.
+    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it
+    is not known.
 
     >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
-    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*", matters={"schedule": "relora"}))
+    >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*"))
     """
     for field, patterns in reader.matters.items():
         if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
@@ -110,10 +147,15 @@ def standing_of(key: str, reader: Reader) -> str | None:
     return "" if is_listed else None
 
 
+def is_everywhere(key: str) -> bool:
+    """Tells whether a setting has no effect on the training in any tool, as those of a launcher."""
+    return guess_field(key) is None and any(fnmatchcase(key, pattern) for pattern in EVERYWHERE.split())
+
+
 def _switched_on(
     settings: Mapping[Any, Any], used: Iterable[str], inside: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """The settings that were not asked for, but those that are off: null, false, 0, an empty text."""
+    """Yields the unread settings, without those switched off: null, false, 0, an empty text."""
     for name, value in settings.items():
         key = f"{inside}{name}"
         if key in used:
@@ -129,10 +171,11 @@ def _text(value: Any) -> str:
 
 
 def guess_field(key: str) -> str | None:
-    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it counts per GPU.
+    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it
+    counts per GPU.
 
-    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "lr_scheduler", "eval_steps", "profiler.warmup_steps")]
-    ['batch', 'accumulation', 'lr', 'duration', 'schedule', None, None]
+    >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "eval_steps")]
+    ['batch', 'accumulation', 'lr', 'duration', None]
     """
     if _ELSEWHERE.search(key):
         return None
@@ -152,43 +195,82 @@ def is_about_training(key: str) -> bool:
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:
     """Guesses the lines of a recipe for a file of nobody's tool; its author checks them.
 
-    >>> print("\\n".join(as_recipe({"batch_size": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
-    effective_batch=N   batch_size 16 × accum 4 × the GPUs of that run (without them if batch_size counts all GPUs)
+    >>> print("\\n".join(as_recipe({"micro_batch": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
+    effective_batch=N   micro_batch 16 × accum 4 × the GPUs of that run
     lr=0.003            lr
     duration=2ep        epochs
     """
-    found: dict[str, tuple[str, Any]] = {}
+    guesses: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(settings).items():
         kind = guess_field(key)
-        if kind is not None and _is_given(value):
-            found.setdefault(kind, (key, value))
-    pairs = [_batch(found)]
+        if kind is not None and _is_plain(value):
+            guesses.setdefault(kind, (key, value))
+    pairs = [_batch(guesses, settings)]
     for field in ("lr", "duration", "warmup", "schedule", "min_lr", "optimizer", "weight_decay"):
-        if field in found:
-            key, value = found[field]
+        if field in guesses:
+            key, value = guesses[field]
             pairs.append((f"{field}={_value(field, key, value)}", key))
-    width = max(len(left) for left, _ in pairs)
-    return [f"{left:<{width}}   {right}" for left, right in pairs]
+    width = max(len(line) for line, _ in pairs)
+    return [f"{line:<{width}}   {right}" for line, right in pairs]
 
 
-def _is_given(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
 
 
-def _batch(found: Mapping[str, tuple[str, Any]]) -> tuple[str, str]:
-    if "effective_batch" in found:
-        key, value = found["effective_batch"]
-        return f"effective_batch={value}", key
-    for kind in ("batch_per_gpu", "batch"):
-        if kind not in found:
-            continue
-        key, value = found[kind]
-        factors = f"{key} {value}"
-        if "accumulation" in found:
-            factors += " × {} {}".format(*found["accumulation"])
-        sure = "" if kind == "batch_per_gpu" else f" (without them if {key} counts all GPUs)"
-        return "effective_batch=N", f"{factors} × the GPUs of that run{sure}"
-    return "effective_batch=N", "samples in an optimizer step, over all GPUs"
+def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) -> tuple[str, str]:
+    """The line of a recipe with the global batch, as a number where the file has all of its factors."""
+    if "effective_batch" in guesses:
+        key, value = guesses["effective_batch"]
+        is_tokens = (_count(value) or 0) >= _TOKENS
+        return (
+            f"effective_batch={value}",
+            f"{key}{' (divide tokens by the sequence length)' if is_tokens else ''}",
+        )
+    kind = next((kind for kind in ("batch_per_gpu", "batch") if kind in guesses), None)
+    if kind is None:
+        return "effective_batch=N", "samples in an optimizer step, over all GPUs"
+    key, _ = guesses[kind]
+    own = [guesses[name] for name in (kind, "accumulation") if name in guesses]
+    replicas, source = _replicas(settings)
+    text = " × ".join([*(f"{name} {value}" for name, value in own), source])
+    sizes = [_count(value) for _, value in own]
+    if replicas is None or None in sizes:
+        without = f" (without them if {key} counts all GPUs)" if kind == "batch" else ""
+        return "effective_batch=N", f"{text}{without}"
+    batch = math.prod(size or 1 for size in sizes)
+    alone = f" ({batch} if {key} counts all GPUs)" if kind == "batch" and replicas > 1 else ""
+    return f"effective_batch={batch * replicas}", f"{text}{alone}"
+
+
+def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
+    """Counts the data-parallel replicas of a file, with their source in words; None where it does not say."""
+    counts = {key: count for key, value in leaves(settings).items() if (count := _count(value)) is not None}
+    named = {key: key.rpartition(".")[2].replace("-", "_").lower() for key in counts}
+
+    def find(pattern: re.Pattern[str]) -> list[str]:
+        return [key for key in counts if pattern.fullmatch(named[key])]
+
+    if replicas := find(_REPLICAS):
+        return counts[replicas[0]], f"{replicas[0]} {counts[replicas[0]]}"
+    shares = [key for key in find(_SHARES) if counts[key] > 1]
+    shared = math.prod(counts[key] for key in shares)
+    divided = f" / ({' × '.join(f'{key} {counts[key]}' for key in shares)})" if shares else ""
+    gpus = find(_NODE_GPUS)[:1]
+    gpus = [*find(_NODES)[:1], *gpus] if gpus else find(_GPUS)[:1]
+    if not gpus:
+        of_run = f"the replicas of that run: its GPUs{divided}" if divided else "the GPUs of that run"
+        return None, of_run
+    return math.prod(counts[key] for key in gpus) // shared or None, " × ".join(
+        f"{key} {counts[key]}" for key in gpus
+    ) + divided
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 1, also as a text; of a launcher's flag in front of the script its first word."""
+    value = value[0] if isinstance(value, list) and value else value
+    is_text = isinstance(value, str) and value.isdecimal()
+    return int(value) if (is_text or type(value) is int) and int(value) > 0 else None
 
 
 def _value(field: str, key: str, value: Any) -> str:

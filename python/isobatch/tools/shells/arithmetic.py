@@ -12,7 +12,8 @@ Number = int | None
 _PLAIN = re.compile(r"[ \t\n]*(-?(?:0|[1-9]\d{0,17}))[ \t\n]*", re.ASCII)
 _UNKNOWN = "\U000f0000-\U0010ffff"
 _TOKEN = re.compile(
-    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]=|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
+    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]="
+    r"|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
     re.ASCII,
 )
 _LITERAL = re.compile(r"0[0-7]*|0[xX][0-9a-fA-F]{1,15}|[1-9]\d{0,17}", re.ASCII)
@@ -23,8 +24,10 @@ _PRECEDENCE = {
     for sign in signs.split()
 }
 _BINARY: dict[str, Callable[[int, int], int]] = {
-    "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add, "-": operator.sub,
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne,
+    "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add,
+    "-": operator.sub,
     "*": operator.mul, "**": lambda base, exponent: pow(base, exponent, 1 << 64),
 }  # fmt: skip
 _UNARY: dict[str, Callable[[int], int]] = {
@@ -40,7 +43,7 @@ Put = Callable[[str, Number], None]
 
 
 def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = True) -> Number:
-    """The value of an expression, in which a character of what is not known (see Marks) is such an operand.
+    """Returns the value of an expression; a mark (see Marks) is an unknown operand.
 
     Args:
         depth: of the names whose values are expressions too.
@@ -64,20 +67,22 @@ def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = T
 
 
 def plain(text: str) -> int | None:
-    """A text that is a whole number, and none that bash would read otherwise, such as 010."""
-    found = _PLAIN.fullmatch(text)
-    return int(found[1]) if found else None
+    """Returns a whole number in its plain form; None for forms such as 010, read otherwise by bash."""
+    match = _PLAIN.fullmatch(text)
+    return int(match[1]) if match else None
 
 
 def _tokens(text: str) -> list[str]:
-    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name behind, else two signs."""
+    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name
+    behind, else two signs.
+    """
     text, at, out = text.rstrip(" \t\n"), 0, list[str]()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise ValueError(f"has {text[at:].strip()[:1]!r}, which is not read")
-        token, at = found[1], found.end()
-        if token == "[" and found.start(1) > found.start():
+        token, at = match[1], match.end()
+        if token == "[" and match.start(1) > match.start():
             raise ValueError("has a blank before [")
         beside = (out and (_is_name(out[-1]) or out[-1] == "]")) or re.match(r"[ \t\n]*[A-Za-z_]", text[at:])
         if token in ("++", "--") and not beside:
@@ -111,14 +116,14 @@ class _Expression:
 
     def take(self, *signs: str) -> str:
         """Takes one of these, if it is here."""
-        found = self.sign()
-        if found not in signs:
+        sign = self.sign()
+        if sign not in signs:
             return ""
         self.at += 1
-        return found
+        return sign
 
     def comma(self) -> Number:
-        """Reads assignments, of which the last is the value."""
+        """Reads assignments, and returns the value of the last."""
         value = self.assignment()
         while self.take(","):
             value = self.assignment()
@@ -144,7 +149,7 @@ class _Expression:
         return (first if first == second else None) if test is None else first if test else second
 
     def under(self, condition: bool | None, part: Callable[[], Number]) -> Number:
-        """A part that counts only under a condition."""
+        """Reads a part of an expression under a condition."""
         before = self.runs
         self.runs = False if False in (before, condition) else None if None in (before, condition) else True
         value = part()
@@ -152,29 +157,29 @@ class _Expression:
         return value
 
     def binary(self, level: int) -> Number:
-        left = self.power()
-        while (mine := _PRECEDENCE.get(self.sign(), -1)) >= level:
+        first = self.power()
+        while (rank := _PRECEDENCE.get(self.sign(), -1)) >= level:
             sign = self.take(self.sign())
             if sign in ("&&", "||"):
-                decides = None if left is None else bool(left) == (sign == "||")
-                right = self.under(None if decides is None else not decides, partial(self.binary, mine + 1))
-                left = int(sign == "||") if decides else None if None in (left, right) else int(bool(right))
+                decides = None if first is None else bool(first) == (sign == "||")
+                right = self.under(None if decides is None else not decides, partial(self.binary, rank + 1))
+                first = int(sign == "||") if decides else None if None in (first, right) else int(bool(right))
             else:
-                left = self.apply(sign, left, self.binary(mine + 1))
-        return left
+                first = self.apply(sign, first, self.binary(rank + 1))
+        return first
 
-    def apply(self, sign: str, left: Number, right: Number) -> Number:
-        """Computes what an operator of two makes; 0 in a part that does not count."""
-        if left is None or right is None or not self.runs:
+    def apply(self, sign: str, first: Number, right: Number) -> Number:
+        """Applies a binary operator; 0 in a part not taken."""
+        if first is None or right is None or not self.runs:
             return 0 if self.runs is False else None
         if sign in ("/", "%"):
             if right == 0:
                 raise ValueError("divides by 0")
-            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-            return _wrapped(quotient if sign == "/" else left - right * quotient)
+            quotient = abs(first) // abs(right) * (1 if (first < 0) == (right < 0) else -1)
+            return _wrapped(quotient if sign == "/" else first - right * quotient)
         if (sign in ("<<", ">>") and right >= 64) or (sign in ("<<", ">>", "**") and right < 0):
             raise ValueError(f"has {right} behind {sign}")
-        return _wrapped(int(_BINARY[sign](left, right)))
+        return _wrapped(int(_BINARY[sign](first, right)))
 
     def power(self) -> Number:
         base = self.unary()

@@ -1,4 +1,4 @@
-"""Commands of bash itself that change what follows: `export`, `set`, `shift`, `read` …"""
+"""Commands of bash itself with an effect on later ones: `export`, `set`, `shift`, `read` …"""
 
 import re
 from collections.abc import Callable
@@ -39,9 +39,8 @@ def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
             else:
                 values.append((name, value if equals else ..., False))
     if not set(options) <= set(legal := _OPTIONS.get(kind, "aixr")):
-        raise InputError(
-            f"{kind} -{options} is not read: give it {' '.join(f'-{it}' for it in legal) or 'no option'}"
-        )
+        listed = " ".join(f"-{letter}" for letter in legal) or "no option"
+        raise InputError(f"{kind} -{options} is not read: give it {listed}")
     if options and not values:
         raise InputError(f"{kind} -{options} without a name is not read")
     arrays = [isinstance(new, tuple) for _, new, _ in values]
@@ -112,7 +111,7 @@ def _shift(_: Expansion, shell: Shell, words: list[str]) -> bool | None:
 
 
 def _read(expansion: Expansion, shell: Shell, words: list[str]) -> None:
-    """`read` sets what is known only in the run."""
+    """`read` sets variables to values known only in the run."""
     names = [word for word in words[1:] if word and not word.startswith("-")]
     for name in (*names, "REPLY"):
         shell.set(name, expansion.marks.mark(f"${name}", "which read sets in the run"))

@@ -9,7 +9,8 @@ from isobatch.tools.shells.state import Shell, is_known
 from isobatch.tools.shells.tree import Condition
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
+    "-ge": operator.ge,
 }  # fmt: skip
 _TEXTS = ("=", "==", "!=")
 
@@ -60,12 +61,12 @@ def _answer(expansion: Expansion, shell: Shell, term: Condition) -> bool | None:
             return None
         return bool(pattern.fullmatch(text)) == (term.sign != "!=")
     if term.sign in _NUMBERS:
-        other = expansion.text(shell, term.words[1])
-        return _compared(text or "0", term.sign, other or "0") if is_known(text + other) else None
+        second = expansion.text(shell, term.words[1])
+        return _compared(text or "0", term.sign, second or "0") if is_known(text + second) else None
     return None
 
 
-def _compared(one: str, sign: str, two: str) -> bool | None:
+def _compared(left_text: str, sign: str, right_text: str) -> bool | None:
     """Of numbers; of other texts None, as bash refuses some and computes others."""
-    first, second = plain(one), plain(two)
+    first, second = plain(left_text), plain(right_text)
     return None if first is None or second is None else _NUMBERS[sign](first, second)

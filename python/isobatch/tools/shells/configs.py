@@ -1,4 +1,6 @@
-"""Training commands that take their settings from a file, as axolotl, LLaMA-Factory, TRL and ms-swift do."""
+"""Training commands with their settings in a file, such as those of axolotl, LLaMA-Factory, TRL and
+ms-swift.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -36,7 +38,7 @@ _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 class Configured(NamedTuple):
-    """A command that reads a file of settings.
+    """A command with its settings in a file.
 
     Attributes:
         command: as people write it: `axolotl train`, `train.py`.
@@ -63,7 +65,7 @@ def swift_command(words: Sequence[str]) -> tuple[str, str] | None:
 
 
 def configured(words: Sequence[str]) -> Configured | None:
-    """Returns the file from which a command takes its settings; None where it names none.
+    """Returns the settings file of a command; None where it names none.
 
     >>> configured(["axolotl", "train", "cfg.yaml"])
     Configured(command='axolotl train', file='cfg.yaml', is_tool=True, arguments=())
@@ -83,13 +85,15 @@ def configured(words: Sequence[str]) -> Configured | None:
             elif is_tool and number == 0 and word and (not is_known(word)):
                 file = word  # of a variable
             if file:
-                beside = [other for other in arguments if other not in (file, flag)]
+                beside = [argument for argument in arguments if argument not in (file, flag)]
                 return Configured(command, file, is_tool, tuple(beside))
     return None
 
 
 def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
-    """Yields each possible program of a command: its name, whether it is a known tool's, and its arguments."""
+    """Yields each possible program of a command: its name, whether it is a known tool's, and its
+    arguments.
+    """
     for place, word in enumerate(words):
         name, arguments = PurePosixPath(word).name, tuple(words[place + 1 :])
         if not is_known(word):
@@ -99,7 +103,7 @@ def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]
         elif script := _SWIFT_FILE.search(word):
             yield f"{SWIFT} {script[1]}", True, arguments
         elif word in _MODULES:
-            yield _MODULES[word], True, tuple(it for it in arguments if it != "train")
+            yield _MODULES[word], True, tuple(argument for argument in arguments if argument != "train")
         elif name.endswith(".py"):
             yield name, False, arguments
 

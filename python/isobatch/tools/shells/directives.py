@@ -3,7 +3,8 @@
 import re
 
 _OPTION = re.compile(
-    r"(?<=\s)(--(?:nodes|ntasks|ntasks-per-node|gpus-per-node|cpus-per-task)(?==|\s)|--gres(?=[=\s]gpu)|-[Nnc])"
+    r"(?<=\s)(--(?:nodes|ntasks|ntasks-per-node|gpus-per-node|cpus-per-task)(?==|\s)"
+    r"|--gres(?=[=\s]gpu)|-[Nnc])"
     r"[=\s]?\s*(\S+)"
 )
 _VARIABLES = {
@@ -43,7 +44,9 @@ def job_components(text: str) -> list[dict[str, str]]:
 
 
 def job_variables(components: list[dict[str, str]]) -> dict[str, str]:
-    """Names the variables that Slurm sets: plain names for the first component, `_HET_GROUP_1` for the second."""
+    """Names the variables set by Slurm: plain names for the first component, `_HET_GROUP_1` for the
+    second.
+    """
     variables = {}
     for number, component in enumerate(components):
         if "ntasks" not in component and {"nodes", "ntasks-per-node"} <= component.keys():
@@ -58,9 +61,9 @@ def job_variables(components: list[dict[str, str]]) -> dict[str, str]:
 
 
 def group_of(text: str) -> int | None:
-    """Returns the component that a command of `srun` runs on; None where several are possible.
+    """Returns the job component of a command of `srun`; None where several are possible.
 
-    >>> group_of("srun --het-group=1 torchrun t.py"), group_of("srun torchrun t.py"), group_of("srun --het-group=0,1 t")
+    >>> group_of("srun --het-group=1 torchrun t.py"), group_of("srun t"), group_of("srun --het-group=0,1 t")
     (1, 0, None)
     """
     groups = set(_GROUP.findall(text)) or {"0"}

@@ -1,5 +1,7 @@
-"""Follows a script as bash would, but starts nothing: each command is written down with the words that it would get. Where only the run
-knows which way it goes, both are followed, and what differs behind them is not known."""
+"""Follows a script as bash would, but starts nothing: each command is written down with the words that it
+would get. Where only the run knows which way it goes, both are followed, and what differs behind them is not
+known.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +66,7 @@ class Execution:
 
     @contextmanager
     def _test(self, is_asked: bool = True) -> Iterator[None]:
-        """Commands that may fail under `set -e`, as their status is asked for."""
+        """Marks commands in a condition: they may fail under `set -e`."""
         self._tested += is_asked
         yield
         self._tested -= is_asked
@@ -100,15 +102,19 @@ class Execution:
         return status, flow
 
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
-        """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script did not run: we go on."""
-        other, place = shell.copy(), f"{chain.source} (line {chain.line})"
+        """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script
+        did not run: we go on.
+        """
+        branch, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self.paths.under(place):
-            _, flow = self._pipeline(other, pipeline, chain)
-        self.paths.join(shell, "", other, flow, place)
+            _, flow = self._pipeline(branch, pipeline, chain)
+        self.paths.join(shell, "", branch, flow, place)
         return operator == "||" if flow else None
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
-        """A command, or several joined by `|`. What fails under `set -e` ends the script; blocks and loops do by the commands in them."""
+        """A command, or several joined by `|`. What fails under `set -e` ends the script; blocks and loops do
+        by the commands in them.
+        """
         last, flow, ends = pipeline.commands[-1], "", shell.errexit and not self._tested
         counts = len(pipeline.commands) > 1
         if counts:
@@ -119,8 +125,8 @@ class Execution:
             last = last.command if isinstance(last, tree.Redirection) else last
             counts = isinstance(last, tree.Simple | tree.Computation) or getattr(last, "apart", False)
         if status is False and not flow and counts and shell.errexit and not self._tested:
-            what = f"{chain.source} fails (so does a (( … )) of 0)"
-            raise InputError(f"{what}: under set -e that ends the script")
+            reason = f"{chain.source} fails (so does a (( … )) of 0)"
+            raise InputError(f"{reason}: under set -e that ends the script")
         return negated(status) if pipeline.negated else status, flow
 
     def _command(self, shell: Shell, command: Command) -> Outcome:
@@ -171,15 +177,17 @@ class Execution:
         if status is not None:
             return self._block(shell, body) if status else self._choice(shell, choice, number + 1)
         place = f"{source} (line {choice.line})"
-        other = shell.copy()
+        branch = shell.copy()
         with self.paths.under(f"if {place}"):
             first = self._block(shell, body)[1]
         with self.paths.under(f"if not {place}"):
-            second = self._choice(other, choice, number + 1)[1]
-        return None, self.paths.join(shell, first, other, second, place)
+            second = self._choice(branch, choice, number + 1)[1]
+        return None, self.paths.join(shell, first, branch, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        """Each round of a loop whose length is known. Of another what it sets is not known, before it and behind."""
+        """Follows each round of a loop of known length. Variables set in any other loop are unknown, in it
+        and after it.
+        """
         shell.loops += 1
         before, position = shell.copy(), self._position()
         outcome = self._rounds(shell, loop)
@@ -195,7 +203,7 @@ class Execution:
         return len(self.launches), len(self.unread), len(self.paths.departures)
 
     def _rewind(self, position: tuple[int, int, int]) -> None:
-        """Forgets what was written down since."""
+        """Forgets everything recorded since a position."""
         launches, unread, departures = position
         del self.launches[launches:], self.unread[unread:], self.paths.departures[departures:]
 
@@ -221,7 +229,7 @@ class Execution:
         return None
 
     def _round(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        """The body of a loop, and what `for ((…))` does behind it."""
+        """The body of a loop, and the step of `for ((…))`."""
         first = len(self.paths.departures)
         status, flow = self.paths.end(shell, "continue", self._block(shell, loop.body), first)
         if not flow:
@@ -232,18 +240,18 @@ class Execution:
         place, position = f"{loop.source} (line {loop.line})", self._position()
         for _ in range(MAX_DEPTH):
             self._rewind(position)
-            other = shell.copy()
+            branch = shell.copy()
             with self.paths.under(place):
                 if loop.name:
-                    other.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
+                    branch.set(loop.name, self.marks.mark(f"${loop.name}", f"which changes in {place}"))
                 with self._test():
-                    outcome = self._block(other, loop.condition)
-                outcome = outcome if outcome[1] else self._round(other, loop)
-                flow = self.paths.end(other, "break", outcome, position[2])[1]
+                    outcome = self._block(branch, loop.condition)
+                outcome = outcome if outcome[1] else self._round(branch, loop)
+                flow = self.paths.end(branch, "break", outcome, position[2])[1]
             if flow:
-                self.paths.join(shell, "", other, flow, place)
+                self.paths.join(shell, "", branch, flow, place)
                 return None, ""
-            if not self.marks.merge(shell, other, f"which depends on {place}"):
+            if not self.marks.merge(shell, branch, f"which depends on {place}"):
                 return None, ""
         raise InputError(f"{place} sets what is not known after many rounds")
 
@@ -261,11 +269,12 @@ class Execution:
         if command.words[:1] in [((Text(name, False),),) for name in DECLARES]:
             builtins.declare(self.expansion, shell, command)
             return True, ""
-        words = [field for word in command.words for field in self.expansion.fields(shell, word)]  # type: ignore[arg-type]
+        fields = self.expansion.fields
+        words = [field for word in command.words for field in fields(shell, word)]  # type: ignore[arg-type]
         if not words:
             for assignment in command.assignments:
                 builtins.assign(self.expansion, shell, assignment)
-            parts = [part for it in command.assignments for word in it.words for part in word]
+            parts = [part for assignment in command.assignments for word in assignment.words for part in word]
             ran = any(isinstance(part, tree.Output) for part in parts)
             return (None if ran or command.words or command.files else True), ""
         name = words[0]
@@ -279,7 +288,9 @@ class Execution:
         return None, ""
 
     def _builtin(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
-        """A command of bash itself. A redirection may keep it from being run: then what it changes is not read."""
+        """A command of bash itself. A redirection may keep it from being run: then what it changes is not
+        read.
+        """
         name, shown = words[0], self.marks.shown(" ".join(words))
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
         if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *builtins.LEAVES)):
@@ -337,7 +348,7 @@ class Execution:
         return outcome
 
     def _record(self, shell: Shell, words: list[str], command: tree.Simple) -> None:
-        """Writes a command down; of `bash -c "…"` those in it, which have its arguments."""
+        """Records a command; for `bash -c "…"` those inside, with its arguments."""
         own = shell.copy()
         for assignment in command.assignments:
             builtins.assign(self.expansion, own, assignment)

@@ -1,4 +1,6 @@
-"""What a word becomes: parameters, computations, the splitting at blanks. What depends on the run becomes a mark."""
+"""Expands words: parameters, computations, splitting at blanks. Anything only the run knows becomes a
+mark.
+"""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ _MOST_CHARACTERS = 1 << 18
 
 
 class Piece(NamedTuple):
-    """A part of a word, expanded: several values where it is an array; `splits` where blanks in it end a word."""
+    """A part of a word, expanded: several values where it is an array; `splits` where blanks in it end a
+    word.
+    """
 
     values: list[str]
     quoted: bool
@@ -44,13 +48,13 @@ class Expansion:
     def text(self, shell: Shell, word: Word) -> str:
         """The word as one text, as an assignment takes it."""
         pieces = list(self._pieces(shell, word))
-        found = "".join(" ".join(piece.values) for piece in pieces)
+        text = "".join(" ".join(piece.values) for piece in pieces)
         if any(map(self._is_open, pieces)):
-            return self.marks.mark(found, "in which a word is not known")
-        return self.marks.mark(found, "in which bash replaces a ~") if _has_tilde(word, word) else found
+            return self.marks.mark(text, "in which a word is not known")
+        return self.marks.mark(text, "in which bash replaces a ~") if _has_tilde(word, word) else text
 
     def fields(self, shell: Shell, word: Word) -> list[str]:
-        """The words that it becomes: none, one or several."""
+        """Returns the fields of a word after expansion: none, one or several."""
         bare = "".join(part.text if isinstance(part, Text) and not part.quoted else "_" for part in word)
         if _has_tilde(word, word[:1]) or _BRACES.search(bare):
             return [self.marks.mark(self.text(shell, word), _REPLACED)]
@@ -66,11 +70,11 @@ class Expansion:
                 blank = piece.splits and value != "" and value[0] in _BLANKS
                 begins |= number > 0 or blank
                 for part in filter(None, re.split(f"[{_BLANKS}]+", value)) if piece.splits else [value]:
-                    before, seen = ("", "") if begins else fields.pop()
-                    fields.append((before + part, seen + ("_" if piece.quoted else part)))
+                    before, pattern = ("", "") if begins else fields.pop()
+                    fields.append((before + part, pattern + ("_" if piece.quoted else part)))
                     begins = piece.splits
                 begins = value[-1] in _BLANKS if piece.splits and value else begins
-        return [self.marks.mark(text, _FILES) if _GLOB.search(seen) else text for text, seen in fields]
+        return [self.marks.mark(text, _FILES) if _GLOB.search(pattern) else text for text, pattern in fields]
 
     def pattern(self, shell: Shell, word: Word) -> re.Pattern[str] | None:
         """A pattern of `case` and `[[ == ]]`; None where it is not known, or has more than `*` and `?`."""
@@ -110,14 +114,16 @@ class Expansion:
         shell.set(name, value)
 
     def computed(self, shell: Shell, part: Sum) -> str:
-        """The number of an arithmetic expression, as a text. `$(( … ))` sets no variables, `(( … ))` and `let` do."""
+        """The number of an arithmetic expression, as a text. `$(( … ))` sets no variables, `(( … ))` and
+        `let` do.
+        """
         text = self.text(shell, part.inside)
         is_expr = part.source[:1] != "(" and not part.source.startswith("$((")
         reasons = [self.marks.reason(text)]
 
         def get(name: str, place: int | None) -> str | None:
-            held = self.value(shell, name, f"${name}") or ""
-            values = held if isinstance(held, tuple) else (held,)
+            content = self.value(shell, name, f"${name}") or ""
+            values = content if isinstance(content, tuple) else (content,)
             at = place or 0
             reasons.append(self.marks.reason("".join(values)))
             if any(map(is_several, values[: at + 1] if at >= 0 else values)):
@@ -133,15 +139,15 @@ class Expansion:
         value: Number = None
         whole = None if reasons[0] else True  # empty, it would be an error also where it does not count
         try:
-            found = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put, runs=whole)
-            value = found if whole else None
+            number = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put, runs=whole)
+            value = number if whole else None
         except ValueError as error:
             if not is_expr:
                 raise InputError(f"{part.source} cannot be computed: {error}") from None
         if value is not None:
             return str(value)
         self.may_fail = True
-        reason = next((it for it in reasons if it is not None), None)
+        reason = next((cause for cause in reasons if cause is not None), None)
         why = f"in which {reason.source} is not known" if reason else "which is not worked out"
         return self.marks.mark(part.source, why)
 
@@ -165,7 +171,9 @@ class Expansion:
         return shell.variables[name]
 
     def _pieces(self, shell: Shell, word: Word, inner: bool = False) -> Iterator[Piece]:
-        """Args: inner: the word is the default of an unquoted parameter, which is split as its value would be."""
+        """Args: inner: the word is the default of an unquoted parameter, which is split as its value would
+        be.
+        """
         for part in word:
             if isinstance(part, Text):
                 yield Piece([part.text], part.quoted, inner and not part.quoted)
@@ -202,13 +210,16 @@ class Expansion:
     def _is_open(self, piece: Piece) -> bool:
         """Whether one of several values may be none: then those beside it are not apart."""
         reasons = [self.marks.reason(value) for value in piece.values if is_several(value)]
-        return len(piece.values) > 1 and any(it and it.why not in (_REPLACED, _FILES) for it in reasons)
+        return len(piece.values) > 1 and any(
+            cause and cause.why not in (_REPLACED, _FILES) for cause in reasons
+        )
 
     def _alternative(
         self, shell: Shell, part: Parameter, values: list[str] | None
     ) -> tuple[list[str] | None, bool]:
-        """`${NAME:-argument}`, `:+` and `:?`: the values, and whether the argument is taken in their place. Of what the environment may
-        have, that it has nothing is taken, and remembered."""
+        """`${NAME:-argument}`, `:+` and `:?`: the values, and whether the argument is taken in their place.
+        Of what the environment may have, that it has nothing is taken, and remembered.
+        """
         sign = part.operator[-1]
         is_set = values is not None and (len(part.operator) == 1 or any(values))
         if sign == "?":
@@ -234,20 +245,22 @@ class Expansion:
         return part.name != "0" and shell.arguments is None
 
     def _values(self, shell: Shell, part: Parameter) -> list[str] | None:
-        """What the name has; None where it has nothing."""
-        held, many = self._held(shell, part), _is_many(part)
-        if held is None:
+        """Returns the value of a name; None where it has none."""
+        content, many = self._held(shell, part), _is_many(part)
+        if content is None:
             return None
-        if isinstance(held, str):
+        if isinstance(content, str):
             if many or part.place is None:
-                return [held]
-            held = (held,)
+                return [content]
+            content = (content,)
         if many:
-            return list(held) or None
+            return list(content) or None
         place = self.computed(shell, Sum(part.place, True, f"$(({part.source}")) if part.place else "0"
-        if not is_known(place) or any(map(is_several, held[: int(place) + 1] if int(place) >= 0 else held)):
+        if not is_known(place) or any(
+            map(is_several, content[: int(place) + 1] if int(place) >= 0 else content)
+        ):
             return [self.marks.mark(part.source, "which is not known")]
-        return [held[int(place)]] if -len(held) <= int(place) < len(held) else None
+        return [content[int(place)]] if -len(content) <= int(place) < len(content) else None
 
     def _held(self, shell: Shell, part: Parameter) -> Value:
         name, arguments = part.name, shell.arguments

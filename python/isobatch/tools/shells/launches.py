@@ -1,4 +1,4 @@
-"""The commands that a script starts."""
+"""The commands started by a script."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash")
 
 
 class Launch(NamedTuple):
-    """A command that the script starts.
+    """A command started by the script.
 
     Attributes:
         line: in the script, of the outermost command.
@@ -30,7 +30,9 @@ class Launch(NamedTuple):
 
 
 def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple[str, ...]]:
-    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and `sbatch`."""
+    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and
+    `sbatch`.
+    """
     for place, word in enumerate(words[:-2]):
         option = words[place + 1]
         if PurePosixPath(word).name in _SHELLS and option[:1] == "-" != option[1:2] and "c" in option:

@@ -10,7 +10,8 @@ from isobatch.tools.shells.words import META, PLACEHOLDER, WordReader
 DECLARES = ("export", "local", "readonly", "declare", "typeset")
 """Commands whose arguments may be assignments."""
 RESERVED = (
-    "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function", "{", "}", "!", "[[", "]]",
+    "if", "then", "elif", "else", "fi", "case", "esac", "for", "while", "until", "do", "done", "function",
+    "{", "}", "!", "[[", "]]",
     "time", "select", "coproc", "in",
 )  # fmt: skip
 BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
@@ -36,8 +37,8 @@ class SimpleReader(WordReader):
         """Reads a function, behind its name."""
 
     def ahead(self, *texts: str) -> str:
-        """Which of these the text goes on with; empty for none."""
-        return next((it for it in texts if self.text.startswith(it, self.at)), "")
+        """Returns the text found at the place; empty for none."""
+        return next((option for option in texts if self.text.startswith(option, self.at)), "")
 
     def newlines(self) -> None:
         """Goes over ends of lines, and the here-documents behind them."""
@@ -60,7 +61,7 @@ class SimpleReader(WordReader):
         self.at = end.end()
 
     def next_word(self) -> Word:
-        """Reads a word that has to be here."""
+        """Reads a word, and fails if none follows."""
         word = self.word()
         if not word:
             self.fail(f"{self.text[self.at : self.at + 2]!r} is not read here")
@@ -75,29 +76,29 @@ class SimpleReader(WordReader):
         any_there, files = False, list[Word]()
         while True:
             self.match(BLANKS)
-            found = _REDIRECTION.match(self.text, self.at)
-            if found is None or PLACEHOLDER.match(self.text, self.at):
+            match = _REDIRECTION.match(self.text, self.at)
+            if match is None or PLACEHOLDER.match(self.text, self.at):
                 return any_there, tuple(files)
             any_there = True
-            self.at = found.end()
+            self.at = match.end()
             self.match(BLANKS)
             if re.match(r"\d+[<>]", self.text[self.at : self.at + 9]):
                 self.fail("a number between two redirections is not read")
-            if found[1] == "<<":
+            if match[1] == "<<":
                 end = self.match(_ENDS) or self.fail("the end of a here-document must be a plain word")
                 self.documents.append(Document(end.strip("'\""), end[0] not in "'\""))
                 if of is not None:
                     of.append(self.documents[-1])
                 continue
             harmless = _HARMLESS.match(self.text, self.at)
-            if found[1] in (">&", "<&") and not harmless:
+            if match[1] in (">&", "<&") and not harmless:
                 self.fail("a redirection to such a file is not read")
             if PLACEHOLDER.match(self.text, self.at):
                 self.fail("a placeholder in a redirection is to be filled in")
             word = self.next_word()
-            if found[1] == "<<<" and of is not None:
+            if match[1] == "<<<" and of is not None:
                 of.append(Document("", False, word))
-            elif found[1] == "<" and not harmless and not self.skips:
+            elif match[1] == "<" and not harmless and not self.skips:
                 self.fail(
                     "a redirection from a file is not read: bash runs the command only where the file is"
                 )
@@ -105,7 +106,7 @@ class SimpleReader(WordReader):
                 files.append(word)
 
     def simple(self) -> tree.Simple | tree.Function:
-        """Reads a command, or the function that it turns out to be."""
+        """Reads a command or a function's definition."""
         line, assignments, words = self.line, list[Assignment](), list[Word | Assignment]()
         documents: list[Document] = []
         declares = any_there = False
@@ -115,13 +116,13 @@ class SimpleReader(WordReader):
             any_there, files = any_there | redirected, (*files, *more)
             if self.char() in ("", "\n", ";", "&", "|", ")"):
                 break
-            if (not words or declares) and (found := _ASSIGNED.match(self.text, self.at)):
+            if (not words or declares) and (match := _ASSIGNED.match(self.text, self.at)):
                 if any_there:
                     self.fail("an assignment behind a redirection is not read")
-                (words if declares else assignments).append(self._assignment(found))
+                (words if declares else assignments).append(self._assignment(match))
                 continue
             word = self.next_word()
-            number = all(isinstance(it, Text) and it.text.isdigit() and not it.quoted for it in word)
+            number = all(isinstance(part, Text) and part.text.isdigit() and not part.quoted for part in word)
             if self.char() in ("<", ">") and (number or self.text[self.at - 1] == "}"):
                 self.fail("a redirection behind a bracket, or whose number is in two lines, is not read")
             if not words:
@@ -141,21 +142,21 @@ class SimpleReader(WordReader):
             line, tuple(assignments), tuple(words), documents[-1] if documents else None, files
         )
 
-    def _assignment(self, found: re.Match[str]) -> Assignment:
-        self.at = found.end()
-        append = found[2] == "+="
+    def _assignment(self, match: re.Match[str]) -> Assignment:
+        self.at = match.end()
+        append = match[2] == "+="
         if self.char() != "(":
-            return Assignment(found[1], append, (self.word(),), False)
+            return Assignment(match[1], append, (self.word(),), False)
         self.at += 1
         values: list[Word] = []
         self.newlines()
         while self.char() != ")":
             values.append(self.next_word())
-            bare = "".join(it.text for it in values[-1] if isinstance(it, Text) and not it.quoted)
+            bare = "".join(part.text for part in values[-1] if isinstance(part, Text) and not part.quoted)
             if bare[:1] == "[" and ("]" not in bare or re.search(r"\]\+?=", bare)):
                 self.fail("an array with indices of its own is not read")
             self.newlines()
         self.at += 1
         if self.char() not in (*META, ""):
             self.fail("characters behind an array are not read")
-        return Assignment(found[1], append, tuple(values), True)
+        return Assignment(match[1], append, tuple(values), True)

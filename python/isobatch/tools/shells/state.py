@@ -1,4 +1,4 @@
-"""The variables of a script while it is read, and what is not known of them."""
+"""The variables of a script during its reading, and the reasons for unknown values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from isobatch.tools.shells.arithmetic import plain
 from isobatch.tools.shells.tree import Command
 
 Value = str | tuple[str, ...] | None
-"""A text, an array, or None where it is known that nothing is set. Unknown characters stand in texts as one mark each."""
+"""A text, an array, or None where it is known that nothing is set. Unknown characters stand in texts as one
+mark each.
+"""
 
 Outcome = tuple[bool | None, str]
-"""Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`, `break`, `continue`."""
+"""Whether a command succeeded (None: only the run knows), and what it ends: nothing, or `exit`, `return`,
+`break`, `continue`.
+"""
 
 ALWAYS_SET = {
-    "PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME", "HOSTTYPE", "OSTYPE", "MACHTYPE",
-    "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO", "FUNCNAME", "EPOCHSECONDS",
-    "EPOCHREALTIME", "SHLVL", "SHELLOPTS", "BASHOPTS", "PIPESTATUS", "DIRSTACK", "GROUPS", "OPTIND", "OPTERR", "SRANDOM", "BASH_COMMAND",
-    "BASH_SUBSHELL", "LANG", "TERM", "PS4", "_", "BASH_ARGV", "BASH_ARGC", "BASH_ARGV0", "BASH_REMATCH", "COMP_WORDBREAKS",
+    "PWD", "OLDPWD", "HOME", "USER", "PATH", "SHELL", "IFS", "RANDOM", "SECONDS", "LINENO", "HOSTNAME",
+    "HOSTTYPE", "OSTYPE", "MACHTYPE",
+    "UID", "EUID", "PPID", "BASH", "BASH_VERSION", "BASH_SOURCE", "BASH_VERSINFO", "BASHPID", "BASH_LINENO",
+    "FUNCNAME", "EPOCHSECONDS",
+    "EPOCHREALTIME", "SHLVL", "SHELLOPTS", "BASHOPTS", "PIPESTATUS", "DIRSTACK", "GROUPS", "OPTIND",
+    "OPTERR", "SRANDOM", "BASH_COMMAND",
+    "BASH_SUBSHELL", "LANG", "TERM", "PS4", "_", "BASH_ARGV", "BASH_ARGC", "BASH_ARGV0", "BASH_REMATCH",
+    "COMP_WORDBREAKS",
 }  # fmt: skip
 """Variables that bash or the system gives a value."""
 
@@ -41,11 +49,13 @@ class Origin(NamedTuple):
 
 @dataclass
 class Shell:
-    """Variables and functions. The script's own environment is not known: a name that is not here may have any value.
+    """Variables and functions. The script's own environment is not known: a name that is not here may have
+    any value.
 
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
-        local: what the local variables of a function had before it, and whether they were exported and integers; None outside of one.
+        local: what the local variables of a function had before it, and whether they were exported and
+            integers; None outside of one.
         outer: names of the local variables of the functions that called this one.
         constant: names that `readonly` keeps from another value; one set for all branches.
         integers: names whose values are computed, as `declare -i` says.
@@ -66,18 +76,18 @@ class Shell:
     errexit: bool = False
 
     def copy(self) -> Shell:
-        """Another one, which may change alone."""
-        made = replace(self, variables={**self.variables}, functions={**self.functions})
-        made.exported, made.integers = {*self.exported}, {*self.integers}
-        made.local = None if self.local is None else {**self.local}
-        return made
+        """Returns an independent copy."""
+        copy = replace(self, variables={**self.variables}, functions={**self.functions})
+        copy.exported, copy.integers = {*self.exported}, {*self.integers}
+        copy.local = None if self.local is None else {**self.local}
+        return copy
 
     def apart(self) -> Shell:
         """Another one, of a subshell: no loop can be left in it."""
         return replace(self.copy(), loops=0)
 
     def check(self, name: str) -> None:
-        """Raises an InputError for what is no variable's name, or another variable than others."""
+        """Raises an InputError for a constant, or for text not usable as a variable's name."""
         if not name.isidentifier() or not name.isascii() or name == "IFS" or name in self.constant:
             raise InputError(f"{name} is readonly, or no name of a variable that is read")
 
@@ -99,7 +109,7 @@ class Shell:
             self.variables[name] = value
 
     def declare_local(self, name: str) -> None:
-        """Makes a variable one of the function, without a value; one that is keeps its own."""
+        """Makes a variable local to the function, without a value; a local variable keeps its own."""
         self.check(name)
         if self.local is not None and name not in self.local:
             self.local[name] = (self.variables.get(name, ...), name in self.exported, name in self.integers)
@@ -118,19 +128,21 @@ class Shell:
         self.arguments, self.local = before.arguments, before.local
         self.outer, self.loops = before.outer, before.loops
 
-    def adopt(self, other: Shell) -> None:
+    def adopt(self, source: Shell) -> None:
         """Takes over the state of another one."""
-        vars(self).update(vars(other))
+        vars(self).update(vars(source))
 
     def child(self, arguments: tuple[str, ...] | None) -> Shell:
-        """A process of its own, which sees what is exported."""
-        seen = {name: it for name, it in self.variables.items() if name in self.exported}
-        plain: dict[str, Value] = {name: it if isinstance(it, str) else None for name, it in seen.items()}
-        return Shell(plain, set(seen), {}, arguments)
+        """Returns the state of a child process, with the exported variables."""
+        visible = {name: value for name, value in self.variables.items() if name in self.exported}
+        plain: dict[str, Value] = {
+            name: value if isinstance(value, str) else None for name, value in visible.items()
+        }
+        return Shell(plain, set(visible), {}, arguments)
 
 
 class Marks:
-    """The marks of what is not known: each is a character that no script has."""
+    """Marks for unknown characters: each is a private-use character, found in no script."""
 
     def __init__(self) -> None:
         self.reasons: list[Origin] = []
@@ -155,30 +167,30 @@ class Marks:
             self.reasons[ord(char) - ord(FIRST_MARK)].source if is_mark(char) else char for char in text
         )
 
-    def merge(self, shell: Shell, other: Shell, why: str) -> bool:
-        """Makes the state the one behind two branches of which one was taken: what differs in them is not known.
+    def merge(self, shell: Shell, branch: Shell, why: str) -> bool:
+        """Merges two branches into the state after them: differing values become unknown.
 
         Returns:
             Whether that changed it.
         """
         before = shell.copy()
-        if shell.local != other.local or shell.integers != other.integers:
+        if shell.local != branch.local or shell.integers != branch.integers:
             raise InputError("a local variable of some runs, or an integer, is not read")
-        for name in {*shell.variables, *other.variables}:
-            one, two = (it.variables.get(name, ...) for it in (shell, other))
-            if one != two:
-                shell.variables[name] = _common(one, two, self.mark(f"${name}", why))
-        for name in {*shell.functions, *other.functions}:
-            if shell.functions.get(name) is not other.functions.get(name):
+        for name in {*shell.variables, *branch.variables}:
+            first, second = (state.variables.get(name, ...) for state in (shell, branch))
+            if first != second:
+                shell.variables[name] = _common(first, second, self.mark(f"${name}", why))
+        for name in {*shell.functions, *branch.functions}:
+            if shell.functions.get(name) is not branch.functions.get(name):
                 shell.functions[name] = None
-        shell.arguments = shell.arguments if shell.arguments == other.arguments else None
-        shell.exported |= other.exported
-        shell.errexit |= other.errexit
+        shell.arguments = shell.arguments if shell.arguments == branch.arguments else None
+        shell.exported |= branch.exported
+        shell.errexit |= branch.errexit
         return shell != before
 
 
 def is_mark(char: str) -> bool:
-    """Whether a character stands for what is not known."""
+    """Tells whether a character stands for something unknown."""
     return char >= FIRST_MARK
 
 
@@ -188,18 +200,20 @@ def is_known(text: str) -> bool:
 
 
 def is_several(text: str) -> bool:
-    """Whether a word of which nothing is known may be none, or several."""
+    """Tells whether a word of marks alone may be none, or several."""
     return text != "" and min(text) >= FIRST_MARK
 
 
-def _common(one: object, two: object, mark: str) -> Value:
-    """What two branches leave in a variable: where one only adds words to the other's, those of both and a mark."""
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        pairs = zip(one, two, strict=False)
-        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(one), len(two)))
-        return one[:same] if one[same - 1 : same] == (mark,) else (*one[:same], mark)
-    if isinstance(one, str) and isinstance(two, str):
-        short, long = sorted((one, two), key=len)
+def _common(first: object, second: object, mark: str) -> Value:
+    """Merges the values of a variable after two branches: if one only adds words, the common ones and a
+    mark.
+    """
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        pairs = zip(first, second, strict=False)
+        same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(first), len(second)))
+        return first[:same] if first[same - 1 : same] == (mark,) else (*first[:same], mark)
+    if isinstance(first, str) and isinstance(second, str):
+        short, long = sorted((first, second), key=len)
         rest = long[len(short) :]
         if short and long.startswith(short) and (short[-1].isspace() or rest[0].isspace()):
             return short if short.endswith(f" {mark}") else f"{short} {mark}"

@@ -1,7 +1,7 @@
 """The syntax of bash: from the text of a script to its tree.
 
-Written after the Shell Command Language of POSIX and bash's manual. A text that bash refuses is refused here, and so are forms that few
-launch scripts have (bench/results/shells.md).
+Written after the Shell Command Language of POSIX and bash's manual. A text that bash refuses is refused here,
+and so are forms that few launch scripts have (bench/results/shells.md).
 """
 
 import re
@@ -44,9 +44,9 @@ class _Parser(SimpleReader):
 
     def script(self) -> Block:
         """All of it."""
-        if found := _UNREAD.search(self.text):
-            self.at = found.start()
-            self.fail(f"{found[0]!r} is not read")
+        if match := _UNREAD.search(self.text):
+            self.at = match.start()
+            self.fail(f"{match[0]!r} is not read")
         block = self._block()
         if self.char():
             self.fail(f"{self.char()!r} is not expected here")
@@ -54,20 +54,20 @@ class _Parser(SimpleReader):
 
     def closed(self, bracket: str, *, can_be_empty: bool = False) -> Block:
         """The commands behind an opening bracket."""
-        found = self._block(can_be_empty=can_be_empty)
+        block = self._block(can_be_empty=can_be_empty)
         if self.char() != bracket or self.documents:
             self.fail(f"{bracket} or the end of a here-document is missing")
-        if not found and not can_be_empty:
+        if not block and not can_be_empty:
             self.fail("a command is missing")
         self.at += 1
-        return found
+        return block
 
     def _keyword(self) -> str:
         """The reserved word at the place; empty where none is."""
-        found = _KEYWORD.match(self.text, self.at)
-        if found is None or found[0] not in RESERVED:
+        match = _KEYWORD.match(self.text, self.at)
+        if match is None or match[0] not in RESERVED:
             return ""
-        return found[0] if self.text[found.end() : found.end() + 1] in ("", *META) else ""
+        return match[0] if self.text[match.end() : match.end() + 1] in ("", *META) else ""
 
     def _take(self, keyword: str) -> None:
         self.newlines()
@@ -125,13 +125,13 @@ class _Parser(SimpleReader):
     def _command(self) -> Command:
         self.deeper(1)
         self.match(BLANKS)
-        found = self._compound()
-        if found is None:
-            found = self.simple()
-        elif not isinstance(found, tree.Function) and (files := self.redirections()[1]):
-            found = tree.Redirection(self.line, found, files)
+        command = self._compound()
+        if command is None:
+            command = self.simple()
+        elif not isinstance(command, tree.Function) and (files := self.redirections()[1]):
+            command = tree.Redirection(self.line, command, files)
         self.deeper(-1)
-        return found
+        return command
 
     def _compound(self) -> Command | None:
         line, first, keyword = self.line, self.at, self._keyword()
@@ -180,7 +180,7 @@ class _Parser(SimpleReader):
                 return tree.Choice(line, tuple(branches))
 
     def _selection(self, line: int, first: int) -> tree.Choice:
-        """`case`, as the conditions that its patterns are."""
+        """`case`, as conditions on its patterns."""
         self.match(BLANKS)
         word = self.next_word()
         source = self.text[first : self.at]
@@ -247,16 +247,16 @@ class _Parser(SimpleReader):
             if not isinstance(part, Text):
                 parts[-1] += (part,)
                 continue
-            first, *others = part.text.split(";")
+            first, *rest = part.text.split(";")
             parts[-1] += (Text(first, True),)
-            parts += [(Text(it, True),) for it in others]
+            parts += [(Text(text, True),) for text in rest]
         if len(parts) != 3:
             self.fail("for (( … )) without three parts is not read")
-        if not "".join(it.text.strip() if isinstance(it, Text) else "_" for it in parts[1]):
+        if not "".join(inner.text.strip() if isinstance(inner, Text) else "_" for inner in parts[1]):
             parts[1] = (Text("1", True),)
         if self.char() == ";":
             self.at += 1
-        return [tree.Computation(line, Sum(it, True, whole.source)) for it in parts]
+        return [tree.Computation(line, Sum(inner, True, whole.source)) for inner in parts]
 
     def _for(self) -> tuple[str, tuple[Word, ...] | None]:
         name = self.match(NAME)
@@ -310,8 +310,8 @@ class _Parser(SimpleReader):
                 negated = not negated
             else:
                 words.append(self.next_word())
-        parts = [it[0] if len(it) == 1 else None for it in words]
-        bare = [it.text if isinstance(it, Text) and not it.quoted else "" for it in parts]
+        parts = [word[0] if len(word) == 1 else None for word in words]
+        bare = [inner.text if isinstance(inner, Text) and not inner.quoted else "" for inner in parts]
         if len(words) == 1 and bare[0] not in _OF_ONE:
             return tree.Condition(self.line, negated, "", tuple(words))
         if len(words) == 2 and bare[0] in _OF_ONE:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from isobatch.errors import InputError
@@ -31,16 +32,19 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
 
 
-def arguments(text: str, *, line: int | None = None, notes: list[str] | None = None) -> dict[str, Any]:
-    """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of several, or True where it has
-    none. Of a flag that comes twice the last counts, as for argparse.
+def arguments(
+    text: str, *, line: int | None = None, notes: list[str] | None = None, beside: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Each `--flag` of a script's training command, with underscores for dashes: its value, a list of
+    several, or True where it has none. Of a flag that comes twice the last counts, as for argparse.
 
-    The values are those that bash would give the command; nothing is run. What only the run knows, such as `$SLURM_NNODES`, is an
-    `Unknown`, which says why.
+    The values are those that bash would give the command; nothing is run. What only the run knows, such as
+    `$SLURM_NNODES`, is an `Unknown`, which says why.
 
     Args:
         line: of the training command, where there are several.
         notes: filled with what the script leaves open.
+        beside: the names of files that are read too.
 
     Raises:
         InputError: the script cannot be read, or has several trainings; the message has the lines.
@@ -59,8 +63,10 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         execution, shell, launches = _launches(text, slurm, line)
     notes = notes if notes is not None else []
     if not launches:
-        return _variables_flags(execution, shell, notes)
-    settings = _together([_settings(it, execution.marks, notes) for it in launches], launches[0].line)
+        return _variables_flags(execution, shell, notes, beside)
+    settings = _together(
+        [_settings(launch, execution.marks, notes, beside) for launch in launches], launches[0].line
+    )
     group = groups.pop() if len(groups) == 1 else None
     component = components[group] if group is not None and group < len(components) else {}
     _count_processes(settings, launches[0], component)
@@ -72,8 +78,10 @@ def arguments(text: str, *, line: int | None = None, notes: list[str] | None = N
         first = ", of the first component" if is_first else ""
         notes.append(f"as its #SBATCH lines ask{first}, where sbatch is told nothing else: {few(used)}")
     if execution.expansion.defaults:
-        taken = [f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)]
-        notes.append(f"the script's own values, where the environment has no other: {few(taken)}")
+        defaults = [
+            f"{name}={value}" for name, value in execution.expansion.defaults.items() if is_known(value)
+        ]
+        notes.append(f"the script's own values, where the environment has no other: {few(defaults)}")
     return settings
 
 
@@ -105,29 +113,35 @@ def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[s
     settings["nproc_per_node"] = [processes, *behind] if behind else processes
 
 
-def _settings(launch: Launch, marks: Marks, notes: list[str]) -> dict[str, Any]:
-    """The flags of a launch; of ms-swift, with the variables that start its processes, as in its YAML files.
+def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[str]) -> dict[str, Any]:
+    """Returns the flags of a launch; for ms-swift also its variables for processes, as in its YAML files.
 
     Raises:
-        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its settings.
+        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its
+            settings.
     """
     settings, command = flags(launch.words, marks, notes), swift_command(launch.words)
     if command is not None and command[0] == "megatron":
         raise InputError(
-            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not Megatron-LM's: "
+            f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not "
+            "Megatron-LM's: "
             "give the run as a recipe"
         )
-    refuse_configured([launch], marks)
+    refuse_configured([launch], marks, beside)
     if command is None:
         return settings
     environment = {name: _value(value, marks) for name, value in launch.environment if name in LAUNCHERS}
     return {**settings, SWIFT: command[1], "ENV": environment}
 
 
-def refuse_configured(launches: Sequence[Launch], marks: Marks) -> None:
-    """Raises an InputError that names the file with the settings, where one of these commands takes one."""
+def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence[str]) -> None:
+    """Raises an InputError naming the settings file of a command."""
     files = [(launch, configured(launch.words)) for launch in launches]
-    files = [(launch, it) for launch, it in files if it and (it.is_tool or "batch" not in kinds(launch))]
+    files = [
+        (launch, command)
+        for launch, command in files
+        if command and (command.is_tool or "batch" not in kinds(launch))
+    ]
     for launch, command in sorted(files, key=lambda pair: pair[1] is None or not pair[1].is_tool):
         if command is None:
             continue
@@ -135,6 +149,8 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks) -> None:
         names = [named[0] for word in command.arguments if (named := setting(word))]
         names = [name for name in names if name not in _PROCESSES]
         names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
+        if PurePosixPath(command.file).name in beside and not names:
+            continue
         also = f"; give what the command says beside it ({few(names)}) by --set" if names else ""
         processes = _processes(settings)
         launcher = settings.get("config_file")
@@ -153,7 +169,7 @@ def _processes(settings: dict[str, Any]) -> str:
     """The processes of a launch line as a text; N where it does not say."""
     nodes, each, total = (settings.get(name) for name in _PROCESSES)
     nodes = "1" if nodes is None else nodes
-    if all(isinstance(number, str) and number.isdecimal() for number in (nodes, each)):
+    if isinstance(nodes, str) and isinstance(each, str) and nodes.isdecimal() and each.isdecimal():
         return str(int(nodes) * int(each))
     return total if isinstance(total, str) else "N"
 
@@ -166,70 +182,78 @@ def _first(value: Any) -> Any:
 def trainings(execution: Execution, line: int | None) -> list[Launch]:
     """The launches of one line, the training's."""
     likely = candidates(execution)
-    lines = sorted({it.line for it in likely})
+    lines = sorted({launch.line for launch in likely})
     if line is not None and line in lines:
         lines = [line]
     elif line is not None:
         raise InputError(f"has no training command in line {line}{': ' + _listed(likely) if likely else ''}")
     if len(lines) > 1:
         raise InputError(
-            f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in script.sh:{lines[0]}"
+            f"starts {len(lines)} trainings: {_listed(likely)}. Name one by its line, as in "
+            f"script.sh:{lines[0]}"
         )
-    return [it for it in dict.fromkeys(likely) if it.line in lines]
+    return [launch for launch in dict.fromkeys(likely) if launch.line in lines]
 
 
 def candidates(execution: Execution) -> list[Launch]:
-    """The commands that train; where none seems to, those with a setting of a training at all."""
+    """Lists the training commands; where none is clear, any with a setting of a training."""
     launches = execution.launches
-    return [it for it in launches if is_training(it)] or [it for it in launches if kinds(it)]
+    return [launch for launch in launches if is_training(launch)] or [
+        launch for launch in launches if kinds(launch)
+    ]
 
 
 def _listed(launches: Iterable[Launch]) -> str:
-    """Each training by its line, with what it differs in."""
+    """Lists trainings by line, script and condition."""
     shown: dict[int, str] = {}
     for launch in launches:
         condition = f", if {launch.when[-1].removeprefix('if ')}" if launch.when else ""
-        name = next((it for it in launch.words if it.endswith(".py") and is_known(it)), launch.words[0])
+        name = next(
+            (word for word in launch.words if word.endswith(".py") and is_known(word)), launch.words[0]
+        )
         name = name if is_known(name) else "a command"
         shown.setdefault(launch.line, f"line {launch.line} ({name}{condition})")
     return ", ".join(shown[line] for line in sorted(shown))
 
 
 def kinds(launch: Launch) -> set[str]:
-    """What its flags seem to be about: a batch, a learning rate, a length."""
-    fields = {guess_field(found[0]) for word in launch.words if (found := setting(word))}
+    """Guesses the subjects of a launch's flags: a batch, a learning rate, a length."""
+    fields = {guess_field(named[0]) for word in launch.words if (named := setting(word))}
     return {"batch" if field in _BATCHES else field for field in fields if field is not None}
 
 
 def is_training(launch: Launch) -> bool:
-    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch alone."""
+    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch
+    alone.
+    """
     return swift_command(launch.words) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
 
 
 def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:
     """The flags of a command; words up to the next flag are its values."""
-    found: dict[str, list[Any]] = {}
+    settings: dict[str, list[Any]] = {}
     flag = ""
     for word in words:
         if (named := setting(word)) is not None:
             flag, value = named
-            found[flag] = [] if value is None else [_value(value, marks)]
+            settings[flag] = [] if value is None else [_value(value, marks)]
         elif word == "--":
             flag = ""
-        elif word and all(map(is_mark, word)) and _stands_alone(flag, found):
+        elif word and all(map(is_mark, word)) and _stands_alone(flag, settings):
             reason = marks.reason(word)
             notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
             flag = ""
         elif flag and word:
-            found[flag].append(_value(word, marks))
+            settings[flag].append(_value(word, marks))
     return {
         name: True if not values else values[0] if len(values) == 1 else values
-        for name, values in found.items()
+        for name, values in settings.items()
     }
 
 
 def setting(word: str) -> tuple[str, str | None] | None:
-    """The name in a flag or in an override of Hydra's, and its value, None where that is no part of the word; None for another word.
+    """Returns the name and value of a flag or a Hydra override (value None if separate); None for another
+    word.
 
     >>> setting("--micro-batch=8"), setting("--bf16"), setting("+data.train_batch_size=64"), setting("a=1")
     (('micro_batch', '8'), ('bf16', None), ('data.train_batch_size', '64'), None)
@@ -240,9 +264,9 @@ def setting(word: str) -> tuple[str, str | None] | None:
     return (override[1] if override else name[2:].replace("-", "_")), value if equals else None
 
 
-def _stands_alone(flag: str, found: dict[str, list[Any]]) -> bool:
-    """Whether a word that is not known is no value of the flag before it."""
-    return not flag or flag in _SWITCHES or (bool(found[flag]) and flag not in _LISTS)
+def _stands_alone(flag: str, settings: dict[str, list[Any]]) -> bool:
+    """Tells whether an unknown word is no value of the flag before it."""
+    return not flag or flag in _SWITCHES or (bool(settings[flag]) and flag not in _LISTS)
 
 
 def _value(word: str, marks: Marks) -> Any:
@@ -260,24 +284,26 @@ def _value(word: str, marks: Marks) -> Any:
 
 
 def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
-    """The flags of a command that runs several times, with other values each."""
+    """Merges the flags of a command run several times with different values."""
     out = dict(runs[0])
     for name in {name for run in runs for name in run}:
         values = [run.get(name) for run in runs]
-        if all(it == values[0] for it in values) or all(isinstance(it, Unknown) for it in values):
+        if all(value == values[0] for value in values) or all(isinstance(value, Unknown) for value in values):
             continue
-        first, *others = dict.fromkeys(str(run.get(name, "none")) for run in runs)
-        out[name] = Unknown(why=f"is {first} in one run of line {line}, {few(others)} in others")
+        first, *rest = dict.fromkeys(str(run.get(name, "none")) for run in runs)
+        out[name] = Unknown(why=f"is {first} in one run of line {line}, {few(rest)} in others")
     return out
 
 
-def _variables_flags(execution: Execution, shell: Shell, notes: list[str]) -> dict[str, Any]:
-    """The flags that variables hold, of a script that starts no training: a part of one.
+def _variables_flags(
+    execution: Execution, shell: Shell, notes: list[str], beside: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the flags held by variables, for a part of a script without a training.
 
     Raises:
         InputError: the settings are in a file that a command names, or nowhere in the script.
     """
-    refuse_configured(execution.launches, execution.marks)
+    refuse_configured(execution.launches, execution.marks, beside)
     words: list[str] = []
     names = [name for name in shell.variables if name not in execution.expansion.read]
     for name in names:
@@ -289,7 +315,7 @@ def _variables_flags(execution: Execution, shell: Shell, notes: list[str]) -> di
     for launch in execution.launches:
         words += launch.words
     settings = flags(words, execution.marks, notes)
-    if not settings:
+    if not settings and not beside:
         raise InputError(
             "has no command with settings of a training: name the script that starts it, or its configuration"
         )

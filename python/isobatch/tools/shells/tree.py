@@ -1,4 +1,6 @@
-"""The syntax tree of a shell script: words, commands, and what joins them. Expanding a word sets no variable."""
+"""The syntax tree of a shell script: words, commands, and what joins them. Expanding a word sets no
+variable.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Parameter(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """`$(( … ))`, or `$(expr … )` of whole numbers, with what is expanded inside before it is computed."""
+    """`$(( … ))`, or `$(expr … )` of whole numbers, with the expansions inside."""
 
     inside: Word
     quoted: bool
@@ -59,7 +61,9 @@ class Assignment(NamedTuple):
 
 @dataclass
 class Document:
-    """A here-document, or the word behind `<<<`. Its lines follow those of the command: its text comes later than its name."""
+    """A here-document, or the word behind `<<<`. Its lines follow those of the command: its text comes later
+    than its name.
+    """
 
     end: str
     expands: bool
@@ -81,7 +85,7 @@ class Simple(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """A command of several that is redirected to or from files."""
+    """A compound command redirected to or from files."""
 
     line: int
     command: Command
@@ -89,14 +93,16 @@ class Redirection(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """`(( … ))`, which fails where it is 0."""
+    """`(( … ))`, failing where it is 0."""
 
     line: int
     inside: Sum
 
 
 class Condition(NamedTuple):
-    """A part of `[[ … ]]`, or a pattern of `case`: `-z word`, `word == pattern`, `word`; the sign is empty where there is none."""
+    """A part of `[[ … ]]`, or a pattern of `case`: `-z word`, `word == pattern`, `word`; the sign is empty
+    where there is none.
+    """
 
     line: int
     negated: bool
@@ -128,7 +134,9 @@ class Choice(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """`for` (a name and words; None: the script's own arguments), or `while` (a condition, and what `for ((…))` does behind each round)."""
+    """`for` (a name and words; None: the script's own arguments), or `while` (a condition, and what `for
+    ((…))` does behind each round).
+    """
 
     line: int
     name: str
@@ -140,7 +148,7 @@ class Repetition(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """`{ … }`, or `( … )`, which changes no variable outside."""
+    """`{ … }`, or `( … )`, without an effect on outer variables."""
 
     body: Block
     apart: bool

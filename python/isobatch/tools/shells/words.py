@@ -47,22 +47,22 @@ class WordReader(ABC):
         """Of the place, from 1."""
         return self.first + self.text.count("\n", 0, self.at)
 
-    def fail(self, what: str) -> NoReturn:
+    def fail(self, reason: str) -> NoReturn:
         """Refuses the script."""
-        raise InputError(f"line {self.line}: {what}")
+        raise InputError(f"line {self.line}: {reason}")
 
     def char(self, ahead: int = 0) -> str:
         """The character at the place; empty behind the last."""
         return self.text[self.at + ahead : self.at + ahead + 1]
 
     def match(self, pattern: re.Pattern[str]) -> str:
-        """Takes what matches here; empty for nothing."""
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found[0] if found else ""
+        """Consumes a match at the place; empty for none."""
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match[0] if match else ""
 
     def deeper(self, by: int) -> None:
-        """Counts what stands in each other."""
+        """Counts the nesting depth."""
         self.depth += by
         if self.depth > MAX_DEPTH:
             self.fail(f"commands and expansions stand more than {MAX_DEPTH} deep in each other")
@@ -83,8 +83,8 @@ class WordReader(ABC):
         while char := self.char():
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
-            elif stop == META and (found := self.match(PLACEHOLDER)):
-                out.append(Output(False, found))
+            elif stop == META and (placeholder := self.match(PLACEHOLDER)):
+                out.append(Output(False, placeholder))
             elif stop == META and self.text.startswith(("<(", ">("), self.at):
                 first = self.at
                 self.at += 2
@@ -95,8 +95,8 @@ class WordReader(ABC):
             elif char == "\\":
                 out.append(self._escape(quoted, document))
             elif char == "'" and not quoted:
-                found = self.match(_SINGLE) or self.fail("a quote ' is not closed")
-                out.append(Text(found[1:-1], True))
+                quotation = self.match(_SINGLE) or self.fail("a quote ' is not closed")
+                out.append(Text(quotation[1:-1], True))
             elif char == '"' and not document:
                 out += self._double_quotes()
             elif char == "$":
@@ -137,9 +137,9 @@ class WordReader(ABC):
         if char == "(":
             if self.char(1) == "(":
                 return self.computation(quoted, sets=False)
-            if found := _EXPR.match(self.text, self.at):
-                inside = type(self)(found[1].replace('"', ""), self.line, self.depth)
-                self.at = found.end()
+            if match := _EXPR.match(self.text, self.at):
+                inside = type(self)(match[1].replace('"', ""), self.line, self.depth)
+                self.at = match.end()
                 return Sum(inside.parts(""), quoted, self.text[first : self.at])
             self.at += 1
             self.commands()
@@ -193,7 +193,9 @@ class WordReader(ABC):
         return Parameter(name, place, NOT_COMPUTED if changed else operator, argument, quoted, source)
 
     def computation(self, quoted: bool, *, sets: bool) -> Sum:
-        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set variables."""
+        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set
+        variables.
+        """
         first, depth, inside = self.at, 0, list[Part]()
         self.at += 2
         while True:
@@ -212,7 +214,7 @@ class WordReader(ABC):
 
 
 def _joined(parts: list[Part]) -> Word:
-    """Characters that follow each other, quoted alike, as one text."""
+    """Joins adjacent characters of equal quoting into one text."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None
