@@ -28,10 +28,12 @@ ROOMS = {
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate", "equivalence"},
 }
-# `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`: each hands on to a room above, when it is called.
+# `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`, `python -m isobatch.validate`: each hands on to a room above, when it
+# is called.
 FACADES = {
     "isobatch.recipes.recipe": {"isobatch.tools.read", "isobatch.tools.detect"},
     "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
+    "isobatch.validate.__main__": {"isobatch.cli"},
 }
 ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
 TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "equivalence"}

@@ -1,57 +1,111 @@
-"""Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin."""
+"""Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin.
 
-import math
+What `isobatch plan` refuses is a finding here by construction: `examine` joins the fields, makes the recipe and plans it by the functions
+that the command uses, and turns each refusal into an issue.
+"""
+
 import os
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from isobatch import _core
+from isobatch.doctor_checks import check_any_tool
 from isobatch.errors import InputError, missing
+from isobatch.files.whole import read_whole
 from isobatch.planning.plan import Plan, plan
+from isobatch.planning.refusal import refusal
 from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
-from isobatch.tools.page import Reading
-from isobatch.tools.read import complete, count_of, read_file
+from isobatch.tools.page import Reading, leaves, value_at
+from isobatch.tools.read import count_of, joined_fields, missing_fields, read_file
 from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
-from isobatch.words import count, counted, figure, printable, real
+from isobatch.words import count, counted, printable
 
-_SOURCES = {name: source for name, _, _, source in _core.rules()}
+SCHEMA = "isobatch.doctor/1"
+_OF_THE_SPLIT = (
+    Reason.NOT_DIVISIBLE,
+    Reason.MULTIPLE_UNMET,
+    Reason.ACCUMULATION_UNMET,
+    Reason.MICRO_BATCH_UNMET,
+    Reason.MODEL_PARALLEL,
+    Reason.EXPERT_PARALLEL,
+    Reason.RAMP_NOT_DIVISIBLE,
+)
+"""Refusals of the tuned batch on these GPUs: no news where another batch is trained there, or where the run stops."""
+_ABOUT = {
+    **dict.fromkeys(_OF_THE_SPLIT, "effective_batch"),
+    Reason.MODEL_PARALLEL: "model_parallel",
+    Reason.EXPERT_PARALLEL: "expert_parallel",
+    Reason.RAMP_NOT_DIVISIBLE: "ramp",
+    Reason.BATCH_ABOVE_DATASET: "dataset_size",
+    Reason.RUN_BELOW_STEP: "duration",
+    Reason.SCHEDULE_UNMET: "schedule",
+}
+"""The field of a recipe that a refusal is about."""
+_SPLITTING = ("effective_batch", "micro_batch", "batch_per_gpu", "accumulation", "gpus", "model_parallel")
+_MANY_STEPS = 720_720
+"""Steps of an epoch of unknown size: it is then neither too short nor uneven, also where it has whole rollouts of several steps."""
 
 
 class Examination(NamedTuple):
     """The issues of a configuration.
 
     Attributes:
+        reading: of the file.
+        gpus: of the run to come; None where every row of a file was examined.
         batch: samples in a step on those GPUs, as the file is; None where it does not say.
+        tuned: samples in a step of the tuned run; None where its GPUs are not known.
         findings: what its author may not have meant, the most expensive first.
         text: all of it in words.
-        healthy: whether nothing was found that stops the run or changes the training.
     """
 
+    reading: Reading
+    gpus: int | None
     batch: int | None
+    tuned: int | None
     findings: tuple[Issue, ...]
     text: str
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing was found that stops the run or changes the training."""
+        """Whether nothing stops the run, changes the training or cannot be planned."""
         return all(finding.weight is Weight.NOTE for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the examination as JSON has it; a finding's setting and line are null where they are not known."""
+        lines = _text_lines(self.reading.file)
+        return {
+            "schema": SCHEMA,
+            "isobatch": _core.__version__,
+            "file": self.reading.file or None,
+            "tool": self.reading.tool or None,
+            "gpus": self.gpus,
+            "batch": self.batch,
+            "tuned_batch": self.tuned,
+            "findings": [_record(finding, self.reading, lines) for finding in self.findings],
+            "notes": self.reading.notes,
+        }
 
 
 def examine(
-    path: str | os.PathLike[str], gpus: int | None = None, *, tool: str | None = None, **given: Any
+    path: str | os.PathLike[str], gpus: int | Cluster | None = None, *, tool: str | None = None, **given: Any
 ) -> Examination:
     """Examines a configuration on a given number of GPUs.
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.
-        gpus: where it is to run; None: every row of a file that has one for each number of them.
+        gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each number of them.
         tool: whose it is; None: found by what is in it.
         given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
     Raises:
-        InputError: the file cannot be read, or contradicts itself.
+        InputError: the file cannot be read.
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
@@ -61,51 +115,164 @@ def examine(
     """
     if gpus is None:
         return _examine_table(read_file(path, tool))
-    if type(gpus) is not int or gpus < 1:
+    if not isinstance(gpus, Cluster) and (type(gpus) is not int or gpus < 1):
         raise InputError(f"gpus must be a whole number from 1, got {gpus!r}", field="gpus")
+    cluster = gpus if isinstance(gpus, Cluster) else Cluster(gpus_per_node=gpus)
     for name in ("tuned_gpus", "batch_per_gpu", "accumulation", "model_parallel", "effective_batch"):
         if given.get(name) is not None:
             given[name] = count_of(name, given[name])
-    found = read_file(path, tool)
-    fields = {
-        **found.fields,
-        **{("gpus" if name == "tuned_gpus" else name): value for name, value in given.items()},
-    }
-    tuned: int | None = None
-    batch: int | None = None
-    made: Plan | None = None
-    if "accumulation" in given or all(field != "accumulation" for field, _ in found.faults):
-        tuned, made = _tuned(fields, found, gpus)
-        batch = _batch(fields, gpus, tuned)
-    known = reader(found.tool)
+    reading = read_file(path, tool)
+    own = {("gpus" if name == "tuned_gpus" else name): value for name, value in given.items()}
+    reading.notes += [
+        error.message for to, error in reading.faults if to not in own and _is_open(reading, error)
+    ]
+    command = _plan_command(reading, own, cluster, tool)
+    trial = _try_plan(reading, own, cluster, command)
+    world, fields = cluster.nodes * cluster.gpus_per_node, {**reading.fields, **own}
+    batch = _batch(fields, world, trial.tuned) if _has_accumulation(reading, own) else None
+    known = reader(reading.tool)
     assert known.reader is not None
-    case = Case(known, found, fields, gpus, batch, tuned, made)
-    findings = _ranked((*_general(case), *known.reader.check(case)))
-    return Examination(case.batch, findings, "\n".join(_lines(case, findings)))
+    case = Case(known, reading, fields, world, batch, trial.tuned, trial.plan, command)
+    issues = [*check_any_tool(case), *known.reader.check(case)]
+    findings = _ranked([*issues, *_not_said_yet(trial.refusals, issues, case)])
+    text = "\n".join(_lines(case, findings))
+    return Examination(reading, world, batch, trial.tuned, findings, text)
 
 
-def _examine_table(found: Reading) -> Examination:
+def _examine_table(reading: Reading) -> Examination:
     """Examines all rows of a file; one that cannot be read is an error here, as nothing else is looked at."""
-    known = reader(found.tool).reader
+    known = reader(reading.tool).reader
     if known is None or known.table is None:
-        raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=found.file)
-    for to, error in found.faults:
+        raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=reading.file)
+    for to, error in reading.faults:
         if to == "scale_config":
             raise error
-    rows, issues = known.table(found)
+    rows, issues = known.table(reading)
     findings = _ranked(issues)
-    lines = [_line(f"{found.file}: {found.title}, {rows}"), *map(_line, found.notes)]
-    lines += [*(error.message for _, error in found.faults), *_numbered(findings)]
-    return Examination(found.fields.get("effective_batch"), findings, "\n".join(lines))
+    lines = [_line(f"{reading.file}: {reading.title}, {rows}"), *map(_line, reading.notes)]
+    lines += [*(error.message for _, error in reading.faults), *_numbered(findings)]
+    text = "\n".join(lines)
+    return Examination(reading, None, reading.fields.get("effective_batch"), None, findings, text)
 
 
-def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
-    """Sorts issues by their weight, the most expensive first."""
-    return tuple(sorted(issues, key=lambda issue: list(Weight).index(issue.weight)))
+# ---- what isobatch plan says of the same file ----
+
+
+class _Trial(NamedTuple):
+    """What the attempt to plan a file came to.
+
+    Attributes:
+        tuned: samples in a step of the tuned run; None where its GPUs are not known.
+        plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+        refusals: each with its reason; None of a setting that cannot be read.
+    """
+
+    tuned: int | None
+    plan: Plan | None
+    refusals: list[tuple[Reason | None, Issue]]
+
+
+def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, tool: str | None) -> str:
+    """Writes the command that plans the file there."""
+    where = f"--gpus {cluster.gpus_per_node}"
+    if cluster.nodes > 1:
+        where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
+    words = ["--tool", tool] if tool else []
+    words += [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
+    return " ".join(["isobatch plan --from", *map(shlex.quote, (reading.file, *words)), where])
+
+
+def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, command: str) -> _Trial:
+    """Plans the file as `isobatch plan` does. Past a refusal it goes on without the setting; stand-ins fill in what is missing."""
+    refusals: list[tuple[Reason | None, Issue]] = [
+        (None, _refused(to, error))
+        for to, error in reading.faults
+        if to not in own and not _is_open(reading, error)
+    ]
+    needs = {
+        name: f"isobatch plan also needs --set {name}={example}: {why}"
+        for name, example, why in missing_fields({**reading.fields, **own}, reading.keys)
+    }
+    reading.notes += [text for name, text in needs.items() if name not in ("gpus", "effective_batch")]
+    given = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
+    sound = replace(reading, faults=[], fields=dict(reading.fields))
+    while True:
+        try:
+            recipe = Recipe(**joined_fields([sound], given))
+            break
+        except InputError as error:
+            if error.field in own and error.message.startswith(f"{error.field} must be"):
+                raise  # what was typed is no finding in the file
+            refusals += [(None, _refused(cause.field or "", cause)) for cause in error.causes or (error,)]
+            wrong = {*error.fields} - {*_SPLITTING}
+            if wrong.isdisjoint({*sound.fields, *given}):
+                return _Trial(None, None, refusals)
+            for fields in (sound.fields, given):
+                for name in wrong:
+                    fields.pop(name, None)
+    if "effective_batch" in needs or not _has_accumulation(reading, own):
+        return _Trial(None, None, refusals)
+    planned = plan(recipe, cluster, **reading.demands)
+    tuned = None if "gpus" in needs else recipe.effective_batch
+    if planned.status != "infeasible":
+        return _Trial(tuned, None if tuned is None else planned, refusals)
+    reasons = [reason for reason in planned.reasons if reason.severity == "infeasible"]
+    for reason, why in zip(reasons, [*refusal(planned, ())][1:], strict=True):
+        what = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
+        source = reason.source or "docs/reasons.md"
+        todo = f"{command} lists what would work"
+        refusals.append(
+            (reason, Issue(what, reason.text, source, todo, Weight.REFUSED, _ABOUT.get(reason, "")))
+        )
+    return _Trial(tuned, None, refusals)
+
+
+def _stand_ins(needs: Iterable[str], fields: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """Returns values for fields that a file does not say, such that no refusal comes from them."""
+    parallel = fields.get("model_parallel") or 1
+    replicas = max(1, cluster.nodes * cluster.gpus_per_node // parallel)
+    micro = fields.get("batch_per_gpu") or fields.get("micro_batch") or 1
+    batch = fields.get("effective_batch") or micro * (fields.get("accumulation") or 1) * replicas
+    values = {"lr": 1.0, "gpus": replicas * parallel, "effective_batch": batch, "seq_len": 1}
+    values["dataset_size"] = batch * _MANY_STEPS
+    return {name: values[name] for name in needs}
+
+
+def _has_accumulation(reading: Reading, own: Mapping[str, Any]) -> bool:
+    """Tells whether the accumulation is known: a file may say it in a way that only the run can read."""
+    return "accumulation" in own or all(field != "accumulation" for field, _ in reading.faults)
+
+
+def _is_open(reading: Reading, error: InputError) -> bool:
+    """Tells whether a refused setting is "auto": the tool's own word for a value that the run fills in."""
+    name = error.field or ""
+    plain = name[2:].replace("-", "_") if name.startswith("--") else name
+    return str(value_at(reading.settings, plain)).strip().lower() == "auto"
+
+
+def _refused(to: str, error: InputError) -> Issue:
+    """Makes the finding of a setting that `isobatch plan` refuses; `to` is the field that can be given in its place."""
+    fields = (*Recipe.__struct_fields__, "batch_per_gpu")
+    todo = f"correct it, or give --set {to}=VALUE" if to in fields else "correct it"
+    what = f"isobatch plan refuses: {error.message}"
+    return Issue(what, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
+
+
+def _not_said_yet(
+    refusals: Iterable[tuple[Reason | None, Issue]], issues: Sequence[Issue], case: Case
+) -> Iterator[Issue]:
+    """Yields the refusals that no other finding is about."""
+    stops = any(issue.weight is Weight.STOPS for issue in issues)
+    fields = {issue.field for issue in issues if issue.field and issue.weight is not Weight.NOTE}
+    for reason, issue in refusals:
+        if reason in _OF_THE_SPLIT and (stops or case.growth != 1):
+            continue
+        if reason is None or issue.field not in fields:
+            yield issue
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows with them."""
+    """Computes the samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows."""
     if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
         return int(fields["effective_batch"])
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
@@ -115,38 +282,16 @@ def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | Non
     return int(micro) * int(fields.get("accumulation") or 1) * replicas
 
 
-def _tuned(fields: Mapping[str, Any], found: Reading, gpus: int) -> tuple[int | None, Plan | None]:
-    """Computes the batch of the tuned run, and the plan to keep it there."""
-    try:
-        done = complete(fields, found.keys)
-    except InputError as error:
-        found.notes.append(error.message)
-        return None, None
-    batch = done.get("effective_batch")
-    if batch is None:
-        return batch, None
-    recipe = _recipe({"lr": 1.0, **done}, found)  # the split does not depend on it
-    if recipe is None:
-        return batch, None
-    made = plan(recipe, gpus)
-    return batch, None if made.status == "infeasible" else made
+# ---- in words, and as JSON ----
 
 
-def _recipe(fields: Mapping[str, Any], found: Reading) -> Recipe | None:
-    """Makes the recipe, if need be without lengths of unknown units: a length in epochs without the dataset's size."""
-    lengths = ("duration", "warmup", "schedule", "ramp")
-    kept = {name: value for name, value in fields.items() if name not in lengths}
-    for last, part in enumerate((fields, kept)):
-        try:
-            return Recipe(**part)
-        except InputError as error:
-            if last:
-                found.notes.append(error.message)
-    return None
+def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
+    """Sorts issues by their weight, the most expensive first."""
+    return tuple(sorted(issues, key=lambda issue: list(Weight).index(issue.weight)))
 
 
 def _split(case: Case, batch: int) -> str:
-    """How the file's micro-batch makes the batch there; nothing where it does not."""
+    """Writes how the file's micro-batch makes the batch there; nothing where it does not."""
     micro = case.fields.get("batch_per_gpu")
     if type(micro) is not int or micro < 1 or not case.replicas or batch % (micro * case.replicas):
         return ""
@@ -154,11 +299,11 @@ def _split(case: Case, batch: int) -> str:
 
 
 def _line(text: str) -> str:
-    """One line, whatever is in the names of a file."""
+    """Writes a text in one line, whatever is in the names of a file."""
     return printable(text, MAX_LINE_CHARACTERS)
 
 
-def _lines(case: Case, findings: Sequence[Issue]) -> Any:
+def _lines(case: Case, findings: Sequence[Issue]) -> Iterator[str]:
     yield _line(f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}")
     if case.batch is None:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
@@ -169,7 +314,6 @@ def _lines(case: Case, findings: Sequence[Issue]) -> Any:
     elif case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
     yield from map(_line, case.reading.notes)
-    yield from (error.message for to, error in case.reading.faults if to not in case.fields)
     yield from _numbered(findings)
 
 
@@ -182,129 +326,48 @@ def _numbered(findings: Sequence[Issue]) -> Iterator[str]:
         yield "Nothing found."
 
 
-def _general(case: Case) -> Iterator[Issue]:
-    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, names, uneven steps."""
-    yield from _undivided(case)
-    yield from _misspelt(case)
-    yield from _too_long(case)
-    yield from _grown(case)
-    yield from _rule(case)
-    yield from _lengths(case)
-    yield from _uneven(case)
+def _record(finding: Issue, reading: Reading, lines: Sequence[str]) -> dict[str, Any]:
+    """Writes a finding as JSON has it."""
+    setting = _setting(finding, reading)
+    return {
+        "level": finding.weight.name.lower(),
+        "setting": setting,
+        "file": reading.file or None,
+        "line": _line_number(setting, lines),
+        "text": finding.what,
+        "cause": finding.cause,
+        "source": finding.source,
+        "mend": finding.change,
+    }
 
 
-def _undivided(case: Case) -> Iterator[Issue]:
-    parallel = case.fields.get("model_parallel") or 1
-    if case.gpus % parallel:
-        yield Issue.stop(
-            f"{counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
-            f"{case.reading.keys.get('model_parallel', 'model_parallel')} splits the model",
-            "the product of tensor, pipeline and context parallelism divides the GPUs",
-            f"{case.gpus // parallel * parallel or parallel} GPUs",
-        )
+def _setting(finding: Issue, reading: Reading) -> str | None:
+    """Returns the file's name of what a finding is about: by its field, else the first setting of the file that it mentions."""
+    field = finding.field
+    if field:
+        return reading.keys.get(field) or reading.absent.get(field) or field
+    paths = {path.rpartition(".")[2].replace("-", "_"): path for path in leaves(reading.settings)}
+    for text in (finding.change, finding.what, finding.cause):
+        for word in re.findall(r"[A-Za-z][\w-]+", text):
+            if (path := paths.get(word.replace("-", "_"))) is not None:
+                return path
+    return None
 
 
-def _misspelt(case: Case) -> Iterator[Issue]:
-    for name, meant in case.reading.misspelt.items():
-        yield Issue(
-            f"{name} has no effect, or stops the run",
-            f"{case.reading.title} has no such setting; {meant} is one",
-            "the names in the tool's own configuration",
-            meant,
-        )
+def _text_lines(file: str) -> list[str]:
+    """Reads the lines of a file of text; none of a folder, of settings in memory, or of a pickle."""
+    try:
+        return read_whole(file).splitlines() if Path(file).is_file() else []
+    except InputError:
+        return []
 
 
-def _too_long(case: Case) -> Iterator[Issue]:
-    """Finds a warmup behind the run's end, and a batch above the dataset."""
-    warmup, run = (str(case.fields.get(name) or "") for name in ("warmup", "duration"))
-    same = next(
-        (unit for unit in ("st", "ep", "sp", "tok") if warmup.endswith(unit) and run.endswith(unit)), ""
-    )
-    if same and float(warmup.removesuffix(same)) >= float(run.removesuffix(same)):
-        yield Issue(
-            f"the warmup does not end before the run: {warmup} of {run}",
-            f"{case.key('warmup')} counts in the same unit as {case.key('duration')}",
-            "the learning rate never reaches its peak; Megatron stops",
-            case.line("warmup", "...") + "  (below the run's length)",
-            Weight.STOPS if case.tool.name == "megatron" else Weight.CHANGES,
-        )
-    size = case.fields.get("dataset_size")
-    if size and case.batch and case.batch > size:
-        yield Issue(
-            f"a step has {count(case.batch)} samples, the dataset {count(size)}",
-            "an epoch is less than a step",
-            "samples repeat within a step, or the loader is empty",
-            "fewer GPUs, or a smaller batch",
-        )
-
-
-def _grown(case: Case) -> Iterator[Issue]:
-    if case.growth == 1:
-        return
-    plan = case.plan
-    change = ""
-    if plan is not None:
-        by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
-        parts = plan.effective_batch if by_total else plan.accumulation
-        change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
-    yield Issue(
-        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
-        f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
-        "torch, DistributedDataParallel: each process has its own loader",
-        change or "no split of the tuned batch fits these GPUs: isobatch plan --from lists what would",
-    )
-
-
-def _rule(case: Case) -> Iterator[Issue]:
-    """The learning rate stays as it is in the file, whatever the batch does."""
-    lr, name = case.fields.get("lr"), case.fields.get("optimizer", "adamw")
-    if case.growth == 1 or lr is None:
-        return
-    rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
-    yield Issue(
-        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
-        _SOURCES[rule],
-        case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
-    )
-
-
-def _lengths(case: Case) -> Iterator[Issue]:
-    """A number of steps is a number of samples times the batch."""
-    if case.growth == 1:
-        return
-    # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
-    for field, what, whole in (
-        ("duration", "the run", math.ceil),
-        ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
-    ):
-        length = case.fields.get(field)
-        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
-        if isinstance(length, str) and length.endswith("st") and not counted_anew:
-            steps = float(length.removesuffix("st"))
-            yield Issue(
-                f"{what} takes {figure(case.growth)} × the samples of the tuned one",
-                f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
-                "samples = steps × batch",
-                case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
-                + "  (for the tuned samples, if the batch moves)",
-            )
-
-
-def _uneven(case: Case) -> Iterator[Issue]:
-    plan = case.plan
-    if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
-        yield Issue.note(
-            "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
-            Reason.UNEVEN_TAIL.text,
-            Reason.UNEVEN_TAIL.source,
-            "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
-        )
-    if plan is not None and Reason.PADDED in plan.reasons:
-        yield Issue.note(
-            f"an epoch repeats {count(plan.padded_samples or 0)} samples",
-            Reason.PADDED.text,
-            Reason.PADDED.source
-            or "torch DistributedSampler, which repeats samples so that each rank has as many",
-            "drop the incomplete batch, or leave it: the plan counts them",
-        )
+def _line_number(setting: str | None, lines: Sequence[str]) -> int | None:
+    """Finds the one line of a file that names a setting; None where several do, or none."""
+    if setting is None:
+        return None
+    name = re.sub(r"[-_]", "[-_]", re.escape(setting.rpartition(".")[2].lstrip("-")).replace(r"\-", "-"))
+    numbers = [
+        number for number, line in enumerate(lines, 1) if re.search(rf"(?<![\w-]){name}(?![\w-])", line)
+    ]
+    return numbers[0] if len(numbers) == 1 else None

@@ -68,6 +68,13 @@ def test_wrong_use_is_one_line(words, message, ran):
     assert "usage:" not in captured.err and captured.err.count("\n") == 1
 
 
+def test_each_option_that_is_wrong_is_named_as_it_was_typed(ran):
+    said = ran(["validate", "plan.json", "--noise-steps", "1", "--memory-limit", "-1"], 2).err
+    assert "--noise-steps must be 0, or at least 2, got 1" in said
+    assert "--memory-limit must be a number above 0, got -1.0" in said
+    assert "--full not allowed with argument --quick" in ran(["validate", "a", "--quick", "--full"], 2).err
+
+
 def broken(error):
     def run(_):
         raise error

@@ -307,14 +307,16 @@ def test_a_table_of_settings_is_no_text(tmp_path, ran):
         ("lightning", "trainer"),
         ("torchtitan", "training"),
         ("verl", "data"),
+        ("verl", "actor_rollout_ref.actor"),
         ("deepspeed", "optimizer"),
+        ("deepspeed", "scheduler.params"),
         ("torchtune", "optimizer"),
     ):
-        (tmp_path / "a.json").write_text(json.dumps({name: "x"}))
+        top, _, inner = name.partition(".")
+        (tmp_path / "a.json").write_text(json.dumps({top: {inner: "x"} if inner else "x"}))
         words = [str(tmp_path / "a.json"), "--gpus", "8", "--tool", tool]
-        assert f"{name} must be a table of settings, got 'x'" in ran(["plan", "--from", *words], 2).err
-        _, out, _ = run_command(["doctor", *words])
-        assert f"{name} must be a table of settings, got 'x'" in out
+        for command in (["plan", "--from"], ["doctor"], ["doctor", "--json"]):
+            assert f"{name} must be a table of settings, got 'x'" in ran([*command, *words], 2).err
 
 
 def test_a_request_of_megabytes_is_answered_and_the_next_too(tmp_path):

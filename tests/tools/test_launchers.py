@@ -122,7 +122,7 @@ def test_the_command_that_plans_anew_is_that_of_the_file(tmp_path, monkeypatch, 
     (tmp_path / "job.json").write_text(json.dumps({"effective_batch": 256, "lr": 0.1, "duration": "9st"}))
     arguments = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}
     (tmp_path / "args.json").write_text(json.dumps(arguments))
-    line = "plan job.json --gpus 8 --to slurm -o plan.json"
+    line = "plan job.json --gpus 8 -o plan.json"
     assert main(line.split()) == 0
     options = "--rule sqrt --script 'my.py -x'"
     cases = {

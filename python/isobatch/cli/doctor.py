@@ -1,22 +1,34 @@
 """`isobatch doctor`: what a configuration will really do on a given number of GPUs, and what a running script really has."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from isobatch.cli.options import gpu_count
+from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
-from isobatch.cli.terminal import say, show_lines
+from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.doctor import Examination, examine
 from isobatch.errors import missing
 from isobatch.files.whole import check_place
+from isobatch.planning.plan import plan
+from isobatch.tools.page import Reading
+from isobatch.tools.tool import Issue
+
+if TYPE_CHECKING:
+    from isobatch.equivalence.running import Running
+    from isobatch.equivalence.running_recipe import Mismatch
 
 DESCRIPTION = (
-    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, and what the tool does"
-    " without a word. With a training command after -- it starts the command, ends it before its second optimizer step, and says"
-    " what really runs beside what the command says. Exits with 1 where something stops the run or changes the training, or"
-    " runs otherwise than the command says."
+    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, what isobatch plan refuses,"
+    " and what the tool does without a word. With a training command after -- it starts the command, ends it before its second"
+    " optimizer step, and says what really runs beside what the command says. Exit codes: 0 nothing found, 1 something stops the"
+    " run, changes the training, cannot be planned, or runs otherwise than the command says, 2 cannot be read."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
+    "isobatch doctor training_args.json --nodes 4 --gpus-per-node 8 --json",
     "isobatch doctor --gpus 8 -o recipe.toml -- torchrun --nproc-per-node 2 train.py --learning_rate 2e-5",
 )
 LIMIT = 600.0
@@ -27,29 +39,29 @@ OPTIONS = {
         "another tool's configuration, or a checkpoint folder of transformers' Trainer; or, after --, a training command",
         {"nargs": "*"},
     ),
-    "--gpus N": (
-        "number of GPUs that it is to run on (default: every row of a HyperPod recipe); of a command the recipe is planned on them",
-        {"type": gpu_count},
-    ),
+    "GPUs to run on (default: every row of a HyperPod recipe); of a command the recipe is planned on them": options.GPUS,
     **TOOL,
     "--limit SECONDS": (f"time of a command until its second step (default {LIMIT:.0f})", LIMIT),
+    "--json": "print the findings as JSON",
     "-o/--output FILE": "save the recipe of a command: .toml, .yaml or .json",
 }
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings; 1 where one of them stops the run or changes the training."""
+    """Prints the findings; 1 where one of them is more than good to know."""
     if "--" in args.words:
         return _run_command(args, args.words[args.words.index("--") + 1 :])
     if len(args.file) != 1:
         raise missing("file", "name a configuration, or a training command after --")
-    from isobatch.doctor import examine
-
+    cluster = options.cluster(args, optional=True)
     given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
     with naming_set(given):
-        diagnosis = examine(args.file[0], args.gpus, tool=args.tool, **given)
-    show_lines(diagnosis.text)
-    return 0 if diagnosis.healthy else 1
+        examination = examine(args.file[0], cluster, tool=args.tool, **given)
+    if args.json:
+        write_json(examination.to_json())
+    else:
+        show_lines(examination.text)
+    return 0 if examination.healthy else 1
 
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
@@ -57,23 +69,45 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     from isobatch.equivalence.running import observe
     from isobatch.equivalence.running_recipe import differences, recipe_of
     from isobatch.equivalence.running_text import text_of
-    from isobatch.planning.plan import plan
 
     if args.output is not None:
         check_place(args.output)
+    cluster = options.cluster(args, optional=True)
     running = observe(command, tool=args.tool, limit=args.limit)
-    different = [*differences(running)]
-    show_lines(text_of(running, different))
-    code = 1 if different else 0
-    if args.output is None and args.gpus is None:
+    mismatches = [*differences(running)]
+    if args.json:
+        write_json(_examination(running, mismatches).to_json())
+    else:
+        show_lines(text_of(running, mismatches))
+    code = 1 if mismatches else 0
+    if args.output is None and cluster is None:
         return code
     recipe = recipe_of(running, fields(args))
     if args.output is not None:
         recipe.save(args.output)
         say(f"the recipe of this run: {args.output}")
-    if args.gpus is None:
+    if cluster is None:
         return code
-    planned = plan(recipe, args.gpus)
-    print()
-    show_lines(planned.explain(), planned.status)
+    planned = plan(recipe, cluster)
+    if args.json:
+        write_json(planned.to_json())
+    else:
+        print()
+        show_lines(planned.explain(), planned.status)
     return 1 if planned.status == "infeasible" else code
+
+
+def _examination(running: Running, mismatches: Sequence[Mismatch]) -> Examination:
+    """Returns what a command runs as the findings of a file, for JSON."""
+    findings = tuple(
+        Issue(
+            f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.seen}",
+            "the script decides otherwise than its command says",
+            "its first two optimizer steps",
+            f"say {mismatch.seen} in the command, or change the script",
+            field=mismatch.field,
+        )
+        for mismatch in mismatches
+    )
+    reading = Reading("", running.title, "", {}, notes=[*running.notes])
+    return Examination(reading, running.started, running.effective_batch, None, findings, "")

@@ -220,12 +220,13 @@ HARDWARE: dict[str, Any] = {
     "--intra-gb-s GB": "link between the GPUs of a node, likewise",
 }
 """The options of a cluster beside its GPU count."""
-CLUSTER: dict[str, Any] = {
+GPUS: dict[str, Any] = {
     "--gpus N": (f"number of GPUs: above {PER_NODE}, nodes of --gpus-per-node", {"type": gpu_count}),
     "--nodes N": "number of nodes, instead of --gpus",
     "--gpus-per-node N": f"GPUs per node (default: {PER_NODE})",
-    **HARDWARE,
 }
+"""The options of a cluster's GPU count."""
+CLUSTER: dict[str, Any] = {**GPUS, **HARDWARE}
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
@@ -239,8 +240,9 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
     if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
         return None
-    if args.gpu is not None and args.gpu.isdecimal():
-        raise missing("cluster", f"--gpu is the type of GPU: did you mean --gpus {args.gpu}?")
+    gpu = hardware(args)["gpu"]
+    if gpu is not None and gpu.isdecimal():
+        raise missing("cluster", f"--gpu is the type of GPU: did you mean --gpus {gpu}?")
     raise missing("cluster", "pass --gpus N, or --nodes N --gpus-per-node M")
 
 
@@ -281,7 +283,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the hardware's options beside the GPU count."""
     parallel = ("model_parallel", "expert_parallel")
     names = (*parallel, "gpu", "memory_gib", "price_per_gpu_hour", "inter_gb_s", "intra_gb_s")
-    return {name: getattr(args, name) for name in names}
+    return {name: getattr(args, name, None) for name in names}
 
 
 def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> Iterator[str]:

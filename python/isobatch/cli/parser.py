@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from isobatch.cli.terminal import has_colours, paint
-from isobatch.errors import InputError, missing, needs_extra, unknown
+from isobatch.errors import InputError, missing, needs_extra, together, unknown
 from isobatch.words import OURS, nearest, printable
 
 _KINDS = {"int": "a whole number", "float": "a number"}
@@ -125,8 +125,10 @@ class Parser(argparse.ArgumentParser):
 
     def typed(self, error: InputError) -> InputError:
         """Names the option as it was typed, in the place of the keyword behind it."""
-        if error.file is not None or error.row is not None or error.field is None:
+        if error.file is not None or error.row is not None:
             return error
+        if error.causes:
+            return together([self.typed(cause) for cause in error.causes])
         for action in self._actions:
             if action.dest == error.field and action.option_strings:
                 return error.at(field=action.option_strings[-1])

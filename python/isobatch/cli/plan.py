@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,9 @@ from isobatch.planning.settings import Settings, checked_settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
+
+if TYPE_CHECKING:
+    from isobatch.tools.export import Export
 
 DESCRIPTION = (
     "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
@@ -39,13 +42,13 @@ OPTIONS = {
     "each answered",
     "recipe": FROM,
     "another tool": TO,
-    "--force": "of a saved plan: replace the tool's file where it is there",
+    "--force": "with --to and -o: replace the tool's file where it is there",
     "target cluster": options.CLUSTER,
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, write the tool's file there instead",
 }
 
 
@@ -65,12 +68,15 @@ def run(args: argparse.Namespace) -> int:
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
-    written = (
-        None
-        if tool is None or made.status == "infeasible"
-        else made.to(tool, job=job(args, own=given.own(tool)))
-    )
-    if args.output and args.output != "-":
+    written = None
+    if tool is not None and made.status != "infeasible":
+        written = made.to(tool, form=_form(args), job=job(args, own=given.own(tool)))
+    if written is not None and args.output == "-":
+        return _write(written, args)
+    if written is not None and args.output:
+        _write(written, args)
+        written = None
+    elif args.output and args.output != "-" and tool is None:
         made.save(args.output)
     if args.json or args.output == "-":
         write_json(made.to_json())
@@ -109,12 +115,21 @@ def _by_noise(made: Plan, how: Mapping[str, Any]) -> Iterator[str]:
 
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
-    from isobatch.tools.export import form_of
-
     if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
         why = "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another"
         raise InputError(why, file=args.recipe)
-    made = Plan.load(args.recipe).require().to(args.to, form=form_of(args.to, args.output), job=job(args))
+    return _write(Plan.load(args.recipe).require().to(args.to, form=_form(args), job=job(args)), args)
+
+
+def _form(args: argparse.Namespace) -> str:
+    """Returns the format of the tool's file, by the name of --output."""
+    from isobatch.tools.export import form_of
+
+    return form_of(args.to, None if args.output == "-" else args.output)
+
+
+def _write(made: "Export", args: argparse.Namespace) -> int:
+    """Writes a tool's file alone on stdout, or into --output; its notes go to stderr."""
     for note in made.notes:
         say(f"{made.tool}: {note}")
     if args.output is None or args.output == "-":

@@ -89,9 +89,9 @@ class Source(NamedTuple):
     pages: tuple[Any, ...] = ()
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The given settings, with what a batch must be a multiple of by the first file that says so."""
-        multiple = next((page.multiple for page in self.pages if page.multiple > 1), None)
-        return {**({} if multiple is None else {"batch_multiple": multiple}), **given}
+        """Joins the given settings with what the files demand; the first file that demands a setting decides it."""
+        demands = {name: value for page in reversed(self.pages) for name, value in page.demands.items()}
+        return {**demands, **given}
 
     def own(self, tool: str | None) -> Mapping[str, Any]:
         """The settings of the last file that is of this tool; empty where none is."""

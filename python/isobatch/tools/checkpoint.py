@@ -1,6 +1,7 @@
 """A checkpoint folder of transformers' Trainer: how far the run is, and with which arguments it was started.
 
-`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and nothing in it is executed.
+`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and
+nothing in it is executed.
 """
 
 import re
@@ -30,15 +31,16 @@ def read(page: SettingsPage) -> None:
 
 
 def read_folder(folder: Path) -> Reading:
-    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for the number of
-    processes, the files with each one's random state.
+    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for
+    the number of processes, the files with each one's random state.
 
-    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset is not needed.
+    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset
+    is not needed.
 
     Raises:
         InputError: there is no `trainer_state.json`.
     """
-    found = Reading("checkpoint", CHECKPOINT.title, str(folder), {})
+    reading = Reading("checkpoint", CHECKPOINT.title, str(folder), {})
     state_file = folder / "trainer_state.json"
     if not state_file.is_file():
         raise missing(
@@ -46,22 +48,22 @@ def read_folder(folder: Path) -> Reading:
         )
     state = parse(read_whole(state_file), file=str(state_file), suffix=".json")
     arguments = _arguments(folder)
-    found.settings = {**arguments, **state}
+    reading.settings = {**arguments, **state}
     if arguments:
-        read_arguments(SettingsPage(arguments, found))
+        read_arguments(SettingsPage(arguments, reading))
     else:
-        found.notes.append("no training_args.bin has arguments: those of the run are not known")
-    read(SettingsPage(state, found))
+        reading.notes.append("no training_args.bin has arguments: those of the run are not known")
+    read(SettingsPage(state, reading))
     epochs, steps = arguments.get("num_train_epochs"), arguments.get("max_steps")
-    if "duration" in found.fields and epochs and not (isinstance(steps, int | float) and steps > 0):
+    if "duration" in reading.fields and epochs and not (isinstance(steps, int | float) and steps > 0):
         # Resumed, the Trainer counts the steps of its epochs anew, on whatever GPUs.
-        found.keys["duration"] = "num_train_epochs"
-    if not found.fields.get("batch_per_gpu") and arguments:
-        found.fields["batch_per_gpu"] = arguments.get("per_device_train_batch_size")
-    _processes(folder, arguments, found)
-    if found.step is None or found.step < 1:
-        found.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
-    return found
+        reading.keys["duration"] = "num_train_epochs"
+    if not reading.fields.get("batch_per_gpu") and arguments:
+        reading.fields["batch_per_gpu"] = arguments.get("per_device_train_batch_size")
+    _processes(folder, arguments, reading)
+    if reading.step is None or reading.step < 1:
+        reading.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
+    return reading
 
 
 def _arguments(folder: Path) -> dict[str, object]:
@@ -71,12 +73,12 @@ def _arguments(folder: Path) -> dict[str, object]:
     return {}
 
 
-def _processes(folder: Path, arguments: dict[str, object], found: Reading) -> None:
+def _processes(folder: Path, arguments: dict[str, object], reading: Reading) -> None:
     """Each process leaves a file of its random state; one process alone leaves `rng_state.pth`."""
     ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
     state = arguments.get("distributed_state")
     if ranks:
-        found.fields["gpus"], found.keys["gpus"] = len(ranks), "rng_state_N.pth"
+        reading.fields["gpus"], reading.keys["gpus"] = len(ranks), "rng_state_N.pth"
         processes = state.get("num_processes") if isinstance(state, dict) else None
         last = max(int(file.stem.removeprefix("rng_state_")) for file in ranks)
         if last >= len(ranks) or processes not in (None, len(ranks)):
@@ -86,13 +88,13 @@ def _processes(folder: Path, arguments: dict[str, object], found: Reading) -> No
                 else f"training_args.bin says {counted(processes, 'process', 'processes')}"
             )
             text = f"has {len(ranks)} files rng_state_N.pth, one a process, but {beside}: give gpus a value"
-            found.faults.append(("gpus", InputError(text, file=found.file)))
+            reading.faults.append(("gpus", InputError(text, file=reading.file)))
     elif (folder / "rng_state.pth").is_file():
-        found.fields["gpus"], found.keys["gpus"] = 1, "rng_state.pth"
+        reading.fields["gpus"], reading.keys["gpus"] = 1, "rng_state.pth"
     elif isinstance(state, dict) and type(state.get("num_processes")) is int:
-        found.fields["gpus"], found.keys["gpus"] = state["num_processes"], "num_processes"
+        reading.fields["gpus"], reading.keys["gpus"] = state["num_processes"], "num_processes"
     if arguments.get("_n_gpu") not in (None, 0, 1):
-        found.notes.append("the run used DataParallel: its batch is split over the GPUs of one process")
+        reading.notes.append("the run used DataParallel: its batch is split over the GPUs of one process")
 
 
 CHECKPOINT = Tool(

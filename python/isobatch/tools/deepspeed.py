@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from isobatch.tools.page import SettingsPage, leaves
+from isobatch.tools.page import SettingsPage, leaves, value_at
 from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
@@ -16,56 +16,79 @@ _BATCH = {
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
 
 _HARMLESS = """
-    aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.* curriculum_learning.* dataloader_drop_last
-    datastates.* disable_allgather disable_python_gc dump_state bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype
-    gradient_allreduce_op gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown optimizer.legacy_fusion
-    optimizer.params.* prescale_gradients progressive_layer_drop.* scheduler.params.* seq_parallel_communication_data_type sparse_attention*
-    sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval* expert_parallel.* use_data_before_expert_parallelism
-    use_node_local_storage wall_clock_breakdown weight_quantization.* zero_* elasticity.* pipeline.* timers
+    aio.* amp.* autotuning.* comms_logger.* communication_data_type compression_training.* csv_monitor.*
+    curriculum_learning.* dataloader_drop_last datastates.* disable_allgather disable_python_gc dump_state
+    bf16.* bfloat16.* fp16.* flops_profiler.* gradient_accumulation_dtype gradient_allreduce_op
+    gradient_predivide_factor hybrid_engine.* managed_gradient_accumulation memory_breakdown
+    optimizer.legacy_fusion optimizer.params.adam_w_mode optimizer.params.torch_adam
+    optimizer.params.bias_correction prescale_gradients progressive_layer_drop.*
+    scheduler.params.cos_min_ratio scheduler.params.last_batch_iteration seq_parallel_communication_data_type
+    sparse_attention* sparse_gradients steps_per_print tensor_parallel.* timers.* torch_autocast.* train_eval*
+    expert_parallel.* use_data_before_expert_parallelism use_node_local_storage wall_clock_breakdown
+    weight_quantization.* zero_* elasticity.* pipeline.* timers
 """
 _MATTERS = {
-    "effective_batch": "elasticity.enabled autotuning.enabled data_efficiency.data_sampling.dynamic_batching.enabled",
+    "effective_batch": "elasticity.enabled autotuning.enabled "
+    "data_efficiency.data_sampling.dynamic_batching.enabled",
     "model_parallel": "pipeline.stages",
-    STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio",
+    STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio optimizer.params.adam_lr",
 }
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an error."""
+    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an
+    error."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
-    page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
+    parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
+    key = page.first("expert_parallel.autoep_size", "expert_parallel.ep_size", "moe.ep_size")
+    if page.raw("expert_parallel.enabled") is not False and (experts := page.whole(key, default=1) or 1) > 1:
+        page.give("expert_parallel", experts * parallel, key)
     autos = [key for key in _BATCH if page.raw(key) == "auto"]
     for key, field in _BATCH.items():
         if key not in autos:
             page.whole(key, field)
     if autos:
-        page.note(
-            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a second --from, such as training_args.json'
+        text = (
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a '
+            "second --from, "
         )
+        page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)
     _schedule(page)
     if page.raw("gradient_clipping") != "auto":
         page.clip("gradient_clipping", default=0.0)
-    for key, ours in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
+    for key, precision in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
         if page.flag(key):
-            page.give("precision", ours, key)
+            page.give("precision", precision, key)
 
 
 def _read_optimizer(page: SettingsPage) -> None:
     name = page.word("optimizer.type")
     if name is None:
-        page.note("there is no optimizer in the file: the training script has it")
+        page.note_until(
+            "there is no optimizer in the file: the training script has it",
+            lambda run: "optimizer" in run.fields,
+        )
         return
     # DeepSpeed's Adam decouples the weight decay unless it is asked not to.
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
     page.optimizer("optimizer.type", "adamw" if decoupled else name)
     inner = page.table("optimizer.params")
-    for key in ("lr", "eps", "weight_decay", "momentum"):
+    # A rate of the matrices' own wins over the shared one, which is then the others' alone.
+    rate = "muon_lr" if name.lower() == "muon" and inner.has("muon_lr") else "lr"
+    for key, field in (
+        (rate, "lr"),
+        ("eps", "eps"),
+        ("weight_decay", "weight_decay"),
+        ("momentum", "momentum"),
+    ):
         if inner.raw(key) != "auto":
-            inner.number(key, key)
+            inner.number(key, field)
+    if rate == "muon_lr" and inner.has("lr") and "adam_lr" not in inner.settings:
+        page.note(f"optimizer.params.lr {inner.raw('lr')} stays as it is: no plan moves it")
     if inner.raw("betas") != "auto":
         inner.pair("betas")
 
@@ -75,9 +98,11 @@ def _schedule(page: SettingsPage) -> None:
     inner = page.table("scheduler.params")
     if name is None:
         page.give("schedule", "constant", "scheduler")
-        page.note(
-            "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... for another)"
+        text = (
+            "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... "
+            "for another)"
         )
+        page.note_assumed("schedule", text)
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     if name not in kinds:
@@ -93,19 +118,23 @@ def _schedule(page: SettingsPage) -> None:
     if name == "WarmupCosineLR":
         inner.times_lr("min_lr", inner.number("cos_min_ratio", default=0.0001), "cos_min_ratio")
     if inner.word("warmup_type", "log") != "linear":
-        page.note('warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line')
+        text = 'warmup_type is "log", DeepSpeed\'s default: the warmup is planned as a straight line'
+        page.note_assumed("schedule", text)
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
-    """Writes the optimizer, the scheduler and the three batch numbers, whose product DeepSpeed checks."""
+def write(plan: Planned, job: Job) -> SettingsSheet:
+    """Writes the optimizer, the scheduler and the three batch numbers."""
     sheet = SettingsSheet()
     sheet.settings = {
         "train_batch_size": plan.effective_batch,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.accumulation,
     }
-    _write_optimizer(plan, sheet)
-    _scheduler(plan, curve(plan), sheet)
+    _write_optimizer(plan, job, sheet)
+    if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
+        sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")
+    else:
+        _scheduler(plan, curve(plan), sheet)
     sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
     if plan.recipe.precision in ("bf16", "fp16"):
         sheet.settings[plan.recipe.precision] = {"enabled": True}
@@ -113,7 +142,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
     return sheet
 
 
-def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
+def _write_optimizer(plan: Planned, job: Job, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name not in _OPTIMIZERS:
         sheet.note(
@@ -123,6 +152,8 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     arguments = optimizer_arguments(plan)
     if name == "adam":
         arguments["adam_w_mode"] = False  # DeepSpeed's Adam is AdamW otherwise
+    if name == "muon" and value_at(job.own, "optimizer.params.muon_lr") is not None:
+        arguments = {"muon_lr": arguments.pop("lr"), **arguments}
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 
@@ -139,7 +170,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
             kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
         case _:
             sheet.note(
-                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to initialize"
+                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to "
+                "initialize"
             )
             return
     sheet.settings["scheduler"] = {"type": kind, "params": arguments}
@@ -151,8 +183,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
 
 
 def _rate(line: Curve, step: int) -> float:
-    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at least; all but the
-    decay of its cosine is one step late.
+    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at
+    least; all but the decay of its cosine is one step late.
     """
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
@@ -207,7 +239,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds three batch numbers that do not multiply out; one or two that are left out are what DeepSpeed makes of the others."""
+    """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
@@ -233,7 +265,7 @@ def _product(case: Case) -> Iterator[Issue]:
 
 
 def _schedules(case: Case) -> Iterator[Issue]:
-    """Finds a scheduler that does not fit the optimizer beside it, or the run."""
+    """Finds a scheduler with another rate than the optimizer, or another length than the run."""
     lr = number(case.at("optimizer", "params", "lr"))
     peak = number(case.at("scheduler", "params", "warmup_max_lr"))
     if lr and peak and lr != peak:
@@ -256,7 +288,14 @@ def _schedules(case: Case) -> Iterator[Issue]:
 DEEPSPEED = Tool(
     "deepspeed",
     "DeepSpeed",
-    Reader("0.10 to 0.19", read, check, _HARMLESS, _MATTERS, tables="optimizer scheduler"),
+    Reader(
+        "0.10 to 0.19",
+        read,
+        check,
+        _HARMLESS,
+        _MATTERS,
+        tables="optimizer optimizer.params scheduler scheduler.params",
+    ),
     Writer(
         "0.14 to 0.19",
         "ds_config.json",
@@ -265,6 +304,7 @@ DEEPSPEED = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command image resume",
+        leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command "
+        "image resume",
     ),
 )

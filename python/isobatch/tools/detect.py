@@ -1,5 +1,6 @@
-"""Detects the tool of a file, by keys of that tool alone."""
+"""Detects the tool of a file, by keys of its own."""
 
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -28,14 +29,15 @@ TOOLS = {
         extends="transformers",
     ),
     "trl": Keys(
-        "num_generations steps_per_generation generation_batch_size max_completion_length max_prompt_length dataset_text_field "
-        "completion_only_loss assistant_only_loss packing_strategy padding_free use_vllm reward_funcs truncation_mode",
+        "num_generations steps_per_generation generation_batch_size max_completion_length max_prompt_length "
+        "dataset_text_field completion_only_loss assistant_only_loss packing_strategy padding_free use_vllm "
+        "reward_funcs truncation_mode",
         common="packing max_length beta dataset_name model_name_or_path",
         extends="transformers",
     ),
     "ms_swift": Keys(
-        "rlhf_type tuner_type train_type split_dataset_ratio acc_strategy attn_impl freeze_vit vit_lr aligner_lr add_version "
-        "deepspeed_autotp_size ENV.NPROC_PER_NODE",
+        "rlhf_type tuner_type train_type split_dataset_ratio acc_strategy attn_impl freeze_vit vit_lr "
+        "aligner_lr add_version deepspeed_autotp_size ENV.NPROC_PER_NODE",
         common="model dataset torch_dtype lora_rank target_modules system",
         extends="trl",
     ),
@@ -49,21 +51,22 @@ TOOLS = {
         common="train_batch_size gradient_clipping fp16 bf16 gradient_accumulation_steps",
     ),
     "torchtitan": Keys(
-        "training.local_batch_size training.num_tokens_per_microbatch_per_dp_rank "
-        "job.dump_folder parallelism.data_parallel_shard_degree "
-        "parallelism.tensor_parallel_degree model.flavor model_spec lr_scheduler.decay_ratio",
+        "training.local_batch_size training.num_tokens_per_microbatch_per_dp_rank job.dump_folder "
+        "parallelism.data_parallel_shard_degree parallelism.tensor_parallel_degree model.flavor model_spec "
+        "lr_scheduler.decay_ratio",
         common="training.batch_size training.global_batch_size training.seq_len training.steps "
         "lr_scheduler.warmup_steps",
     ),
     "torchtune": Keys(
-        "optimizer._component_ model._component_ dataset._component_ checkpointer._component_ tokenizer._component_ loss._component_ "
-        "lr_scheduler._component_ max_steps_per_epoch optimizer_in_bwd",
+        "optimizer._component_ model._component_ dataset._component_ checkpointer._component_ "
+        "tokenizer._component_ loss._component_ lr_scheduler._component_ max_steps_per_epoch "
+        "optimizer_in_bwd",
         common="batch_size epochs gradient_accumulation_steps clip_grad_norm enable_activation_checkpointing",
     ),
     "megatron": Keys(
-        "train_iters train_samples lr_decay_style lr_warmup_fraction lr_warmup_iters "
-        "lr_warmup_samples tensor_model_parallel_size pipeline_model_parallel_size clip_grad "
-        "rampup_batch_size step_batch_size_schedule",
+        "train_iters train_samples lr_decay_style lr_warmup_fraction lr_warmup_iters lr_warmup_samples "
+        "tensor_model_parallel_size pipeline_model_parallel_size clip_grad rampup_batch_size "
+        "step_batch_size_schedule",
         common="global_batch_size micro_batch_size lr_decay_iters num_layers hidden_size seq_length",
     ),
     "lightning": Keys(
@@ -71,8 +74,9 @@ TOOLS = {
         common="trainer.max_epochs trainer.max_steps trainer.strategy trainer.precision model.class_path",
     ),
     "verl": Keys(
-        "actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu actor_rollout_ref.rollout.n "
-        "actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path algorithm.adv_estimator",
+        "actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu "
+        "actor_rollout_ref.rollout.n actor_rollout_ref.actor.optim.lr actor_rollout_ref.model.path "
+        "algorithm.adv_estimator",
         common="trainer.nnodes trainer.n_gpus_per_node trainer.total_epochs data.train_batch_size",
     ),
     "hyperpod": Keys("scale_config", common="instance_types elastic_policy display_name"),
@@ -83,8 +87,10 @@ TOOLS = {
     "skypilot": Keys(module="launchers"),
     "torchx": Keys(module="launchers"),
 }
-"""Every tool of isobatch; its record is in its file, under its name in capitals. keys() has those of other distributions too."""
+"""Every tool of isobatch; its record is in its file, under its name in capitals. keys() has those of other
+distributions too."""
 
+_SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _ENOUGH = 5
 """Common keys that together are evidence."""
 
@@ -178,7 +184,8 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
 
 
 def looks_like(settings: Mapping[str, Any]) -> str | None:
-    """Returns the title of the tool with a file's names, as people write it; None where no tool clearly has them.
+    """Returns the title of the tool with a file's names, as people write it; None where no tool clearly has
+    them.
 
     >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
     'transformers TrainingArguments'
@@ -192,6 +199,30 @@ def looks_like(settings: Mapping[str, Any]) -> str | None:
     return tool_of(name).title if own + common >= _FEW else None
 
 
+def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
+    """Refuses a script of slime or miles: beside Megatron's arguments, its batch has rules of its own.
+
+    Raises:
+        InputError: it is one; the message has the recipe to plan instead.
+    """
+    rollout, batch = settings.get("rollout_batch_size"), settings.get("global_batch_size")
+    if "num_rollout" not in settings and (rollout is None or batch is None):
+        return
+    each = settings.get("n_samples_per_prompt", 1)
+    sizes = [int(str(size)) if str(size).isdecimal() else None for size in (rollout, each, batch)]
+    groups, whole = str(sizes[1] or "N"), f"{sizes[0] * sizes[1]:,}" if sizes[0] and sizes[1] else "that"
+    parallel = math.prod(int(str(settings.get(key))) for key in _SPLITS if str(settings.get(key)).isdecimal())
+    fields = {"effective_batch": sizes[2] or "N", "lr": settings.get("lr", "LR"), "model_parallel": parallel}
+    fields_typed = " ".join(f"--set {name}={value}" for name, value in fields.items() if value != 1)
+    raise InputError(
+        "is a script of slime (or miles), which is not read: a batch has whole groups of "
+        f"--n-samples-per-prompt completions, --rollout-batch-size × --n-samples-per-prompt (= {whole}) "
+        "must be a multiple of it, and --save-interval counts rollouts. Plan it as a recipe, and take a "
+        f"batch that divides the rollout:\n  isobatch plan {fields_typed} --gpus N --batch-multiple {groups}",
+        file=file,
+    )
+
+
 def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     """Refuses a file of isobatch's own in the place of another tool's.
 
@@ -200,12 +231,14 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     """
     if is_plan(settings):
         raise InputError(
-            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, isobatch replan moves its run",
+            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, "
+            "isobatch replan moves its run",
             file=file,
         )
     if is_recipe(settings):
         raise InputError(
-            f"is a recipe of isobatch, not another tool's file: isobatch plan {file} --gpus N (in Python: Recipe.load)",
+            f"is a recipe of isobatch, not another tool's file: isobatch plan {file} --gpus N (in Python: "
+            "Recipe.load)",
             file=file,
         )
 
@@ -227,8 +260,9 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     if tables:
         lines = "".join(f"\n  {line}" for line in as_recipe(fields))
         raise InputError(
-            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A tool's file is read with "
-            f"--from (in Python: Recipe.read). A recipe of this one would have, where right:{lines}",
+            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A "
+            "tool's file is read with --from (in Python: Recipe.read). A recipe of this one would have, "
+            f"where right:{lines}",
             file=file,
         )
 
@@ -239,8 +273,8 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     for name in readers():
         own, common = _present(settings, name)
         extends = keys()[name].extends
-        theirs = _present(settings, extends)[0] if extends else 0
-        if extends and (not theirs or own == theirs):
+        base_own = _present(settings, extends)[0] if extends else 0
+        if extends and (not base_own or own == base_own):
             continue  # it must have some of both
         if own or common >= _ENOUGH:
             scores[name] = own + common
@@ -275,7 +309,8 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
-        f"{also}- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in Python: ib.Recipe(...)):\n"
+        f"{also}- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in "
+        "Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",

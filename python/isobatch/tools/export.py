@@ -77,7 +77,8 @@ def export(
         job: for launchers.
 
     Raises:
-        InputError: the tool or form is not known, the plan has no end, or the tool cannot run the plan at all.
+        InputError: the tool or form is not known, the plan has no end, or the tool cannot run the plan at
+            all.
     """
     known, how = _writer(tool)
     job, form = job or Job(), form or how.forms[0]
@@ -85,9 +86,9 @@ def export(
         raise unknown("form", form, how.forms, field="form")
     if not _is_even(plan) and not how.runs_ragged:
         raise InputError(
-            f"{known.title} gives every replica the same micro-batches: {_product(plan)} replicas would be {count(_even_samples(plan))} "
-            f"samples a step, not {count(plan.effective_batch or 0)}; plan with batch_tolerance in the place of split, or "
-            "train with ElasticRun (docs/elastic.md)"
+            f"{known.title} gives every replica the same micro-batches: {_product(plan)} replicas would be "
+            f"{count(_even_samples(plan))} samples a step, not {count(plan.effective_batch or 0)}; plan "
+            "with batch_tolerance in the place of split, or train with ElasticRun (docs/elastic.md)"
         )
     if job.elastic and how.is_part:
         raise InputError(f"{known.title} starts no script: elastic is for launchers", field="elastic")
@@ -124,8 +125,8 @@ def _split(plan: Planned) -> str:
     even = _is_even(plan)
     weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
     return (
-        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if even else 'in'} {_product(plan)} "
-        f"{'replica' if plan.data_parallel == 1 else 'replicas'}{'' if even else weights}"
+        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if even else 'in'} "
+        f"{_product(plan)} {'replica' if plan.data_parallel == 1 else 'replicas'}{'' if even else weights}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from isobatch.errors import InputError, must_be
 from isobatch.tools.page import Reading, SettingsPage, value_at
-from isobatch.tools.tool import Case, Issue, Reader, Tool
+from isobatch.tools.tool import Case, Issue, Reader, Tool, inside
 from isobatch.words import counted, few
 
 SOURCE = "aws/sagemaker-hyperpod-recipes at 2631995"
@@ -222,10 +222,11 @@ HYPERPOD = Tool(
         "recipes of 2026",
         read,
         check,
-        """
-            display_name elastic_policy.* run.* trainer.* training_config.model_config.*
-            training_config.datasets.* training_config.training_args.* training_config.mlflow.*
+        f"""
+            display_name elastic_policy.* run.* trainer.* training_config.datasets.* training_config.mlflow.*
             training_config.force_rerun
+            {inside("training_config.model_config", "chat_template_key model_name_or_path model_save_name")}
+            {inside(_ARGUMENTS, "merge_weights strategy.fsdp_config.sharding_strategy")}
         """,
         table=table,
         tables="training_config trainer run",

@@ -1,4 +1,5 @@
-"""Tools of other distributions: each is a `Tool` behind an entry point of the group `isobatch.tools`. Loaded when tools are asked for."""
+"""Tools of other distributions: each is a `Tool` behind an entry point of the group `isobatch.tools`. Loaded
+when tools are asked for."""
 
 from collections.abc import Collection
 from functools import cache
@@ -25,7 +26,7 @@ class Installed(NamedTuple):
 
 @cache
 def installed(own: Collection[str]) -> Installed:
-    """Loads the tools of other distributions; one that is faulty stops none of the others.
+    """Loads the tools of other distributions; a faulty one stops no other.
 
     Args:
         own: names that isobatch has itself, which no other tool may take.
@@ -41,7 +42,10 @@ def installed(own: Collection[str]) -> Installed:
         except (Exception, SystemExit) as error:
             why = error if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-            text = f"the tool {entry.name} of {package} cannot be used: {why}. Update or uninstall {package.split()[0]}"
+            text = (
+                f"the tool {entry.name} of {package} cannot be used: {why}. Update or uninstall "
+                f"{package.split()[0]}"
+            )
             faults.setdefault(name, InputError(text, field="tool"))
     return Installed(tools, {name: fault for name, fault in faults.items() if name not in tools})
 

@@ -8,7 +8,7 @@ from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.run_schedules import Multiple, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.trainer import read_torch_schedule
 from isobatch.words import share
 
@@ -22,9 +22,12 @@ _RATES = (
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
-_HARMLESS = """
-    seed_everything* ckpt_path model.* data.* optimizer.* lr_scheduler.* callbacks* early_stopping.*
-    model_checkpoint.* trainer.accelerator trainer.logger* trainer.callbacks* trainer.min_*
+_LOADER = "num_workers pin_memory persistent_workers prefetch_factor data_dir download_dir root"
+_HARMLESS = f"""
+    seed_everything* ckpt_path model model.class_path data data.class_path data.num_workers data.pin_memory
+    {inside("data.init_args", _LOADER)}
+    {inside("optimizer.init_args", "fused foreach capturable maximize differentiable")} callbacks*
+    early_stopping.* model_checkpoint.* trainer.accelerator trainer.logger* trainer.callbacks* trainer.min_*
     trainer.limit_val_batches trainer.limit_test_batches trainer.limit_predict_batches trainer.*val_*
     trainer.val_check_interval trainer.log_* trainer.enable_* trainer.deterministic trainer.benchmark
     trainer.inference_mode trainer.use_distributed_sampler trainer.profiler* trainer.detect_anomaly

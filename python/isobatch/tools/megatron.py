@@ -1,6 +1,8 @@
 """Megatron's arguments, in a shell script or on a line."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.megatron_write import SHAPES, render, write
@@ -9,47 +11,71 @@ from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer
 from isobatch.words import share
 
 _SPLITS = [f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context", "ds_sequence")]
+_EXPERTS = ("expert_model_parallel_size", "tensor_model_parallel_size", "pipeline_model_parallel_size")
 _INTERLEAVED = ("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank")
+_EXCLUSIVE = (
+    ("train_iters", "train_samples", "duration"),
+    ("train_iters", "lr_decay_samples", "schedule"),
+    ("train_iters", "lr_warmup_samples", "warmup"),
+    ("train_samples", "lr_decay_iters", "schedule"),
+    ("train_samples", "lr_warmup_iters", "warmup"),
+    ("lr_warmup_fraction", "lr_warmup_iters", "warmup"),
+    ("lr_warmup_fraction", "lr_warmup_samples", "warmup"),
+)
+"""Pairs of arguments that Megatron refuses together (training/arguments.py: validate_args), and the field
+that is open then."""
 
 _HARMLESS = """
-    DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc out_* help force_* append_*
-    abort_* account account_* accumulate_* activation_* adaptive_* add_* adlr_* align_* allow_* app_* apply_* async_* attr auto_*
-    autocast_dtype average_* barrier_* batch_* bert_* beta_* bias_* biencoder_* bucket_size calc_* calculate_* check_*
-    ckpt_fully_parallel_load ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
-    ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save ckpt_fully_parallel_save_process_group classes_* clone_*
-    codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpu_optimizer cpus_* create_* cross_* cuda_*
-    data_parallel_random_init data_parallel_sharding_strategy dataloader_* ddp_* deallocate_* decode_* decoder_*
-    decoupled_weight_decay deepspeed_* defer_* delay_* delta_* deterministic_* dino_* disable_* dist_* distrib_* distribute_*
-    distributed_* dsa_* dump_* embed_* embedding_* empty_* enable_* encoder_* eod_mask_loss ep_* error_* exclusive exit_* exp_*
-    experimental_* expert_* expert_model_parallel_size expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size export*
-    external_* fake_* ffn_* filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn fp16_* fp32_* fp4* fp8* ft_*
-    full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_* gpu_* gpus_* grad_* gradient_* gres* group_* grpo_*
-    gtp_* hetereogenous_* heterogeneous_* hidden_size hierarchical_context_parallel_sizes high_* hybrid_* hybrid_context_parallel
-    hysteresis ict_* img_* indexer_* inference_* init_* initial_* inprocess_* is_* iterations_* job_name keep_* kill_switch* kitchen_*
-    kv_* langrl_* layernorm_* lazy_mpu_init legacy_* linear_* lion_* logits_* loss_* lr_wsd_decay_iters lr_wsd_decay_samples
-    lr_wsd_decay_style main_* make_* mamba_* manual_* mask_* masked_* max_* max_restarts megatron_* mem memory_* merge_* mhc_*
-    microbatch_* mid_* min_* mla_* mlp_* mock_data module modules_* moe_* moe_extended_tp most_recent_k mpi mrope_section mscale*
-    mtp_* multi_* multiple_* muon_* mup_* name nccl_* no_* no_async_tensor_model_parallel_allreduce no_ckpt_fully_parallel_save
-    no_pipeline_parallel nodes non_* norm_epsilon normalization ntasks* null_* num_* nvtx_ranges offload_* one_* onnx_safe openai_gelu
-    optimizer_* original_* otel_* outer_* overlap_* overlap_moe_expert_parallel_comm override_* pad_* padded_* param_* params_dtype
-    partition partition_* patch_dim perform_initialization persist_* persistent_* pin_* pipeline_dtype
-    pipeline_model_parallel_comm_backend pipeline_model_parallel_layout pipeline_model_parallel_split_rank position_* predicate
-    pytorch_* q_lora_rank qk_* query_* quick_geglu recompute_* record_* reduce_* refit_method relative_* replication* rerun_mode
-    reset_* result_* retriever_* retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
-    rl_inference_expert_tensor_model_parallel_size rl_inference_pipeline_model_parallel_size rl_inference_tensor_model_parallel_size
-    rl_parallel_generation_tasks rope_* rotary_* run_* runtime_* sample_rate sequence_parallel set_* sft* sgd_momentum sharp_*
-    short_seq_prob soap_* softmax_* spec special_tokens split squared_relu standalone_* start_eval_at_iter store_* straggler_*
-    strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker tee tensor_parallel_num_weight_shards
-    throughput_* tiktoken_* time timers timing_* torch_* tp_* train_sync_interval train_weighted_* transformer_* untie_* use_*
-    v_head_dim valid_* variable_* verify_* virtual_pipeline_model_parallel_size vision_* vocab* vocab_* warmup wd_incr_steps weight_*
-    wgrad_* window_* with_* yaml_cfg yarn_* zero_*
+    DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc
+    out_* help force_* append_* abort_* account account_* accumulate_* activation_* adaptive_* add_* adlr_*
+    align_* allow_* app_* apply_* async_* attr auto_* autocast_dtype average_* barrier_* batch_* bert_* beta_*
+    bias_* biencoder_* bucket_size calc_* calculate_* check_* ckpt_fully_parallel_load
+    ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
+    ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save ckpt_fully_parallel_save_process_group
+    classes_* clone_* codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpu_optimizer cpus_*
+    create_* cross_* cuda_* data_parallel_random_init data_parallel_sharding_strategy
+    dataloader_defer_npy_index_mmap dataloader_fast_cache_load dataloader_inter_document_masking
+    dataloader_type ddp_* deallocate_* decode_* decoder_* decoupled_weight_decay deepspeed_* defer_* delay_*
+    delta_* deterministic_* dino_* disable_* dist_* distrib_* distribute_* distributed_* dsa_* dump_* embed_*
+    embedding_* empty_* enable_* encoder_* eod_mask_loss ep_* error_* exclusive exit_* exp_* experimental_*
+    expert_* expert_model_parallel_size expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size
+    export* external_* fake_* ffn_* filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn
+    fp16_* fp32_* fp4* fp8* ft_* full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_*
+    gpu_* gpus_* grad_* gradient_* gres* group_* grpo_* gtp_* hetereogenous_* heterogeneous_* hidden_size
+    hierarchical_context_parallel_sizes high_* hybrid_* hybrid_context_parallel hysteresis ict_* img_*
+    indexer_* inference_* init_* initial_* inprocess_* is_* iterations_* job_name keep_* kill_switch*
+    kitchen_* kv_* langrl_* layernorm_* lazy_mpu_init legacy_* linear_* logits_* loss_* lr_wsd_decay_iters
+    lr_wsd_decay_samples lr_wsd_decay_style main_* make_* mamba_* manual_* mask_* masked_* max_* max_restarts
+    megatron_* mem memory_* merge_* mhc_* microbatch_* mid_* min_* mla_* mlp_* mock_data module modules_*
+    moe_* moe_extended_tp most_recent_k mpi mrope_section mscale* mtp_* multi_* multiple_* lion_beta1
+    lion_beta2 muon_momentum muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_nesterov
+    muon_no_split_qkv muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv muon_tp_mode
+    muon_use_nesterov muon_use_syrk mup_* name nccl_* no_* no_async_tensor_model_parallel_allreduce
+    no_ckpt_fully_parallel_save no_pipeline_parallel nodes non_* norm_epsilon normalization ntasks* null_*
+    num_* nvtx_ranges offload_* one_* onnx_safe openai_gelu optimizer_cpu_offload optimizer_cuda_graph
+    optimizer_offload_fraction original_* otel_* outer_* overlap_* overlap_moe_expert_parallel_comm override_*
+    pad_* padded_* param_* params_dtype partition partition_* patch_dim perform_initialization persist_*
+    persistent_* pin_* pipeline_dtype pipeline_model_parallel_comm_backend pipeline_model_parallel_layout
+    pipeline_model_parallel_split_rank position_* predicate pytorch_* q_lora_rank qk_* query_* quick_geglu
+    recompute_* record_* reduce_* refit_method relative_* replication* rerun_mode reset_* result_* retriever_*
+    retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
+    rl_inference_expert_tensor_model_parallel_size rl_inference_pipeline_model_parallel_size
+    rl_inference_tensor_model_parallel_size rl_parallel_generation_tasks rope_* rotary_* run_* runtime_*
+    sample_rate sequence_parallel set_* sft* sgd_momentum sharp_* short_seq_prob soap_shampoo_beta
+    soap_use_kl_shampoo softmax_* spec special_tokens split squared_relu standalone_* start_eval_at_iter
+    store_* straggler_* strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker tee
+    tensor_parallel_num_weight_shards throughput_* tiktoken_* time timers timing_* torch_* tp_*
+    train_sync_interval train_weighted_* transformer_* untie_* use_* v_head_dim valid_* variable_* verify_*
+    virtual_pipeline_model_parallel_size vision_* vocab* vocab_* warmup wd_incr_steps weight_* wgrad_*
+    window_* with_* yaml_cfg yarn_* zero_*
 """
 """Of Megatron core 0.8 to 0.19, of Megatron-DeepSpeed, and of launchers in the same script."""
 _MATTERS = {
     STAYS: "decoupled_lr decoupled_min_lr head_lr_mult start_weight_decay end_weight_decay lr_warmup_init "
     "use_checkpoint_opt_param_scheduler",
     "effective_batch": "batch_size perform_rl_step",
-    "model_parallel": "encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size model_parallel_size",
+    "model_parallel": "encoder_tensor_model_parallel_size encoder_pipeline_model_parallel_size "
+    "model_parallel_size",
     "schedule": "phase_transition_iterations lr_decay_tokens",
     "duration": "train_tokens skip_train",
     "warmup": "lr_warmup_tokens",
@@ -64,10 +90,15 @@ def read(page: SettingsPage) -> None:
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
     page.optimizer("optimizer", "adamw" if name == "adam" else name)
-    page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
+    if name == "lion":
+        page.betas("lion_beta1", "lion_beta2", (0.95, 0.98))
+    else:
+        page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
     page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
+    elif "muon" in (name or ""):
+        page.number("muon_momentum", "momentum", default=0.95)
     page.number("weight_decay", "weight_decay", default=0.01)
     page.give("decay", "lr_multiplied", "optimizer")
     page.clip("clip_grad", default=1.0)
@@ -77,13 +108,17 @@ def read(page: SettingsPage) -> None:
     for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
         if page.length(key, "duration", unit):
             if unit == "st" and "ramp" in page.reading.fields:
-                page.note(
-                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; --train-samples says it exactly"
+                text = (
+                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; "
+                    "--train-samples says it exactly"
                 )
+                page.note_assumed("duration", text)
             break
     for key in ("eval", "save", "log"):
         page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
+    for first, second, field in _exclusive(page.settings):
+        page.ask(field, f"{first} and {second} are both given, and Megatron takes one of them", second)
 
 
 def _batch(page: SettingsPage) -> None:
@@ -95,26 +130,33 @@ def _batch(page: SettingsPage) -> None:
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
-        page.note("--global-batch-size is not there: micro-batch × replicas, Megatron's default")
+        text = "--global-batch-size is not there: micro-batch × replicas, Megatron's default"
+        page.note_assumed("accumulation", text)
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
-            "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, Megatron lowers it; plan with "
-            "--split smaller --min-micro-batch N --max-micro-batch N"
+            "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, "
+            "Megatron lowers it; plan with --split smaller --min-micro-batch N --max-micro-batch N"
         )
     page.read_launch_line()
     parallel = page.read_parallel(*_SPLITS)
-    stages = page.whole("pipeline_model_parallel_size", default=1) or 1
-    if stages > 1 and any(page.has(key) for key in _INTERLEAVED):
+    parallel = math.lcm(parallel, page.read_experts(*_EXPERTS, tensor="expert_tensor_parallel_size"))
+    page.reading.accumulation_multiple = _interleaved(page.settings)
+    stages = page.reading.accumulation_multiple
+    if stages > 1:
         page.note(
-            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a multiple of {stages}; plan "
-            f"with --accumulation-multiple {stages}"
+            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not "
+            f"a multiple of {stages} (--accumulation-multiple {stages})"
         )
+    if _has_balance_loss(page):
+        page.give("coupled", "experts", "moe_aux_loss_coeff")
     gpus = page.reading.fields.get("gpus")
     if gpus is not None and gpus % parallel:
         # A script that its users edit before they launch it on more nodes.
         del page.reading.fields["gpus"], page.reading.keys["gpus"]
-        page.note(
-            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica needs; taken as not known: --set gpus=N"
+        page.note_until(
+            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica and its "
+            "experts need; taken as not known: --set gpus=N",
+            lambda run: "gpus" in run.fields,
         )
     ramp = page.raw("rampup_batch_size")
     if ramp is not None and steps is not None:
@@ -123,6 +165,38 @@ def _batch(page: SettingsPage) -> None:
     for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
         if value is not None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
+
+
+def _interleaved(settings: Mapping[str, Any]) -> int:
+    """Counts the stages of an interleaved pipeline; 1 of any other."""
+    stages = settings.get("pipeline_model_parallel_size")
+    is_interleaved = any(settings.get(key) is not None for key in _INTERLEAVED)
+    count = int(str(stages)) if is_interleaved and str(stages).isdecimal() else 1
+    return count if 1 < count < 2**31 else 1
+
+
+def _has_balance_loss(page: SettingsPage) -> bool:
+    """Tells whether a loss, or a capacity, makes the samples of a micro-batch act on each other through the
+    experts."""
+    if (page.whole("num_experts") or 0) <= 1:
+        return False
+    kinds = page.raw("moe_router_load_balancing_type") or "aux_loss"
+    by_micro_batch = {"aux_loss", "sinkhorn"} & set(kinds if isinstance(kinds, list) else [str(kinds)])
+    coefficients = page.raw("moe_aux_loss_coeff")
+    has_loss = any(
+        str(coefficient) not in ("0", "0.0", "None")
+        for coefficient in (coefficients if isinstance(coefficients, list) else [coefficients])
+    )
+    return bool(by_micro_batch and (has_loss or kinds == "sinkhorn")) or page.has(
+        "moe_expert_capacity_factor"
+    )
+
+
+def _exclusive(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yields pairs of arguments refused by Megatron, and the open field of the recipe."""
+    for first, second, field in _EXCLUSIVE:
+        if all(settings.get(name) not in (None, 0, "0") for name in (first, second)):
+            yield f"--{first.replace('_', '-')}", f"--{second.replace('_', '-')}", field
 
 
 def _read_schedule(page: SettingsPage) -> None:
@@ -140,7 +214,7 @@ def _read_schedule(page: SettingsPage) -> None:
     if style == "WSD":
         key = page.first("lr_wsd_decay_iters", "lr_wsd_decay_samples")
         decay, shape = page.whole(key), page.word("lr_wsd_decay_style", "exponential")
-        names = {theirs: ours for ours, theirs in SHAPES.items()}
+        names = {style: shape for shape, style in SHAPES.items()}
         for end, run in ("lr_decay_iters", "train_iters"), ("lr_decay_samples", "train_samples"):
             if page.whole(end) not in (None, page.whole(run)):
                 page.unsupported(end, "WSD that ends before the run")
@@ -194,7 +268,37 @@ def check(case: Case) -> Iterator[Issue]:
             "megatron/training/arguments.py: --adam-beta2",
             "--adam-beta2 0.95  (as most published runs)",
         )
+    for first, second, _ in _exclusive(case.reading.settings):
+        yield Issue.stop(
+            f"{first} and {second} are both given",
+            "a run is counted in iterations or in samples, and warms up by one of its arguments",
+            "megatron/training/arguments.py: validate_args",
+            f"remove {second}",
+            second,
+        )
+    yield from _stages(case)
     yield from _ramps(case)
+
+
+def _stages(case: Case) -> Iterator[Issue]:
+    """Finds a number of micro-batches other than a multiple of an interleaved pipeline's stages."""
+    stages, replicas = _interleaved(case.reading.settings), case.replicas
+    batch, micro = case.batch, case.fields.get("micro_batch") or 1
+    if (
+        stages > 1
+        and batch
+        and replicas
+        and batch % (micro * replicas) == 0
+        and batch // (micro * replicas) % stages
+    ):
+        yield Issue.stop(
+            f"{batch // (micro * replicas)} micro-batches are no multiple of the pipeline's {stages} stages",
+            "its stages are interleaved",
+            "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
+            f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches "
+            "that fit",
+            "effective_batch",
+        )
 
 
 def _ramps(case: Case) -> Iterator[Issue]:
@@ -217,7 +321,8 @@ def _ramps(case: Case) -> Iterator[Issue]:
         if bad is not None or (full - sizes[0]) % sizes[1]:
             yield Issue.stop(
                 f"the ramp's batch of {bad or full} samples does not divide",
-                f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} replicas, and the increments end at {full}",
+                f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} "
+                f"replicas, and the increments end at {full}",
                 "megatron/core/num_microbatches_calculator.py: RampupBatchsizeNumMicroBatchesCalculator",
                 f"--rampup-batch-size {unit} {unit} {words[-1]}"
                 if full % unit == 0
@@ -234,7 +339,8 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "before core 0.18 the run stops: a batch ramp needs --train-samples",
             "--train-iters is given: expected no batch-size rampup for iteration-based training",
             "megatron/training/arguments.py at core_v0.16.0",
-            "--train-samples, --lr-decay-samples and --lr-warmup-samples: isobatch plan --from ... --to megatron writes them",
+            "--train-samples, --lr-decay-samples and --lr-warmup-samples: isobatch plan --from ... --to "
+            "megatron writes them",
             Weight.STOPS,
         )
 

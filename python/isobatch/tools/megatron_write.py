@@ -30,7 +30,7 @@ _STYLES = {
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - the command is rendered
+def write(plan: Planned, _job: Job) -> SettingsSheet:
     """All of it: Megatron has an argument for each."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -49,23 +49,32 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - the comma
     if plan.recipe.seq_len is not None:
         sheet.settings["seq_length"] = plan.recipe.seq_len
     sheet.note(
-        f"accumulation is Megatron's own quotient: {counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} replicas"
+        "accumulation is Megatron's own quotient: "
+        f"{counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} "
+        "replicas"
     )
     if getattr(plan, "moves", ()):
         sheet.note(
-            "on resuming Megatron stops where lr, its warmup or its decay are not the checkpoint's: pass --override-opt_param-scheduler"
+            "on resuming Megatron stops where lr, its warmup or its decay are not the checkpoint's: pass "
+            "--override-opt_param-scheduler"
         )
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
         sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
+        if (experts_gpus := plan.recipe.expert_parallel) > 1:
+            sheet.note(
+                f"experts stay split as the script has it: the GPUs must be a multiple of {experts_gpus}"
+            )
         sheet.note(
-            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of their number: plan with --accumulation-multiple"
+            f"with interleaved pipeline stages the accumulation, {plan.accumulation}, must be a multiple of "
+            "their number: plan with --accumulation-multiple"
         )
     return sheet
 
 
 def _write_length(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
-    """Writes the length as the recipe counts it, in iterations or samples; Megatron demands samples where the batch ramps."""
+    """Writes the length as the recipe counts it, in iterations or samples; Megatron demands samples where the
+    batch ramps."""
     ramp = plan.recipe.ramp
     in_samples = str(plan.recipe.duration).endswith("sp")
     if ramp is None and not in_samples:
@@ -107,8 +116,9 @@ def _write_ramp(plan: Planned, ramp: str, sheet: SettingsSheet) -> None:
 
 
 def _in_batches(plan: Planned, step: int) -> int:
-    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters are multiples of the
-    batch that is given now. Of a run that moved to another batch these are not the steps done."""
+    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters
+    are multiples of the batch that is given now. Of a run that moved to another batch these are not the steps
+    done."""
     if not getattr(plan, "moves", ()) or not plan.effective_batch:
         return step
     batch: int = plan.effective_batch
@@ -116,7 +126,8 @@ def _in_batches(plan: Planned, step: int) -> int:
 
 
 def _ramp(plan: Planned, ramp: str) -> str:
-    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead to it."""
+    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead
+    to it."""
     scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
     if ":" in ramp:
         pairs = (word.split(":") for word in ramp.replace(",", " ").split())
@@ -126,8 +137,8 @@ def _ramp(plan: Planned, ramp: str) -> str:
 
 
 def _as_given(plan: Planned, text: Any, samples: int) -> int:
-    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron rounds it to the same
-    steps, and compares it with the checkpoint's when a run is resumed."""
+    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron
+    rounds it to the same steps, and compares it with the checkpoint's when a run is resumed."""
     text = str(text)
     own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
     near: bool = abs(own - samples) < (plan.effective_batch or 0)
@@ -136,8 +147,8 @@ def _as_given(plan: Planned, text: Any, samples: int) -> int:
 
 def _argument(plan: Planned, name: str) -> str:
     """A length in the schedule's text, as it is written there."""
-    found = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
-    return found[1] if found else ""
+    match = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
+    return match[1] if match else ""
 
 
 def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
@@ -163,7 +174,7 @@ def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str
 
     unit = "samples" if "train_samples" in settings else "iters"
     try:
-        theirs = OptimizerParamScheduler(
+        scheduler = OptimizerParamScheduler(
             init_lr=line.first,
             max_lr=line.peak,
             min_lr=line.bottom,
@@ -179,7 +190,9 @@ def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str
     in_samples = unit == "samples"
     miss = differs(
         plan,
-        lambda step: theirs.at(int(plan.position(step).samples) if in_samples else _in_batches(plan, step)),
+        lambda step: scheduler.at(
+            int(plan.position(step).samples) if in_samples else _in_batches(plan, step)
+        ),
     )
     return [] if miss is None else [f"lr-decay-style {settings['lr_decay_style']} {miss}"]
 

@@ -1,18 +1,22 @@
-"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it gives."""
+"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it
+gives."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from typing import Any, cast
 
+from isobatch import _core
 from isobatch.errors import InputError, must_be, unknown
-from isobatch.words import number_of
+from isobatch.words import count, number_of
 
 _FIELDS = (
     (r"warmup", "warmup"),
     (r"scheduler", "schedule"),
     (r"beta", "betas"),
+    (r"(^|_)(expert|ep)_|autoep|ep_size", "expert_parallel"),
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
@@ -26,12 +30,13 @@ _TRUE = ("true", "yes", "on", "1")
 
 
 class Unknown:
-    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only the run knows. Nothing
-    takes it for a value.
+    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only
+    the run knows. Nothing takes it for a value.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
-        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as good as not there.
+        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as
+            good as not there.
     """
 
     def __init__(self, name: str = "", why: str = "") -> None:
@@ -45,7 +50,7 @@ UNKNOWN = Unknown()
 
 
 def value_at(settings: Any, key: str) -> Any:
-    """The value at a place such as `optimizer.params.lr`; None where there is none."""
+    """Returns the value at a place such as `optimizer.params.lr`; None for a missing one."""
     for part in key.split("."):
         settings = settings.get(part) if isinstance(settings, Mapping) else None
     return settings
@@ -57,11 +62,31 @@ def leaves(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     >>> leaves({"optimizer": {"lr": 0.1}, "steps": 3})
     {'optimizer.lr': 0.1, 'steps': 3}
     """
-    found: dict[str, Any] = {}
+    places: dict[str, Any] = {}
     for name, value in settings.items():
         at = f"{path}.{name}" if path else str(name)
-        found.update(leaves(value, at) if isinstance(value, Mapping) and value else {at: value})
-    return found
+        places.update(leaves(value, at) if isinstance(value, Mapping) and value else {at: value})
+    return places
+
+
+@dataclass
+class Joined:
+    """The fields of a run, once all its files and settings are joined.
+
+    Attributes:
+        fields: of the recipe, with the batch and the GPUs worked out where they are known.
+        owners: the file of each field; a field given by hand has none.
+        tools: of the run's files.
+    """
+
+    fields: dict[str, Any]
+    owners: Mapping[str, "Reading"]
+    tools: frozenset[str]
+
+    def is_of(self, field: str, reading: "Reading") -> bool:
+        """Tells whether a field's value comes from this file."""
+        owner = self.owners.get(field)
+        return owner is not None and owner.settings is reading.settings
 
 
 @dataclass
@@ -74,14 +99,17 @@ class Reading:
         fields: of a recipe, and `batch_per_gpu`.
         keys: for each of them what the file calls it.
         notes: what was assumed, or is not read.
-        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs no key.
+        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs
+            no key.
         settings: the file's own values.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
         absent: for each field without a value what the file would call it.
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
-        multiple: what a batch must be a multiple of.
+        multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple
+            of.
+        later: steps to take once all files and settings of the run are joined.
     """
 
     tool: str
@@ -98,6 +126,14 @@ class Reading:
     misspelt: dict[str, str] = field(default_factory=dict)
     guessed: bool = False
     multiple: int = 1
+    accumulation_multiple: int = 1
+    later: list[Callable[[Joined], None]] = field(default_factory=list)
+
+    @property
+    def demands(self) -> dict[str, Any]:
+        """Returns the tool's own demands as settings of a plan."""
+        demands = {"batch_multiple": self.multiple, "accumulation_multiple": self.accumulation_multiple}
+        return {name: multiple for name, multiple in demands.items() if multiple > 1}
 
 
 class SettingsPage:
@@ -109,12 +145,12 @@ class SettingsPage:
         self.settings, self.reading, self.dashes, self.inside = settings, reading, dashes, inside
 
     def raw(self, key: str) -> Any:
-        """The value as it is written; None where there is none."""
+        """Returns the value as it is written; None for a missing one."""
         self.reading.used.add(f"{self.inside}{key}")
         return value_at(self.settings, key)
 
     def has(self, key: str) -> bool:
-        """Whether there is a value."""
+        """Tells whether there is a value."""
         return self.raw(key) is not None
 
     def first(self, *keys: str) -> str:
@@ -122,7 +158,7 @@ class SettingsPage:
         return next((key for key in keys if self.has(key)), keys[0])
 
     def name(self, key: str) -> str:
-        """A setting as the tool's users write it."""
+        """Returns a setting's name as the tool's users write it."""
         return f"--{key.replace('_', '-')}" if self.dashes else f"{self.inside}{key}"
 
     def give(self, field: str, value: Any, key: str) -> None:
@@ -135,6 +171,62 @@ class SettingsPage:
         if text not in self.reading.notes:
             self.reading.notes.append(text)
 
+    def note_until(self, text: str, is_answered: Callable[[Joined], bool]) -> None:
+        """Adds a note, dropped again if the other files and settings of the run answer it."""
+
+        def drop(run: Joined) -> None:
+            if is_answered(run) and text in self.reading.notes:
+                self.reading.notes.remove(text)
+
+        self.note(text)
+        self.reading.later.append(drop)
+
+    def note_assumed(self, field: str, text: str) -> None:
+        """Adds a note on a field's assumed value, dropped if another file or a setting gives the field."""
+        reading = self.reading
+
+        def is_answered(run: Joined) -> bool:
+            return not run.is_of(field, reading) and (field in run.fields or field in reading.fields)
+
+        self.note_until(text, is_answered)
+
+    def derive(self, field: str, compute: Callable[[Mapping[str, Any]], Any], key: str) -> None:
+        """Gives a field computed from others: from those of this file, and anew from those of all files and
+        settings.
+
+        Args:
+            field: of the recipe.
+            compute: takes the fields; None where they do not tell.
+            key: the setting.
+        """
+        reading = self.reading
+        if (value := compute(reading.fields)) is not None:
+            self.give(field, value, key)
+
+        def give_anew(run: Joined) -> None:
+            is_ours = run.is_of(field, reading) or not (field in run.fields or field in run.owners)
+            if is_ours and (value := compute(run.fields)) is not None:
+                run.fields[field] = value
+
+        reading.later.append(give_anew)
+
+    def leave_out_rest(self, rollout: Callable[[Mapping[str, Any]], int], why: str) -> None:
+        """Shortens the dataset to whole rollouts, before steps are counted.
+
+        Args:
+            rollout: its samples, from the fields.
+            why: begins the note on what is left out.
+        """
+
+        def shorten(run: Joined) -> None:
+            unit = rollout(run.fields) if epochs_of(run.fields) else 0
+            samples = run.fields.get("dataset_size") or 0
+            if unit and samples > unit and samples % unit:
+                run.fields["dataset_size"] = samples // unit * unit
+                self.note(f"{why}: {count(samples % unit)} of {count(samples)} samples")
+
+        self.reading.later.insert(0, shorten)
+
     def fault(self, to: str, error: InputError) -> None:
         """Adds a fault; the field `to`, given by hand, mends it."""
         fault = error.at(file=self.reading.file)
@@ -142,7 +234,7 @@ class SettingsPage:
             self.reading.faults.append((to, fault))
 
     def number(self, key: str, to: str | None = None, *, default: float | None = None) -> float | None:
-        """A finite number, also as a text such as "2e-5"."""
+        """Reads a finite number, also as a text such as "2e-5"."""
         value = self.raw(key)
         number = default if value is None else self.as_number(key, value, to or _field(key))
         if to is not None and number is not None:
@@ -152,11 +244,11 @@ class SettingsPage:
         return number
 
     def name_absent(self, **keys: str) -> None:
-        """Remembers what the file would call fields that it leaves out."""
+        """Remembers the file's names of missing fields."""
         self.reading.absent = {field: self.name(key) for field, key in keys.items()} | self.reading.absent
 
     def whole(self, key: str, to: str | None = None, *, default: int | None = None) -> int | None:
-        """A whole number."""
+        """Reads a whole number."""
         value = self.raw(key)
         number = default if value is None else self.as_number(key, value, to or _field(key))
         if number is None or number != int(number) or abs(number) >= 2**63:
@@ -170,7 +262,7 @@ class SettingsPage:
         return int(number)
 
     def length(self, key: str, to: str, unit: str, *, default: int | None = None) -> int | None:
-        """A whole number above 0 as a length of the recipe, in this unit."""
+        """Reads a whole number above 0 as a length of the recipe, in this unit."""
         count = self.whole(key, default=default)
         if count and count > 0:
             self.give(to, length(count, unit), key)
@@ -179,12 +271,12 @@ class SettingsPage:
         return count
 
     def times_lr(self, to: str, factor: float | None, key: str) -> None:
-        """A multiple of the learning rate, where both are known and it is not 0."""
-        if factor and (lr := self.reading.fields.get("lr")):
-            self.give(to, lr * factor, key)
+        """Gives a multiple of the learning rate, also of one from another file or a setting."""
+        if factor:
+            self.derive(to, lambda fields: fields["lr"] * factor if _is_rate(fields.get("lr")) else None, key)
 
     def word(self, key: str, default: str | None = None) -> str | None:
-        """A text; None where there is none."""
+        """Reads a text; None for a missing one."""
         value = self.raw(key)
         if isinstance(value, Unknown):
             if value.why:
@@ -195,7 +287,7 @@ class SettingsPage:
         return value if isinstance(value, str) else default
 
     def flag(self, key: str) -> bool:
-        """Whether something is switched on."""
+        """Tells whether something is switched on."""
         value = self.raw(key)
         if isinstance(value, Unknown) and value.why:
             self.note(f"{self.name(key)} {value.why}: not planned")
@@ -203,7 +295,7 @@ class SettingsPage:
         return (value.lower() if isinstance(value, str) else value) in (*_TRUE, 1)
 
     def table(self, key: str) -> "SettingsPage":
-        """A table inside, as a page of its own."""
+        """Returns a table inside as a page of its own."""
         value = value_at(self.settings, key)
         inner = value if isinstance(value, Mapping) else {}
         return SettingsPage(inner, self.reading, dashes=self.dashes, inside=f"{self.inside}{key}.")
@@ -231,27 +323,28 @@ class SettingsPage:
         return read  # type: ignore[no-any-return]
 
     def optimizer(self, key: str, name: str | None) -> None:
-        """The optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
+        """Reads the optimizer by any of its names: adamw_torch_fused, paged_adamw_8bit, decoupled_adamw."""
         if name is None:
             return None
         plain = name.lower().replace("-", "_")
-        ours = next((it for it in _OPTIMIZERS if it in plain), None)
-        if ours is None:
+        kind = next((known for known in _OPTIMIZERS if known in plain), None)
+        if kind is None:
             return self.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=self.name(key)))
-        if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != ours:
-            self.note(f"{self.name(key)}: {name} is planned as {ours}")
-        return self.give("optimizer", ours, key)
+        if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != kind:
+            self.note(f"{self.name(key)}: {name} is planned as {kind}")
+        return self.give("optimizer", kind, key)
 
     def betas(self, first: str, second: str, default: tuple[float, float] | None = None) -> None:
-        """Adam's betas from two settings; where one is there, the other is Adam's own."""
+        """Reads Adam's betas from two settings; beside a single one the other is Adam's own."""
         fallback = default or ((0.9, 0.999) if self.has(first) or self.has(second) else (None, None))
-        one = self.number(first, default=fallback[0])
-        two = self.number(second, default=fallback[1])
-        if one is not None and two is not None:
-            self.give("betas", (one, two), first)
+        beta1 = self.number(first, default=fallback[0])
+        beta2 = self.number(second, default=fallback[1])
+        if beta1 is not None and beta2 is not None:
+            self.give("betas", (beta1, beta2), first)
 
     def torch_optimizer(self) -> None:
-        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by now."""
+        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by
+        now."""
         name = self.reading.fields.get("optimizer")
         self.pair("betas")
         self.number("eps", "eps")
@@ -259,17 +352,17 @@ class SettingsPage:
         self.number("momentum", "momentum", default=0.0 if name == "sgd" else None)
 
     def pair(self, key: str) -> None:
-        """Adam's betas from a list of two."""
+        """Reads Adam's betas from a list of two."""
         value = self.raw(key)
         if isinstance(value, list | tuple) and len(value) == 2:
-            one, two = (self.as_number(key, item, "betas") for item in value)
-            if one is not None and two is not None:
-                self.give("betas", (one, two), key)
+            beta1, beta2 = (self.as_number(key, item, "betas") for item in value)
+            if beta1 is not None and beta2 is not None:
+                self.give("betas", (beta1, beta2), key)
         elif value is not None:
             self.number(key, "betas")  # says what is wrong
 
     def clip(self, key: str, *, default: float | None = None) -> None:
-        """A gradient norm; 0 and below switch clipping off."""
+        """Reads a gradient norm; 0 and below switch clipping off."""
         value = self.number(key, default=default)
         if value is not None and value > 0:
             self.give("clip_norm", value, key)
@@ -277,14 +370,15 @@ class SettingsPage:
     def precision(self, names: dict[str, str]) -> None:
         """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
         on = [key for key in names if self.flag(key)]
-        key = next((it for it in names if it in on or self.raw(it) == "auto"), "")
+        key = next((name for name in names if name in on or self.raw(name) == "auto"), "")
         if key in on:
             self.give("precision", names[key], key)
         elif key:
-            self.note(f"{self.name(key)}: auto is decided on the machine; the precision is not planned")
+            text = f"{self.name(key)}: auto is decided on the machine; the precision is not planned"
+            self.note_until(text, lambda run: "precision" in run.fields)
 
     def interpolated(self) -> "SettingsPage":
-        """The page with every text of one `${name}` replaced by the plain value of that name, as OmegaConf does."""
+        """Returns the page with each text `${name}` replaced by its plain value, as OmegaConf does."""
 
         def fill(value: Any) -> Any:
             if isinstance(value, Mapping):
@@ -296,7 +390,8 @@ class SettingsPage:
         return SettingsPage(fill(self.settings), self.reading)
 
     def read_launch_line(self) -> None:
-        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed by the script's name."""
+        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed
+        by the script's name."""
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
@@ -311,53 +406,101 @@ class SettingsPage:
             page.whole("num_processes", "gpus")
 
     def read_parallel(self, *keys: str) -> int:
-        """GPUs that hold one replica: the product of these settings."""
+        """Reads the GPUs of one replica: the product of these settings."""
         sizes = {key: size for key in keys if (size := self.whole(key, default=1) or 1) > 1}
         if sizes:
             self.give("model_parallel", math.prod(sizes.values()), next(iter(sizes)))
         return math.prod(sizes.values())
 
+    def read_experts(self, key: str, *beside: str, tensor: str = "") -> int:
+        """Reads the GPUs of one full set of experts.
+
+        Args:
+            key: over how many the experts are split.
+            beside: other settings that multiply them, such as the pipeline's stages.
+            tensor: of an expert's own tensors; without a value the first of `beside` stands in its place.
+        """
+        experts = self.whole(key, default=1) or 1
+        own = self.whole(tensor) if tensor else None
+        if experts <= 1 and (own or 1) <= 1:
+            return 1
+        sizes = [self.whole(setting, default=1) or 1 for setting in (beside[1:] if own else beside)]
+        gpus = math.prod([experts, own or 1, *sizes])
+        self.give("expert_parallel", gpus, key)
+        return gpus
+
     def lora(self, key: str, default: str = "") -> None:
-        """An adapter of low rank, plain or over quantized weights (qlora, dora, …)."""
+        """Reads an adapter of low rank, plain or over quantized weights (qlora, dora, …)."""
         if (self.word(key, default) or "").lower().endswith(("lora", "dora")):
             self.give("adapter", "lora", key)
 
     def ask(self, field: str, why: str, key: str) -> None:
-        """Adds the fault of a setting, by its name there, that leaves a field of the recipe open."""
+        """Adds the fault of a setting by its name in the file: a field of the recipe stays open."""
         self.fault(field, InputError(f"{why}: give {field} a value", field=key))
 
-    def unsupported(self, key: str, what: str) -> None:
+    def unsupported(self, key: str, text: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""
-        self.ask("schedule", f"{what} cannot be planned", self.name(key))
+        self.ask("schedule", f"{text} cannot be planned", self.name(key))
 
     def note_bases(self, key: str) -> bool:
-        """Tells, and notes, whether the file builds on others that are not read: then nothing has a default."""
+        """Tells, and notes, whether the file builds on unread files: then nothing has a default."""
         if (names := self.raw(key)) is None:
             return False
         listed = names if isinstance(names, list) else [names]
         self.note(
-            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set there with --set"
+            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is "
+            "set there with --set"
         )
         return True
 
 
 def included_gpus(hosts: str) -> int | None:
-    """The GPUs of deepspeed's `--include`; None where a host is named without its own.
+    """Counts the GPUs of deepspeed's `--include`; None for a host without a list.
 
     >>> included_gpus("localhost:0,1"), included_gpus("a:0,1@b:3"), included_gpus("a@b:3")
     (2, 3, None)
     """
     own = [host.partition(":")[2] for host in hosts.split("@")]
-    return sum(len(it.split(",")) for it in own) if all(own) else None
+    return sum(len(devices.split(",")) for devices in own) if all(own) else None
 
 
 def length(number: float, unit: str) -> str:
-    """A length as a recipe writes it.
+    """Writes a length as a recipe has it.
 
     >>> length(3.0, "ep"), length(0.5, "ep"), length(2000, "st")
     ('3ep', '0.5ep', '2000st')
     """
     return f"{int(number) if float(number).is_integer() else repr(float(number))}{unit}"
+
+
+def steps_of(fields: Mapping[str, Any]) -> int | None:
+    """Returns the optimizer steps of a run by the fields of its recipe; None if they do not say.
+
+    >>> steps_of({"duration": "1000st"}), steps_of({"duration": "1000sp", "effective_batch": 300})
+    (1000, 4)
+    """
+    run, batch = _core.length(str(fields.get("duration"))), fields.get("effective_batch")
+    if run is None or run[2] not in ("st", "sp") or not (run[2] == "st" or batch):
+        return None
+    return math.ceil(Fraction(run[0], run[1] * (1 if run[2] == "st" else batch or 1)))
+
+
+def epochs_of(fields: Mapping[str, Any]) -> tuple[Fraction, int] | None:
+    """Returns the epochs of a run and the samples of an epoch; None unless the fields say both.
+
+    >>> epochs_of({"duration": "3ep", "dataset_size": 1000, "effective_batch": 32})
+    (Fraction(3, 1), 1000)
+    """
+    run, rows = _core.length(str(fields.get("duration"))), cast("Any", fields.get("dataset_size"))
+    if isinstance(rows, bool) or not hasattr(rows, "__index__") or rows < 1:
+        return None
+    if run is None or run[2] != "ep" or not fields.get("effective_batch"):
+        return None
+    return Fraction(run[0], run[1]), int(rows)
+
+
+def _is_rate(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _field(key: str) -> str:

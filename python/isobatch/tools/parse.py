@@ -1,6 +1,8 @@
-"""From text to plain values, whatever the format: JSON, YAML, TOML, a command line, or the literals of a Python file.
+"""From text to plain values, whatever the format: JSON, YAML, TOML, a command line, or the literals of a
+Python file.
 
-Files come from anywhere, so what they may cost is bounded: their size, their depth, and what YAML's aliases expand to. Nothing in them is run, and no variable of a shell is asked for.
+Files come from anywhere, so what they may cost is bounded: their size, their depth, and what YAML's aliases
+expand to. Nothing in them is run, and no variable of a shell is asked for.
 """
 
 from __future__ import annotations
@@ -38,18 +40,21 @@ def parse(
     """Parses the table in a file; the format is found by its content, then by its suffix.
 
     Args:
-        aside: filled with what a script says beside its settings; None: a Python file has only what it assigns.
-        name: of the function, in a Python file of several configurations; the line of the training, in a script of several.
+        aside: filled with what a script says beside its settings; None: a Python file has only what it
+            assigns.
+        name: of the function, in a Python file of several configurations; the line of the training, in a
+            script of several.
 
     Raises:
         InputError: it has no such format, is too large or too deep, or holds no table.
 
-    >>> parse('{"learning_rate": 2e-5}', file="a.json"), parse("lr: 2e-5", file="a.yaml"), parse("--lr 2e-5", file="a.sh")
-    ({'learning_rate': 2e-05}, {'lr': 2e-05}, {'lr': '2e-5'})
+    >>> parse('{"lr": 2e-5}', file="a.json"), parse("--lr 2e-5", file="a.sh")
+    ({'lr': 2e-05}, {'lr': '2e-5'})
     """
     if len(text) > MAX_FILE_CHARACTERS:
         raise InputError(
-            f"has {len(text):,} characters, more than the {MAX_FILE_CHARACTERS:,} that a configuration may have",
+            f"has {len(text):,} characters, more than the {MAX_FILE_CHARACTERS:,} that a configuration may "
+            "have",
             file=file,
         )
     text = text.removeprefix("\ufeff")  # Windows' editors begin a file of UTF-8 with it
@@ -122,7 +127,8 @@ def _command_line(text: str, file: str, aside: Aside | None, line: int | None = 
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do; a name beside a table of its name stays as it is."""
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do; a name beside a table of
+    its name stays as it is."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")
@@ -148,7 +154,8 @@ def _json(text: str, file: str) -> Any:
             raise
     if not (isinstance(data, Mapping) and any(key in data for key in _DEEPSPEEDS)):
         raise InputError(
-            "has comments or trailing commas, which JSON does not have (only DeepSpeed's files may): remove them, or save it as YAML",
+            "has comments or trailing commas, which JSON does not have (only DeepSpeed's files may): remove "
+            "them, or save it as YAML",
             file=file,
         )
     return data
@@ -160,17 +167,18 @@ def without_comments(text: str) -> str:
     >>> without_comments('{"a": "//x", // one\\n "b": [1, 2,], }')
     '{"a": "//x",  \\n "b": [1, 2] }'
     """
-    plain = _COMMENT.sub(lambda found: found[1] or " ", text)
-    return _COMMA.sub(lambda found: found[1] or "", plain)
+    plain = _COMMENT.sub(lambda match: match[1] or " ", text)
+    return _COMMA.sub(lambda match: match[1] or "", plain)
 
 
 @dataclass
 class Aside:
-    """What a script says beside its settings.
+    """The notes and the tool of a script, beside its settings.
 
     Attributes:
         notes: what it leaves open.
-        tool: whose class a Python script makes, or whose command a shell script runs; empty where the settings tell it.
+        tool: whose class a Python script makes, or whose command a shell script runs; empty where the
+            settings tell it.
         flags: the settings of the command that starts a Python script; those that it declares are taken out.
         beside: the names of other files of the run.
     """

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isobatch.errors import InputError, missing, must_be, together
+from isobatch.errors import InputError, missing, must_be, raise_all, together
 from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
-from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader
+from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_slime
 from isobatch.tools.installed import plain
 from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
-from isobatch.tools.page import Reading, SettingsPage, Unknown, value_at
+from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
@@ -33,7 +33,10 @@ _ENOUGH = {
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
-_START = "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: isobatch doctor -- COMMAND"
+_START = (
+    "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
+    "isobatch doctor -- COMMAND"
+)
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
@@ -41,9 +44,10 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
     """Reads one file of a tool.
 
     Args:
-        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file: `registry.py:llama3_8b`;
-            or the settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
-        tool: whose it is; None: found by what is in it.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file:
+            `registry.py:llama3_8b`; or the settings themselves: a dict, or an object with `to_dict`, such as
+            TrainingArguments.
+        tool: of the file; None: the tool is detected.
         flags: of the command that starts a Python script; those that it declares are taken out.
 
     Raises:
@@ -68,8 +72,8 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
     place, name = _split_name(file)
     if place.suffix.lower() in _BINARY:
         raise InputError(
-            "is a file of weights, which says nothing of the run: name the checkpoint folder of transformers' Trainer that it is in, or "
-            "the configuration",
+            "is a file of weights, which says nothing of the run: name the checkpoint folder of "
+            "transformers' Trainer that it is in, or the configuration",
             file=file,
         )
     aside = Aside(flags={} if flags is None else flags)
@@ -77,9 +81,9 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
     settings = parse(text, file=str(place), suffix=suffix, aside=aside, name=name)
     if suffix == ".py" and tool is not None:
         _refuse_script(reader(tool), aside.tool, file)
-    found = _found(settings, tool, file, suffix, aside.tool)
-    found.notes += aside.notes
-    return found
+    reading = _found(settings, tool, file, suffix, aside.tool)
+    reading.notes += aside.notes
+    return reading
 
 
 def _read_settings(settings: Any, tool: str | None) -> Reading:
@@ -107,7 +111,7 @@ def _split_name(file: str) -> tuple[Path, str]:
 
 
 def _refuse_script(tool: Tool, of: str, file: str) -> None:
-    """Refuses a Python script in which nothing of this tool is found: its defaults would be no finding."""
+    """Refuses a Python script without this tool: its defaults would be no finding."""
     if tool.name == of or (tool.name in _TRAINERS and of in _TRAINERS):
         return
     if of:
@@ -118,35 +122,38 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
         )
     if tool.name in TOOLS and tool.name not in _IN_PYTHON:
         raise InputError(
-            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls such as TrainingArguments(…), "
-            "SFTConfig(…) and Lightning's Trainer(…). Name the file that has the settings, or give the run as a recipe",
+            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls "
+            "such as TrainingArguments(…), SFTConfig(…) and Lightning's Trainer(…). Name the file that has "
+            "the settings, or give the run as a recipe",
             file=file,
         )
 
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
     """Args: of: the tool whose class a script makes."""
+    refuse_slime(settings, file)
     name = plain(tool or of or detect(settings, file))
     known = reader(name)
-    found = Reading(name, known.title, file, settings, guessed=tool is None)
+    reading = Reading(name, known.title, file, settings, guessed=tool is None)
     is_flat = not any(isinstance(value, Mapping) for value in settings.values())
     in_flags = is_flat and suffix not in (".json", ".yaml", ".yml", ".toml", ".py")
     assert known.reader is not None
-    page = SettingsPage(settings, found, dashes=in_flags)
-    for section in known.reader.tables.split():
-        value = settings.get(section)
-        if not isinstance(value, Mapping | Unknown | None):
-            page.fault(section, must_be("a table of settings", value, field=page.name(section)))
+    page = SettingsPage(settings, reading, dashes=in_flags)
+    raise_all(
+        must_be("a table of settings", value, field=page.name(section), file=file)
+        for section in known.reader.tables.split()
+        if not isinstance(value := value_at(settings, section), Mapping | Unknown | None)
+    )
     known.reader.read(page)
     unknown = note_unread(page, known.reader)
-    if _has_another_batch(unknown, found) and found.guessed:
+    if _has_another_batch(unknown, reading) and reading.guessed:
         raise no_tool_error(settings, file)
     _ask_for_batches(page, unknown)
-    return found
+    return reading
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch where the file has one by a name that is not known, and the tool's default was taken."""
+    """Asks for the batch of a file with an unknown name for it, read with the tool's default."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -163,13 +170,14 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
 
 
 def recipe_fields(
-    paths: Sequence[Any], given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
+    paths: Sequence[Any], values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[dict[str, Any], list[Reading]]:
-    """Reads the fields of a recipe from one or several files of the same run, and from values given beside them.
+    """Reads the fields of a recipe from one or several files of the same run, and from values given beside
+    them.
 
     Args:
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
-        given: fields of a recipe, or `batch_per_gpu`; each wins over the files.
+        values: fields of a recipe, or `batch_per_gpu`; each wins over the files.
         tool: whose the first file is.
         ends: whether the run's length is needed too, as other tools' files need it.
 
@@ -180,18 +188,32 @@ def recipe_fields(
         InputError: all that is wrong or missing, in one message.
     """
     pages = _read_files(paths, tool)
+    return joined_fields(pages, values, ends=ends), pages
+
+
+def joined_fields(
+    pages: Sequence[Reading], values: Mapping[str, Any], *, ends: bool = False
+) -> dict[str, Any]:
+    """Joins the fields of the files of a run, and of values given beside them.
+
+    Args:
+        pages: of the files.
+        values: fields of a recipe, or `batch_per_gpu`; each wins over the files.
+        ends: whether the run's length is needed.
+
+    Raises:
+        InputError: all that is wrong or missing, in one message.
+    """
     file = pages[0].file
+    by_hand = {name for name, value in values.items() if value is not None}
     faults = [
-        error
-        for page in pages
-        for to, error in page.faults
-        if not {to, *_ENOUGH.get(to, ())} & {name for name, value in given.items() if value is not None}
+        error for page in pages for to, error in page.faults if by_hand.isdisjoint({to, *_ENOUGH.get(to, ())})
     ]
-    fields, keys = _merged(pages, given, faults)
-    fields.update(given)
-    asked = {to: None for page in pages for to, _ in page.faults} | fields
-    needed = list(_missing(asked, keys))
-    if ends and "duration" not in asked:
+    fields, keys, owners = _merged(pages, values, faults)
+    fields.update(values)
+    answered = {to: None for page in pages for to, _ in page.faults} | fields
+    needed = list(missing_fields(answered, keys))
+    if ends and "duration" not in answered:
         needed.append(
             ("duration", "1000st", "the run: steps (st), epochs (ep), samples (sp) or tokens (tok)")
         )
@@ -202,12 +224,18 @@ def recipe_fields(
             text, causes = f"{fault.message}\n{_START}", fault.causes or (fault,)
             fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
         raise fault
-    if needed:
-        raise _missing_error(needed, pages)
     try:
-        return complete(fields, keys), pages
+        joined = Joined(
+            fields if needed else complete(fields, keys), owners, frozenset(page.tool for page in pages)
+        )
+        for page in pages:
+            for step in page.later:
+                step(joined)
     except InputError as error:
         raise error.at(file=file) from None
+    if needed:
+        raise _missing_error(needed, pages)
+    return joined.fields
 
 
 def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
@@ -224,14 +252,14 @@ def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
 
 
 def read_recipe(
-    kind: type[_Kind], path: Any, given: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
+    kind: type[_Kind], path: Any, values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[_Kind, list[Reading]]:
     """Reads a recipe from one or several files of the same run, and from values given beside them.
 
     Args:
         kind: the class of the recipe.
         path: a file, or a list of them.
-        given, tool, ends: as for `recipe_fields`.
+        values, tool, ends: as for `recipe_fields`.
 
     Raises:
         InputError: all that is wrong or missing, in one message.
@@ -239,44 +267,47 @@ def read_recipe(
     paths = list(path) if isinstance(path, list | tuple) else [path]
     if not paths:
         raise must_be("a path, or several", path, field="path")
-    fields, pages = recipe_fields(paths, given, tool=tool, ends=ends)
+    fields, pages = recipe_fields(paths, values, tool=tool, ends=ends)
     try:
         return with_notes(
             kind(**fields), (f"{page.file}: {note}" for page in pages for note in page.notes)
         ), pages
     except InputError as error:
-        raise (error if error.field in given else error.at(file=pages[0].file)) from None
+        raise (error if error.field in values else error.at(file=pages[0].file)) from None
 
 
 def _merged(
-    pages: Sequence[Reading], given: Mapping[str, Any], faults: list[InputError]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of all files, and what each calls them: what one says wins over another's default; two that say otherwise are a fault."""
+    pages: Sequence[Reading], values: Mapping[str, Any], faults: list[InputError]
+) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
+    """Joins the fields of all files, with their names there and their files.
+
+    A value wins over a default of another file; two different values are a fault.
+    """
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
     owners: dict[str, Reading] = {}
     for page in pages:
         for name, value in page.fields.items():
-            if name in given:
+            if name in values:
                 continue
             owner = owners.get(name, page)
-            said, before = (_is_said(it, name) for it in (page, owner))
-            if fields.get(name, value) != value and (name in _ALWAYS or (said and before)):
+            is_said, before = (_is_said(each_page, name) for each_page in (page, owner))
+            if fields.get(name, value) != value and (name in _ALWAYS or (is_said and before)):
                 text = f"{value} in {page.file}, but {fields[name]} in {owner.file}"
                 faults.append(InputError(f"{text}: give {name} a value", field=name))
-            if owner is page or (said and not before):
+            if owner is page or (is_said and not before):
                 fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
-    return fields, keys
+    return fields, keys, owners
 
 
 def _is_said(page: Reading, field: str) -> bool:
-    """Whether a file says a field, so that it is no default of its tool."""
+    """Tells whether a file says a field: else its value is the default of its tool."""
     key = page.keys.get(field, "")
     plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
     return plain != "" and value_at(page.settings, plain) is not None
 
 
-def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
+def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
     """Lists the needs of a plan not met by the files: (field, an example, why)."""
     if "lr" not in fields:
         yield "lr", "LR", "the peak learning rate"
@@ -287,13 +318,15 @@ def _missing(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
             per = keys.get("batch_per_gpu") or keys.get("micro_batch") or "batch_per_gpu"
             yield "gpus", "N", f"the GPUs that it was tuned on ({per} counts per GPU)"
     units = {name: str(fields[name]) for name in ("duration", "warmup", "schedule") if name in fields}
-    for unit, field, what in (
+    for unit, field, meaning in (
         ("ep", "dataset_size", "samples in an epoch"),
         ("tok", "seq_len", "tokens in a sample"),
     ):
         users = [name for name, text in units.items() if re.search(rf"\d{unit}[ )]*(?:[,=(]|$)", text)]
+        if unit == "tok" and ":" in str(fields.get("ramp", "")):
+            users.append("ramp")
         if users and field not in fields:
-            yield field, "N", f"{what} ({keys.get(users[0]) or users[0]} is {units[users[0]]})"
+            yield field, "N", f"{meaning} ({keys.get(users[0]) or users[0]} is {fields[users[0]]})"
 
 
 def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
@@ -308,11 +341,11 @@ def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Read
     return InputError(text, file=file, field=missing[0][0] if len(missing) == 1 else None, causes=causes)
 
 
-def _has_another_batch(left: Sequence[str], found: Reading) -> bool:
+def _has_another_batch(unknown: Sequence[str], reading: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
-    if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in left):
+    if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in unknown):
         return False
-    return not any(_is_said(found, field) for field in _BATCHES)
+    return not any(_is_said(reading, field) for field in _BATCHES)
 
 
 def count_of(name: str, value: Any) -> int:
@@ -343,32 +376,40 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}
     >>> complete({"effective_batch": 512, "micro_batch": 4, "accumulation": 2, "gpus": 8})
     Traceback (most recent call last):
-    isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is 64: one of them is wrong
+    isobatch.errors.InputError: effective_batch is 512, but micro_batch 4 × accumulation 2 × 8 replicas is ...
     """
-    done = {name: value for name, value in fields.items() if name != "batch_per_gpu"}
+    completed = {name: value for name, value in fields.items() if name != "batch_per_gpu"}
     names = {
         name: (keys or {}).get(name) or name
         for name in ("effective_batch", "micro_batch", "accumulation", "gpus")
     }
     if "batch_per_gpu" in fields:
-        done["micro_batch"] = fields["batch_per_gpu"]
+        completed["micro_batch"] = fields["batch_per_gpu"]
         names["micro_batch"] = (keys or {}).get("batch_per_gpu") or names["micro_batch"]
-    for name in ("effective_batch", "micro_batch", "accumulation", "gpus", "model_parallel"):
-        if done.get(name) is not None:
-            done[name] = count_of(names.get(name, name), done[name])
+    for name in (
+        "effective_batch",
+        "micro_batch",
+        "accumulation",
+        "gpus",
+        "model_parallel",
+        "expert_parallel",
+    ):
+        if completed.get(name) is not None:
+            completed[name] = count_of(names.get(name, name), completed[name])
     batch, micro, accumulation, gpus = map(
-        done.get, ("effective_batch", "micro_batch", "accumulation", "gpus")
+        completed.get, ("effective_batch", "micro_batch", "accumulation", "gpus")
     )
-    parallel = done.get("model_parallel") or 1
-    if gpus is not None and gpus % parallel:
-        raise InputError(
-            f"{names['gpus']} {gpus} is not a multiple of model_parallel {parallel}", field="gpus"
-        )
+    parallel = completed.get("model_parallel") or 1
+    for name in ("model_parallel", "expert_parallel"):
+        if gpus is not None and gpus % (completed.get(name) or 1):
+            raise InputError(
+                f"{names['gpus']} {gpus} is not a multiple of {name} {completed[name]}", field="gpus"
+            )
     replicas = None if gpus is None else gpus // parallel
     if batch is None and micro and replicas:
-        done["effective_batch"] = micro * (accumulation or 1) * replicas
-        done.setdefault("micro_batch", micro)
-        return done
+        completed["effective_batch"] = micro * (accumulation or 1) * replicas
+        completed.setdefault("micro_batch", micro)
+        return completed
     known = {names["micro_batch"]: micro, names["accumulation"]: accumulation, "replicas": replicas}
     unknown = [name for name, value in known.items() if value is None]
     product = math.prod(value or 1 for value in known.values())
@@ -387,9 +428,9 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     if batch and len(unknown) == 1:
         rest = batch // product
         if accumulation is None:
-            done["accumulation"] = rest
+            completed["accumulation"] = rest
         elif micro is None:
-            done["micro_batch"] = rest
+            completed["micro_batch"] = rest
         else:
-            done["gpus"] = rest * parallel
-    return done
+            completed["gpus"] = rest * parallel
+    return completed

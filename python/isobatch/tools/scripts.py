@@ -17,6 +17,12 @@ from isobatch.words import few
 _OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon", "lr_scheduler_type")
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
+_IN_BATCH = (
+    "MultipleNegativesRankingLoss MultipleNegativesSymmetricRankingLoss CachedMultipleNegativesRankingLoss "
+    "CachedMultipleNegativesSymmetricRankingLoss GISTEmbedLoss CachedGISTEmbedLoss MegaBatchMarginLoss "
+    "NTXentLoss ClipLoss SigLipLoss"
+)
+"""Losses with the rest of a micro-batch as negatives: sentence-transformers, open_clip, pytorch-metric-learning."""
 Calls = list[Configuring]
 
 
@@ -71,12 +77,19 @@ def script_settings(
     trainer = _chosen(trainers, file, name)
     if tool == "lightning":
         return _lightning(trainer, calls, script.intervals), tool
-    groups = {"num_generations": _GROUPS[trainer.name]} if trainer.name in _GROUPS else {}
-    settings: dict[str, Any] = {**groups, **trainer.settings}
+    settings: dict[str, Any] = {}
+    if TRL.fullmatch(trainer.name):
+        tool, settings["trl_config"] = "trl", trainer.name
+    if trainer.name in _GROUPS:
+        settings["num_generations"] = _GROUPS[trainer.name]
+    losses = {last_part(call.func) for call in script.calls}
+    if couplings := sorted(losses.intersection(_IN_BATCH.split())):
+        settings["loss_class"] = couplings[0]
+    settings |= trainer.settings
     if any(word.arg == "optimizers" for call in script.calls for word in call.keywords):
         lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
-    return settings, "trl" if TRL.fullmatch(trainer.name) else tool
+    return settings, tool
 
 
 def parses_all(text: str) -> bool:

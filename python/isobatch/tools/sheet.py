@@ -1,4 +1,5 @@
-"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's own."""
+"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's
+own."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Planned(Protocol):
-    """What a writer asks of a feasible plan: one of planning's, or the row of a table as one (folder.py)."""
+    """A feasible plan, as a writer reads it: one of planning's, or the row of a table (folder.py)."""
 
     @property
     def recipe(self) -> Recipe: ...
@@ -97,7 +98,8 @@ class Job:
         image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command that plans anew, without the GPUs, for the message of a start on others than the plan's.
+        again: the command that plans anew, without the GPUs, for the message of a start on others than the
+            plan's.
         own: the settings of the file that the plan was made from, where it is of the same tool.
     """
 
@@ -125,8 +127,8 @@ class SettingsSheet:
 
     Attributes:
         settings: by their names there, in the order in which they are written; tables hold tables.
-        comments: what the tool cannot say, or does differently; a function where that takes a comparison of curves, which only a
-            sheet that is shown needs.
+        comments: what the tool cannot say, or does differently; a function where that takes a comparison of
+            curves, which only a sheet that is shown needs.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -137,25 +139,29 @@ class SettingsSheet:
         self.comments.append(text)
 
     def compare(
-        self, plan: Planned, theirs: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
+        self, plan: Planned, tool_rate: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
     ) -> None:
         """Adds comments in case the tool's learning rate is not the plan's.
 
         Args:
             plan: with its own curve.
-            theirs: makes the tool's learning rate, a function of the step.
+            tool_rate: makes the tool's learning rate, a function of the step.
             says: makes comments of by how much they differ.
         """
 
         def compared() -> list[str]:
-            miss = differs(plan, theirs())
+            miss = differs(plan, tool_rate())
             return [] if miss is None else says(miss)
 
         self.comments.append(compared)
 
     def notes(self) -> list[str]:
         """All comments, in their order."""
-        return [text for it in self.comments for text in ([it] if isinstance(it, str) else it())]
+        return [
+            text
+            for comment in self.comments
+            for text in ([comment] if isinstance(comment, str) else comment())
+        ]
 
 
 _DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decision")
@@ -163,10 +169,14 @@ _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 
 
 def parts(plan: Planned) -> dict[str, Any]:
-    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or lists them as left out."""
-    found = {name: getattr(plan, name) for name in _DECISIONS}
-    found |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
-    return {**found, "schedule": found["schedule"] if isinstance(found["schedule"], str) else None}
+    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or
+    lists them as left out."""
+    decisions = {name: getattr(plan, name) for name in _DECISIONS}
+    decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
+    return {
+        **decisions,
+        "schedule": decisions["schedule"] if isinstance(decisions["schedule"], str) else None,
+    }
 
 
 def optimizer_arguments(plan: Planned) -> dict[str, Any]:
@@ -195,7 +205,8 @@ def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, in
 
 
 class Curve(NamedTuple):
-    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no text."""
+    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no
+    text."""
 
     kind: str | None
     peak: float
@@ -227,7 +238,7 @@ class Curve(NamedTuple):
 
 
 def units_of(plan: Planned) -> Units:
-    """What the lengths of the plan's schedule are counted in."""
+    """Returns the worth of the units in the plan's schedule."""
     tuned = plan.recipe.effective_batch
     batch, epoch = plan.effective_batch or tuned, plan.steps_per_epoch
     return Units(tuned_batch=tuned, batch=batch, steps_per_epoch=epoch, seq_len=plan.recipe.seq_len)
@@ -250,21 +261,25 @@ def curve(plan: Planned) -> Curve:
     if not isinstance(text, str):
         return Curve(None, *base, {}, {}, {})
     spec, units = check_spec(text), units_of(plan)
-    total, given = plan.total_steps, spec.arguments
+    total, arguments = plan.total_steps, spec.arguments
     return Curve(
         spec.kind,
         *base,
-        {name: max(1, it.steps(units, total)) for name, it in given.items() if isinstance(it, Length)},
-        {name: value for name, value in given.items() if isinstance(value, float)},
-        {name: value for name, value in given.items() if isinstance(value, str)},
+        {
+            name: max(1, length.steps(units, total))
+            for name, length in arguments.items()
+            if isinstance(length, Length)
+        },
+        {name: value for name, value in arguments.items() if isinstance(value, float)},
+        {name: value for name, value in arguments.items() if isinstance(value, str)},
     )
 
 
-def differs(plan: Planned, theirs: Callable[[int], float]) -> str | None:
+def differs(plan: Planned, tool_rate: Callable[[int], float]) -> str | None:
     """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
 
-    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of a run that moved at
-    those that are left.
+    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of
+    a run that moved at those that are left.
     """
     moves = plan.moves
     first = moves[-1].step if moves else 0
@@ -272,11 +287,11 @@ def differs(plan: Planned, theirs: Callable[[int], float]) -> str | None:
     spread = {total * part // 257 for part in range(257)}
     spread |= {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
     steps = sorted(step for step in spread if first <= step < total)
-    ours = [plan.lr_at(step) for step in steps]
-    worst, step = max((abs(a - theirs(step)), step) for a, step in zip(ours, steps, strict=True))
-    if worst <= 1e-9 * max(ours):
+    plan_rates = [plan.lr_at(step) for step in steps]
+    worst, step = max((abs(a - tool_rate(step)), step) for a, step in zip(plan_rates, steps, strict=True))
+    if worst <= 1e-9 * max(plan_rates):
         return None
-    return f"differs from the plan by up to {percent(worst / max(ours))} of the peak (at step {step:,})"
+    return f"differs from the plan by up to {percent(worst / max(plan_rates))} of the peak (at step {step:,})"
 
 
 def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list[str]]:

@@ -30,12 +30,14 @@ class Reader:
         versions: of the tool that wrote the files.
         read: takes the settings of a page as fields of a recipe.
         check: finds what the tool does without a word in the file.
-        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs (and unread.EVERYWHERE). One
-            with a `*` does not hold for a name that looks like one of these.
-        matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a rate of its own, under an
-            empty name a table of what does not train.
+        harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs
+            (and unread.EVERYWHERE). A pattern with a `*` never matches a name that looks like one of these,
+            nor an argument of an optimizer, a scheduler, a loader or a model.
+        matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a
+            rate of its own, under an empty name a table of what does not train.
         tables: names of settings that are tables, with whatever else the tool stops.
-        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do not add up.
+        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do
+            not add up.
     """
 
     versions: str
@@ -49,7 +51,8 @@ class Reader:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes a wrong file.
+    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes
+    a wrong file.
 
     Attributes:
         versions: of the tool that reads the files.
@@ -57,7 +60,8 @@ class Writer:
         forms: the formats, the usual one first.
         write: gives the settings of a plan.
         render: the text of a shell script or a Python file; None where there is none.
-        runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`, `uneven`).
+        runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`,
+            `uneven`).
         runs_ramps: whether the batch may ramp up.
         is_part: whether the file is a part of the user's own, with the model and the data in the rest.
         leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
@@ -76,7 +80,8 @@ class Writer:
 
 
 class Keys(NamedTuple):
-    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for them.
+    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for
+    them.
 
     Attributes:
         own: of this tool alone.
@@ -99,7 +104,8 @@ class Tool:
         reader: None where its files are only written.
         writer: None where they are only read.
         written_as: of a tool that is only read, the one that has its settings.
-        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in detect.TOOLS.
+        keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in
+            detect.TOOLS.
     """
 
     name: str
@@ -111,10 +117,11 @@ class Tool:
 
 
 class Weight(StrEnum):
-    """What an issue costs; the text stands over the issues of a kind."""
+    """The cost of an issue, as the heading of its kind."""
 
     STOPS = "Stops the run"
     CHANGES = "Changes the training"
+    REFUSED = "Cannot be planned"
     NOTE = "Good to know"
 
 
@@ -127,6 +134,7 @@ class Issue(NamedTuple):
         source: a document, an issue, or the place in the tool's own code.
         change: the line to write instead.
         weight: of what it costs; NOTE where the tool is always so.
+        field: the recipe's field that it is about; empty where the file's own words name the setting.
     """
 
     what: str
@@ -134,16 +142,17 @@ class Issue(NamedTuple):
     source: str
     change: str
     weight: Weight = Weight.CHANGES
+    field: str = ""
 
     @classmethod
-    def note(cls, what: str, cause: str, source: str, change: str) -> Self:
-        """Makes one that is good to know."""
-        return cls(what, cause, source, change, Weight.NOTE)
+    def note(cls, text: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue of weight NOTE."""
+        return cls(text, cause, source, change, Weight.NOTE, field)
 
     @classmethod
-    def stop(cls, what: str, cause: str, source: str, change: str) -> Self:
-        """Makes one that stops the run."""
-        return cls(f"the run stops: {what}", cause, source, change, Weight.STOPS)
+    def stop(cls, text: str, cause: str, source: str, change: str, field: str = "") -> Self:
+        """Makes an issue of weight STOPS."""
+        return cls(f"the run stops: {text}", cause, source, change, Weight.STOPS, field)
 
     def __str__(self) -> str:
         what, cause, source, change = (printable(text, MAX_LINE_CHARACTERS) for text in self[:4])
@@ -174,6 +183,7 @@ class Case(NamedTuple):
         batch: samples in a step there, as the file is; None where it does not say.
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
         plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+        command: plans the file there; of an infeasible plan it lists what would work.
     """
 
     tool: Tool
@@ -183,9 +193,10 @@ class Case(NamedTuple):
     batch: int | None
     tuned: int | None
     plan: Any
+    command: str = ""
 
     def at(self, *path: str) -> Any:
-        """A value of the file, by its place there; None where there is none."""
+        """Returns a value of the file by its place; None for a missing one."""
         value: Any = self.reading.settings
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -193,28 +204,37 @@ class Case(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """Copies of the model on the GPUs."""
+        """Counts the copies of the model on the GPUs."""
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """The file's name of a recipe's field; where it leaves the field out, the name that it would have, else plain words."""
+        """Returns the file's name of a recipe's field, also of a missing one; else plain words."""
         names = (field, _ALIASES.get(field, field))
         tables = (self.reading.keys, self.reading.absent)
-        return next((table[it] for table in tables for it in names if table.get(it)), _WORDS[field])
+        return next((table[name] for table in tables for name in names if table.get(name)), _WORDS[field])
 
     def line(self, field: str, value: Any) -> str:
-        """The line with another value."""
+        """Writes the line with another value."""
         key = self.key(field)
         return f"{key} {value}" if key.startswith("--") else f"{key}: {value}"
 
     @property
     def growth(self) -> float:
-        """The batch as it is over the tuned one; 1 where one of them is not known."""
+        """Returns the batch as it is over the tuned one; 1 if one of the two is not known."""
         return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
 
 
+def inside(table: str, names: str) -> str:
+    """Returns the places of settings in a table, for a list of harmless settings.
+
+    >>> inside("optimizer.params", "torch_adam bias_correction")
+    'optimizer.params.torch_adam optimizer.params.bias_correction'
+    """
+    return " ".join(f"{table}.{name}" for name in names.split())
+
+
 def number(value: Any) -> float:
-    """A setting as a number; 0 where it is none that a run can have.
+    """Reads a setting as a number; 0 for anything else.
 
     >>> number(3), number("3"), number(None), number(10**400)
     (3.0, 0.0, 0.0, 0.0)
@@ -223,7 +243,7 @@ def number(value: Any) -> float:
 
 
 def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
-    """Finds a global batch that the GPUs do not divide."""
+    """Finds a global batch not divided by micro-batch × replicas."""
     batch, replicas = case.fields.get("effective_batch"), case.replicas
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
     if batch and micro and replicas and batch % (micro * replicas):
@@ -231,5 +251,6 @@ def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
             f"{count(batch)} samples are no multiple of {micro} × {replicas} replicas",
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,
-            "isobatch plan --from lists the micro-batches and batches that fit",
+            f"{case.command} lists the micro-batches and batches that fit",
+            "effective_batch",
         )

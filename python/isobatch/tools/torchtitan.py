@@ -1,29 +1,37 @@
-"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the same."""
+"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the
+same."""
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import must_be
 from isobatch.files.texts import remark
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, length, steps_of
 from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
+from isobatch.words import share
 
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
 
 _HARMLESS = """
-    activation_checkpoint* comm.* dataloader.* experimental.* float8.* job.* loss.* lr_scheduler.* memory_estimation.* metrics.* mx.* optimizer.*
-    override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel parallelism.enable_async_tensor_parallel
-    parallelism.context_parallel_load_balancer parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
-    parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend
-    parallelism.enable_sequence_parallel parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv
+    activation_checkpoint* comm.* experimental.* float8.* job.* loss.* memory_estimation.* metrics.* mx.*
+    override.* parallelism.* parallelism.data_parallel_shard_degree parallelism.disable_loss_parallel
+    parallelism.enable_async_tensor_parallel parallelism.context_parallel_load_balancer
+    parallelism.context_parallel_rotate_method parallelism.context_parallel_ptrr_mask_key
+    parallelism.expert_parallel_degree parallelism.expert_tensor_parallel_degree
+    parallelism.expert_parallel_comm_backend parallelism.enable_sequence_parallel
+    parallelism.pipeline_parallel_schedule parallelism.pipeline_parallel_schedule_csv
     parallelism.pipeline_parallel_microbatch_size parallelism.pipeline_parallel_layers_per_stage
     parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
-    parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap training.data* training.disable_cuda_graphs
-    training.dtype training.gc_* training.mixed_precision_reduce training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.*
-    compile.enable_async_tensor_parallel validation.steps validator.steps validation.local_batch_size converters
+    parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap
+    training.data* training.disable_cuda_graphs training.dtype training.gc_* training.mixed_precision_reduce
+    training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.* optimizer.implementation
+    optimizer.early_step_in_backward model.name model.flavor model.hf_assets_path model.tokenizer_path
+    model.converters model.print_after_conversion compile.enable_async_tensor_parallel validation.steps
+    validator.steps validation.local_batch_size converters
 """
 """Of torchtitan's job configuration 0.2.2 and 0.3.0."""
 _MATTERS = {"effective_batch": "fault_tolerance.enable"}
@@ -89,6 +97,13 @@ def _batch(page: SettingsPage, whole: bool) -> None:
     parallel = math.prod(degrees.values())
     if parallel > 1:
         page.give("model_parallel", parallel, "parallelism.tensor_parallel_degree")
+    own = page.whole("parallelism.expert_tensor_parallel_degree", default=1) or 1
+    experts = page.whole("parallelism.expert_parallel_degree", default=1) or 1
+    if (
+        experts > 1
+    ):  # of the GPUs of one pipeline stage and one copy; by tensors of their own, of one part of these
+        experts_gpus = experts * degrees["pipeline_parallel"] * replicate * own
+        page.give("expert_parallel", experts_gpus, "parallelism.expert_parallel_degree")
     shard = page.whole("parallelism.data_parallel_shard_degree", default=-1) or -1
     if shard > 0:
         page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")
@@ -128,13 +143,19 @@ def _schedule(page: SettingsPage, steps: int) -> None:
     elif ratio == 0:
         page.give("schedule", "constant", "lr_scheduler.decay_ratio")
     else:
-        decay = min(round(steps * ratio), max(1, steps - warmup))
-        page.give("schedule", f"wsd(decay={decay}st, shape={shape})", "lr_scheduler.decay_ratio")
+        part = ratio
+
+        def decay(fields: Mapping[str, Any]) -> str:
+            total = steps_of(fields)
+            end = share(part) if total is None else f"{min(round(total * part), max(1, total - warmup))}st"
+            return f"wsd(decay={end}, shape={shape})"
+
+        page.derive("schedule", decay, "lr_scheduler.decay_ratio")
     factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"))
     page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Batch, optimizer and schedule; how the model is split stays as it is."""
     sheet = SettingsSheet()
     line = curve(plan)
@@ -191,7 +212,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, ob
     if line.kind == "constant":
         settings["decay_ratio"], decay = 0.0, 0
         sheet.note(
-            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes it"
+            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version "
+            "takes it"
         )
     elif shape not in _SHAPES:
         sheet.note(f"torchtitan has no schedule such as {plan.recipe.schedule}")
@@ -225,8 +247,9 @@ def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
     return line.bottom + (line.peak - line.bottom) * factor
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
-    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters is the optimizer."""
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
+    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters
+    is the optimizer."""
     lines = [
         f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
         for name, value in sheet.settings["training"].items()
@@ -241,13 +264,17 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job)
             f"{at.partition('.')[2]} {text}" for at, text in remarks.items() if at.startswith("optimizer.")
         )
         group = (
-            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, optimizer_kwargs={own!r})"
-            f"{remark({'group': changes} if changes else {}, 'group')}\n"
+            f"    group = ParamGroupConfig(pattern='.*', optimizer_name={name!r}, "
+            f"optimizer_kwargs={own!r}){remark({'group': changes} if changes else {}, 'group')}\n"
             "    config.optimizer = OptimizersContainer.Config(param_groups=[group])\n"
         )
     training = "\n".join(lines)
     arguments = ", ".join(f"{name}={value!r}" for name, value in sheet.settings["lr_scheduler"].items())
-    return f'''{top}from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+    return f'''{top}from torchtitan.components.optimizer import (
+    LRSchedulersContainer,
+    OptimizersContainer,
+    ParamGroupConfig,
+)
 
 
 def planned(config):

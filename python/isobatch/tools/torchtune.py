@@ -1,4 +1,5 @@
-"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most `max_steps_per_epoch`."""
+"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most
+`max_steps_per_epoch`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,18 +17,30 @@ from isobatch.tools.sheet import (
     remark_lines,
     shell,
 )
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, number
-from isobatch.tools.transformers import theirs
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
+from isobatch.tools.transformers import trainer_rate
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
-_HARMLESS = """
-    *checkpointer.* *_model.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_* custom_sharded_layers dataloader* dataloader.parallel_method
-    device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* fsdp.* fsdp_cpu_offload gamma
-    generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss* loss.* low_cpu_ram max_generated_tokens max_seq_length
-    memory_efficient_fsdp_wrap metric_logger.* min_response_length name optimizer.* penalise_no_eos policy_model.*
-    profiler.* profiler.warmup_steps quantizer.* ref_* resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs shuffle stop_token_ids
-    tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k value_* whiten_rewards context_parallel_rotate_method
-    optimizer_in_bwd dataset.* model.*
+_MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
+    num_classes num_heads num_kv_heads num_layers vocab_size lora_attn_modules"""
+_HARMLESS = f"""
+    *checkpointer.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_*
+    custom_sharded_layers device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_*
+    fsdp.* fsdp_cpu_offload gamma generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss*
+    loss.* low_cpu_ram max_generated_tokens max_seq_length memory_efficient_fsdp_wrap metric_logger.*
+    min_response_length name penalise_no_eos profiler.* profiler.warmup_steps quantizer.* ref_*
+    resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs
+    shuffle stop_token_ids tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k
+    value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd dataloader
+    dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
+    {inside("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle")}
+    {inside("dataset", "_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition")}
+    {inside("dataset", "source split subset train_on_input")}
+    {inside("model", _MODEL)}
+    {inside("model", "apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable")}
+    {inside("model", "fusion_trainable image_size lora_alpha lora_dropout lora_rank quantize_base use_dora")}
+    {inside("policy_model", _MODEL)} {inside("reward_and_value_model", _MODEL)}
+    {inside("teacher_model", _MODEL)}
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
 _MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}
@@ -43,7 +56,8 @@ def read(page: SettingsPage) -> None:
     page = page.interpolated()
     if not page.has("optimizer"):
         raise InputError(
-            "has no optimizer: of torchtune's recipes those are read that train, but for its asynchronous GRPO",
+            "has no optimizer: of torchtune's recipes those are read that train, but for its asynchronous "
+            "GRPO",
             file=page.reading.file,
         )
     page.give("convention", "exact", "")
@@ -69,7 +83,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _ppo(page: SettingsPage) -> None:
-    """Reads PPO, which trains on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
+    """Reads PPO, on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
     step, rollout = page.whole("ppo_batch_size", "effective_batch"), page.whole("batch_size")
     page.whole("gradient_accumulation_steps", "accumulation", default=1)
     page.give("gpus", 1, "")
@@ -77,7 +91,8 @@ def _ppo(page: SettingsPage) -> None:
     if step and rollout and samples and repeats:
         page.give("duration", length(samples // rollout * repeats * (rollout // step), "st"), "num_steps")
     page.note(
-        "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one device"
+        "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one "
+        "device"
     )
 
 
@@ -86,8 +101,10 @@ def _duration(page: SettingsPage) -> None:
     page.name_absent(duration="epochs")
     if epochs and most and most > 0:
         page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
-        page.note(
-            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else --set duration={epochs}ep)"
+        page.note_assumed(
+            "duration",
+            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
+            f"--set duration={epochs}ep)",
         )
     elif epochs:
         page.give("duration", length(epochs, "ep"), "epochs")
@@ -96,7 +113,8 @@ def _duration(page: SettingsPage) -> None:
 def _gpus(page: SettingsPage) -> None:
     parallel = page.read_parallel(*_PARALLEL)
     shards, copies = (
-        page.whole(f"data_parallel_{it}_dim", default=d) for it, d in (("shard", -1), ("replicate", 1))
+        page.whole(f"data_parallel_{dimension}_dim", default=d)
+        for dimension, d in (("shard", -1), ("replicate", 1))
     )
     if shards and copies and shards > 0:
         page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
@@ -126,11 +144,11 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes what a plan decides of a recipe.
+    """Writes a plan's part of a recipe.
 
     Raises:
-        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it steps the optimizer in the
-            backward pass, and the plan accumulates.
+        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it
+            steps the optimizer in the backward pass, and the plan accumulates.
     """
     if "ppo_batch_size" in job.own:
         raise InputError(
@@ -139,8 +157,9 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet, line, accumulation = SettingsSheet(), curve(plan), plan.accumulation
     if job.own.get("optimizer_in_bwd") is True and accumulation > 1:
         raise InputError(
-            f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set optimizer_in_bwd to false in the "
-            "file, which takes memory for the gradients, or plan with more GPUs or a larger micro-batch"
+            f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set "
+            "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with "
+            "more GPUs or a larger micro-batch"
         )
     optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
     if plan.recipe.optimizer in ("adam", "adamw"):
@@ -162,7 +181,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
     sheet.compare(
         plan,
-        lambda: theirs(line, "cosine" if _is_cosine(line) else "constant"),
+        lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
         lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
     )
     return sheet
@@ -177,7 +196,8 @@ def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
         epochs = 1
     each = total // epochs
     sheet.note(
-        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune counts no steps over several"
+        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune "
+        "counts no steps over several"
     )
     return {"epochs": epochs, "max_steps_per_epoch": each}
 
@@ -186,35 +206,36 @@ def _is_cosine(line: Curve) -> bool:
     return line.kind == "cosine" and not line.bottom
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - its own launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes the overrides behind torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
     return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds what torchtune refuses when it starts."""
+    """Finds settings refused by torchtune when it starts."""
     start = "torchtune, recipes/full_finetune_distributed.py: __init__"
     for key, most in (("gradient_accumulation_steps", 1), ("clip_grad_norm", 0)):
         if case.at("optimizer_in_bwd") is True and number(case.at(key)) > most:
-            what = f"optimizer_in_bwd with {key} {case.at(key)}"
+            text = f"optimizer_in_bwd with {key} {case.at(key)}"
             yield Issue.stop(
-                what, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
+                text, "each gradient is used and freed in the backward pass", start, "optimizer_in_bwd: false"
             )
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
-        what = "tensor_parallel_dim without a tensor_parallel_plan"
+        text = "tensor_parallel_dim without a tensor_parallel_plan"
         change = "tensor_parallel_plan: {_component_: ...}"
-        yield Issue.stop(what, "nothing says how the model is split", start, change)
+        yield Issue.stop(text, "nothing says how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
-        what, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
+        text, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
         yield Issue.stop(
-            what, "sequences are packed up to it", "torchtune, torchtune/datasets/_packed.py", change
+            text, "sequences are packed up to it", "torchtune, torchtune/datasets/_packed.py", change
         )
     shards = int(number(case.at("data_parallel_shard_dim")))
     copies = int(number(case.at("data_parallel_replicate_dim")) or 1)
     if shards > 0 and shards * copies != case.replicas:
         yield Issue.stop(
-            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not {case.replicas} replicas",
+            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not "
+            f"{case.replicas} replicas",
             "the product of all dimensions is the number of GPUs",
             "torchtune, torchtune/training/_distributed.py: ParallelDims",
             "data_parallel_shard_dim: -1",

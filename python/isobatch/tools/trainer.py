@@ -1,26 +1,33 @@
-"""What all tools on transformers' Trainer share: how its arguments are read and checked."""
+"""The arguments of transformers' Trainer, read and checked for all tools built on it."""
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.page import SettingsPage, Unknown, length
+from isobatch.schedules.schedule import Schedule
+from isobatch.tools.page import Joined, SettingsPage, Unknown, epochs_of, length
 from isobatch.tools.tool import Case, Issue, Weight, number
-from isobatch.words import share
+from isobatch.words import count, share
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 HARMLESS = """
-    average_tokens_across_devices label_smoothing* bf16_full_eval fp16_full_eval use_liger_kernel liger_kernel_config neftune*
-    torch_empty_cache_steps include_num_input_tokens_seen include_tokens_per_second disable_tqdm per_device_eval_batch_size
-    per_gpu_eval_batch_size include_for_metrics include_inputs_for_metrics batch_eval_metrics enable_jit_checkpoint
-    metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint full_determinism use_cpu no_cuda
-    use_mps_device use_ipex jit_mode_eval dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
-    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names train_sampling_strategy group_by_length
-    length_column_name ddp_* skip_memory_metrics optim_target_modules optim_args optim_target_modules overwrite_* past_index tpu_*
-    fp16_opt_level fp16_backend half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
-    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size parallelism_config.dp_shard_size parallelism_config.*_backend
-    parallelism_config.*_handler block_size max_train_samples low_cpu_mem_usage config_name streaming
+    average_tokens_across_devices label_smoothing* bf16_full_eval fp16_full_eval use_liger_kernel
+    liger_kernel_config neftune* torch_empty_cache_steps include_num_input_tokens_seen
+    include_tokens_per_second disable_tqdm per_device_eval_batch_size per_gpu_eval_batch_size
+    include_for_metrics include_inputs_for_metrics batch_eval_metrics enable_jit_checkpoint
+    metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
+    full_determinism use_cpu no_cuda use_mps_device use_ipex jit_mode_eval dataloader_pin_memory
+    dataloader_persistent_workers dataloader_prefetch_factor dataloader_num_workers
+    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
+    train_sampling_strategy group_by_length length_column_name ddp_* skip_memory_metrics optim_target_modules
+    optim_args optim_target_modules overwrite_* past_index tpu_* fp16_opt_level fp16_backend
+    half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
+    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
+    parallelism_config.dp_shard_size parallelism_config.*_backend parallelism_config.*_handler block_size
+    max_train_samples low_cpu_mem_usage config_name streaming
 """
 """Of transformers 4.30 to 5.23, and of its example scripts."""
 MATTERS = {"effective_batch": "per_gpu_train_batch_size split_batches"}
@@ -28,11 +35,11 @@ _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
 
 def read_batch(page: SettingsPage, per_gpu: str) -> None:
-    """Samples per GPU, and micro-batches a step."""
+    """Reads the samples per GPU, and the micro-batches of a step."""
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
         default = DEFAULTS.get(key, 1)
         if not page.has(key):
-            page.note(f"{page.name(key)} is not in the file: {default}, the tool's default")
+            page.note_assumed(field, f"{page.name(key)} is not in the file: {default}, the tool's default")
         page.whole(key, field, default=default)
     if page.flag("auto_find_batch_size"):
         page.note(
@@ -41,7 +48,8 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """How Accelerate deals out the batches: `split_batches` counts one over all processes, `even_batches` fills up the last."""
+    """Reads how Accelerate deals out batches: `split_batches` counts one over all processes, `even_batches`
+    fills up the last."""
     config, fields = page.table("accelerator_config"), page.reading.fields
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
@@ -52,22 +60,25 @@ def read_loader(page: SettingsPage) -> None:
         page.reading.keys.pop("batch_per_gpu", None)
         page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
         page.note(
-            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all processes together; with what "
-            "is planned, a batch of each process, set it to false"
+            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all "
+            "processes together; with what is planned, a batch of each process, set it to false"
         )
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """GPUs that share a replica: of Accelerate's configuration, of a DeepSpeed configuration inside, and of the Trainer before it."""
+    """Reads the GPUs of a replica: from Accelerate's configuration, a DeepSpeed configuration inside, or
+    older arguments of the Trainer."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
-        page.note(f"{page.name('deepspeed')} {file} is not read here: name it by another --from")
+        text = f"{page.name('deepspeed')} {file} is not read here: name it by another --from"
+        page.note_until(text, lambda run: "deepspeed" in run.tools)
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
 
 def read_intervals(page: SettingsPage) -> None:
-    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run at any batch."""
+    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run
+    at any batch."""
     for name in ("eval", "save", "logging"):
         steps = page.number(f"{name}_steps")
         if steps is not None and steps >= 1 and steps == int(steps):
@@ -75,14 +86,16 @@ def read_intervals(page: SettingsPage) -> None:
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """The run and its warmup. max_steps wins over epochs, warmup_steps over warmup_ratio; a warmup_steps below 1 is a share."""
-    steps, count = page.whole("max_steps"), page.number(epochs, default=default_epochs)
+    """Reads the run and its warmup: max_steps wins over epochs, warmup_steps over warmup_ratio; a
+    warmup_steps below 1 is a share."""
+    steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
-    elif count is not None:
-        page.give("duration", length(count, "ep"), epochs)
+    elif many is not None:
+        page.give("duration", length(many, "ep"), epochs)
         if not page.has(epochs):
-            page.note(f"{page.name(epochs)} is not in the file: {default_epochs}, the tool's default")
+            text = f"{page.name(epochs)} is not in the file: {default_epochs}, the tool's default"
+            page.note_assumed("duration", text)
     warmup, ratio = page.number("warmup_steps"), page.number("warmup_ratio")
     if warmup and warmup >= 1:
         page.give("warmup", length(int(warmup), "st"), "warmup_steps")
@@ -93,8 +106,30 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
     page.name_absent(warmup="warmup_steps")
 
 
+def note_older_steps(page: SettingsPage) -> None:
+    """Notes the steps of older Trainers where they are others: up to 4.51 a rest of micro-batches was no
+    step."""
+
+    def note(run: Joined) -> None:
+        fields, run_of = run.fields, epochs_of(run.fields)
+        micro, parts, gpus = (fields.get(name) for name in ("micro_batch", "accumulation", "gpus"))
+        if run_of is None or not (micro and parts and gpus):
+            return
+        (epochs, rows), samples = run_of, micro * (gpus // (fields.get("model_parallel") or 1))
+        passes = rows // samples if fields.get("drop_last") else -(-rows // samples)
+        now, before = (math.ceil(epochs * each) for each in (-(-passes // parts), max(passes // parts, 1)))
+        if now != before:
+            text = (
+                f"{count(now)} steps, as transformers 4.52 and later count them; up to 4.51 they are "
+                f"{count(before)}"
+            )
+            page.note(f"{text} (--set duration={before}st)")
+
+    page.reading.later.append(note)
+
+
 def read_adam(page: SettingsPage, key: str, default: str) -> None:
-    """The optimizer and its numbers."""
+    """Reads the optimizer and its numbers."""
     page.optimizer(key, "adafactor" if page.flag("adafactor") else page.word(key, default))
     momentum = _MOMENTUM.search(page.word("optim_args", "") or "")
     if momentum is not None:
@@ -108,43 +143,51 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """A scheduler of torch, made with literals and stepped once an optimizer step, as a Schedule; OneCycleLR's peak is the learning rate."""
+    """Reads a scheduler of torch as a Schedule: made with literals, stepped once an optimizer step;
+    OneCycleLR's peak is the learning rate."""
     from isobatch import schedules
 
     if kind == "OneCycleLR":
         call.number("max_lr", "lr")
         if call.raw("cycle_momentum") is not False:
             page.note("OneCycleLR also moves the momentum (cycle_momentum), and no plan does")
-    given = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
-    unknown = [it for it in given.values() if isinstance(it, Unknown)]
-    make, lr = getattr(schedules.torch, kind, None), page.reading.fields.get("lr")
-    if make is None or unknown or given.pop("last_epoch", -1) != -1:
+    arguments = {key: call.raw(key) for key in call.settings if key not in ("optimizer", "verbose")}
+    unknown = [value for value in arguments.values() if isinstance(value, Unknown)]
+    make = getattr(schedules.torch, kind, None)
+    if make is None or unknown or arguments.pop("last_epoch", -1) != -1:
         why = f", with an argument that {unknown[0].why}," if unknown else ""
         page.unsupported(call.inside.rstrip("."), f"the scheduler {kind}{why}")
-    elif lr is not None:
+        return
+
+    def schedule(fields: Mapping[str, Any]) -> Schedule | None:
         try:
-            page.give("schedule", make(lr, **given), kind)
-        except (InputError, TypeError) as error:
-            page.unsupported(call.inside.rstrip("."), f"the scheduler {kind} ({error})")
+            return make(fields["lr"], **arguments) if "lr" in fields else None
+        except TypeError as error:
+            raise InputError(str(error)) from None
+
+    try:
+        page.derive("schedule", schedule, kind)
+    except InputError as error:
+        page.unsupported(call.inside.rstrip("."), f"the scheduler {kind} ({error})")
 
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
-    """A scheduler of transformers as a recipe's schedule."""
+    """Reads a scheduler of transformers as a recipe's schedule."""
     name = (page.word(key, default) or default).lower()
     kwargs = page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):
         page.give("schedule", "constant", key)
         if name == "constant" and page.reading.fields.pop("warmup", None):
-            page.note("lr_scheduler_type constant ignores the warmup; constant_with_warmup does not")
+            text = "lr_scheduler_type constant ignores the warmup; constant_with_warmup does not"
+            page.note_assumed("schedule", text)
     elif name == "linear":
         page.give("schedule", "linear", key)
     elif name in ("cosine", "cosine_with_min_lr"):
         if kwargs.number("num_cycles", default=0.5) != 0.5:
             page.unsupported("lr_scheduler_kwargs", "a cosine with num_cycles other than 0.5")
         page.give("schedule", "cosine", key)
-        lr, rate = page.reading.fields.get("lr"), kwargs.number("min_lr_rate")
-        if rate is not None and lr is not None:
-            page.give("min_lr", lr * rate, "lr_scheduler_kwargs")
+        if (rate := kwargs.number("min_lr_rate")) is not None:
+            page.times_lr("min_lr", rate, "lr_scheduler_kwargs")
         else:
             kwargs.number("min_lr", "min_lr")
     elif name == "polynomial":
@@ -162,20 +205,20 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
 
 
 def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
-    theirs = {name: ours for ours, name in SHAPES.items()}
-    shape = theirs.get(kwargs.word("decay_type", "cosine") or "")
+    shapes = {name: shape for shape, name in SHAPES.items()}
+    shape = shapes.get(kwargs.word("decay_type", "cosine") or "")
     decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio", default=0.0)
     if shape is None or not decay or kwargs.word("warmup_type", "linear") != "linear":
         page.unsupported(key, "this warmup_stable_decay")
         return
     page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
-    if ratio and (lr := page.reading.fields.get("lr")):
-        page.give("min_lr", lr * ratio, "lr_scheduler_kwargs")
+    if ratio:
+        page.times_lr("min_lr", ratio, "lr_scheduler_kwargs")
         page.ask("schedule", "its warmup starts at the minimum", key)
 
 
 def _best_model(case: Case) -> Iterator[Issue]:
-    """load_best_model_at_end demands that what is saved was evaluated."""
+    """Finds checkpoints saved without an evaluation, refused under load_best_model_at_end."""
     if not case.at("load_best_model_at_end"):
         return
     evaluated = case.at("eval_strategy") or case.at("evaluation_strategy") or "no"
@@ -196,18 +239,19 @@ def _best_model(case: Case) -> Iterator[Issue]:
 
 
 def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
-    """Finds a batch of all processes, as under `split_batches`, that they do not divide."""
+    """Finds a batch of all processes, as under `split_batches`, not divided by their number."""
     if type(batch) is int and replicas and batch % replicas:
         yield Issue.stop(
             f"{batch} samples under split_batches are no multiple of {replicas} processes",
             f"{key} counts the samples of all processes, and each takes as many",
             "accelerate, data_loader.py: BatchSamplerShard",
-            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of one process",
+            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of "
+            "one process",
         )
 
 
 def _without_effect(case: Case) -> Iterator[Issue]:
-    """Finds settings that another one overrules."""
+    """Finds settings overruled by another one."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
     steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
     ratio = case.at("warmup_ratio")
@@ -247,8 +291,11 @@ UNDIVIDED = re.compile(r"(?<!modern)bert|electra|mpnet|t5|bart|pegasus|opus-mt|m
 
 
 def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -> int:
-    """Returns the factor by which transformers 5 multiplies the gradient of a model whose loss ignores `num_items_in_batch`: it does not divide
-    by the accumulation, and multiplies by the processes whose labels it counts together."""
+    """Returns transformers 5's factor on the gradient of a model with a loss that ignores
+    `num_items_in_batch`.
+
+    It does not divide by the accumulation, and multiplies by the processes with labels counted together.
+    """
     return accumulation * (replicas if over_ranks else 1)
 
 
@@ -263,9 +310,11 @@ def _undivided_loss(case: Case) -> Iterator[Issue]:
     models = name if certain else "BERT, T5, BART and other models whose loss ignores num_items_in_batch"
     yield Issue(
         f"transformers 5 multiplies the gradient of {models} by {factor}",
-        "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the processes and does not divide",
+        "their forward() takes **kwargs, so the Trainer hands it num_items_in_batch, multiplies by the "
+        "processes and does not divide",
         "huggingface/transformers#47688; measured on 5.24: docs/same.md",
-        "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones of Llama, GPT-2)",
+        "model.accepts_loss_kwargs = False before Trainer(...); not for models that divide (the causal ones "
+        "of Llama, GPT-2)",
         Weight.CHANGES if certain else Weight.NOTE,
     )
 
@@ -296,8 +345,10 @@ def check(case: Case) -> Iterator[Issue]:
         )
     elif (case.fields.get("accumulation") or 1) > 1:
         yield Issue.note(
-            "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few tokens weigh more",
-            f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each micro-batch by its own tokens",
+            "before transformers 4.46 a step under accumulation is a mean of means: micro-batches with few "
+            "tokens weigh more",
+            f"{case.key('accumulation')} is {case.fields['accumulation']}, and older Trainers divide each "
+            "micro-batch by its own tokens",
             "huggingface/transformers#34191",
             "transformers>=4.46",
         )

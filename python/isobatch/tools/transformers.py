@@ -1,4 +1,5 @@
-"""transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this file."""
+"""transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this
+file."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,38 +24,47 @@ _OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor", "r
 _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 
 
-def read(page: SettingsPage) -> None:
+def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5") -> None:
     """Reads the arguments of the Trainer.
 
-    What the file leaves out has the tool's own default, said in a note where the batch or the length depends on it; the
-    learning rate is asked for.
+    What the file leaves out has the tool's own default, said in a note where the batch or the length depends
+    on it; the learning rate is asked for.
+
+    Args:
+        page: of the settings.
+        own_rate: the tool's own learning rate, in words.
     """
     trainer.read_batch(page, "per_device_train_batch_size")
     trainer.read_loader(page)
     trainer.read_parallel(page)
     page.read_launch_line()
     if not page.has("learning_rate"):
-        page.note("learning_rate is not in the file; the Trainer's own default is 5e-5")
+        page.note_assumed("lr", f"{page.name('learning_rate')} is not in the file; {own_rate}")
     page.number("learning_rate", "lr")
     trainer.read_lengths(page, "num_train_epochs", trainer.DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")
+    trainer.note_older_steps(page)
     trainer.read_intervals(page)
     trainer.read_schedule(page, "lr_scheduler_type", "linear")
     trainer.read_adam(page, "optim", "adamw_torch")
     page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
     page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    if page.word("loss_class"):
+        page.give("coupled", "negatives", "loss_class")
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
     sheet.note(
-        f'for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE" ends with 1 on others'
+        f"for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "
+        '"$WORLD_SIZE" ends with 1 on others'
     )
     factor = trainer.trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
     if factor > 1:
         sheet.note(
-            f"BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 multiplies the gradient by {factor}"
+            "BERT, T5, BART: model.accepts_loss_kwargs = False before Trainer(...), else transformers 5 "
+            f"multiplies the gradient by {factor}"
         )
     settings = sheet.settings
     settings |= {
@@ -83,15 +93,16 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         settings["resume_from_checkpoint"] = job.resume
         if plan.lr_scale != 1:
             sheet.note(
-                "the learning rate changes, and the Trainer restores the old one from scheduler.pt and optimizer.pt: pass "
+                "the learning rate changes, and the Trainer restores the old one from scheduler.pt and "
+                "optimizer.pt: pass "
                 "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
             )
     return sheet
 
 
 def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
-    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer refuses a save_steps that is no
-    multiple of eval_steps (transformers, training_args.py)."""
+    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer
+    refuses a save_steps that is no multiple of eval_steps (transformers, training_args.py)."""
     evaluated, saved = plan.eval_steps, plan.save_steps
     tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
     if not evaluated or not saved or tuned[0] is None or tuned[1] is None or tuned[0][2] != tuned[1][2]:
@@ -100,7 +111,8 @@ def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
     if times == int(times) and times >= 1 and saved != int(times) * evaluated:
         sheet.settings["save_steps"] = int(times) * evaluated
         sheet.note(
-            f"save_steps is {int(times)} × eval_steps, as it was tuned, not {saved}: load_best_model_at_end demands a multiple"
+            f"save_steps is {int(times)} × eval_steps, as it was tuned, not {saved}: load_best_model_at_end "
+            "demands a multiple"
         )
 
 
@@ -125,7 +137,10 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
 
 def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     kind, kwargs = _scheduler(line)
-    own = "for the plan's own curve: Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+    own = (
+        "for the plan's own curve: "
+        "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+    )
     if kind is None:
         sheet.note(
             f"lr_scheduler_type is not set: the Trainer has no scheduler such as {plan.recipe.schedule}"
@@ -136,11 +151,11 @@ def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
     if kwargs:
         sheet.settings["lr_scheduler_kwargs"] = kwargs
     sheet.compare(
-        plan, lambda: theirs(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
+        plan, lambda: trainer_rate(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
     )
 
 
-def theirs(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
+def trainer_rate(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
     """The learning rate of a scheduler of transformers at a step."""
     from isobatch.schedules.peers.transformers import get_scheduler
 
@@ -181,7 +196,7 @@ def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, A
     return "warmup_stable_decay", kwargs
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """The arguments alone."""
     return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
 

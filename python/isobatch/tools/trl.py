@@ -1,4 +1,5 @@
-"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is made of."""
+"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is
+made of."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,15 +16,18 @@ from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
-HARMLESS = f"""{trainer.HARMLESS}
-    activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32 center_rewards_coefficient completion* delta
-    *desirable_weight discopop_tau ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
-    mask_truncated_completions max_completion_length max_prompt_length max_new_tokens max_tool_calling_iterations min_p multi_objective_aggregation
-    normalize_advantages num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of padding_free
-    precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_* scale_rewards shuffle_dataset streaming
-    sync_ref_model system_prompt teacher_* temperature top_* transformers_continuous_* truncation_mode use_adaptive_entropy
-    use_bias_correction_kl use_bnb_* use_dora use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm num_iterations steps_per_generation benchmarks callbacks config
-    cosine_* stop_token code_language code_eval_test_batch_size code_eval_scoring_mode
+HARMLESS = f"""{trainer.HARMLESS} activation_offloading assistant_only_loss beta beta_* bnb_*
+    cast_lm_head_to_fp32 center_rewards_coefficient completion* delta *desirable_weight discopop_tau
+    ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
+    mask_truncated_completions max_completion_length max_prompt_length max_new_tokens
+    max_tool_calling_iterations min_p multi_objective_aggregation normalize_advantages
+    num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of
+    padding_free precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_*
+    scale_rewards shuffle_dataset streaming sync_ref_model system_prompt teacher_* temperature top_*
+    transformers_continuous_* truncation_mode use_adaptive_entropy use_bias_correction_kl use_bnb_* use_dora
+    use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm
+    num_iterations steps_per_generation benchmarks callbacks config cosine_* stop_token code_language
+    code_eval_test_batch_size code_eval_scoring_mode
 """
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
@@ -32,9 +36,45 @@ _OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_gene
 """Settings of GRPO and RLOO alone."""
 
 
+_RATES = {
+    "SFT": "2e-5",
+    "GKD": "2e-5",
+    "Reward": "1e-4",
+    "OnlineDPO": "5e-7",
+    "XPO": "5e-7",
+    "NashMD": "5e-7",
+}
+_RATES |= dict.fromkeys(("DPO", "GRPO", "RLOO", "KTO", "ORPO", "CPO"), "1e-6")
+"""Default learning rates of TRL 1.16, by the trainer."""
+_OF_TRAINER = {
+    "GRPO": f"num_generations {_OF_GROUPS}",
+    "KTO": "desirable_weight undesirable_weight",
+    "Reward": "center_rewards_coefficient",
+    "GKD": "lmbda seq_kd teacher_model_name_or_path",
+    "CPO": "simpo_gamma cpo_alpha",
+    "DPO": "precompute_ref_log_probs f_divergence_type rpo_alpha ld_alpha label_smoothing",
+    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy "
+    "neftune_noise_alpha",
+}
+"""Settings that tell TRL's trainers apart."""
+
+
+def _own_rate(page: SettingsPage) -> str:
+    """Names the default learning rate of TRL's trainer."""
+    config = (page.word("trl_config") or "").removesuffix("Config")
+    kind = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
+    name = config or kind
+    if name in _RATES:
+        return f"{name}Config's own default is {_RATES[name]}"
+    return (
+        "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
+        "ORPO, CPO)"
+    )
+
+
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; where a prompt has several completions, these are the samples."""
-    read_trainer(page)
+    read_trainer(page, _own_rate(page))
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
@@ -50,19 +90,41 @@ def read(page: SettingsPage) -> None:
     )
     repeats = page.whole("num_iterations", default=1) or 1
     if str(page.reading.fields.get("duration")).endswith("ep"):
-        page.note(f"a sample is a completion: dataset_size is the prompts × {each * repeats}")
+        text = f"a sample is a completion: dataset_size is the prompts × {each * repeats}"
+        page.note_assumed("duration", text)
+    count_rollouts(page, each)
     if page.flag("use_vllm") and (mode := page.word("vllm_mode")) in ("server", None):
         older = "" if mode else ", the default before TRL 1.0"
         page.note(f"vllm_mode server{older}: its GPUs do not train, and are none of gpus")
     if steps and steps != parts:
         page.note(
-            f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps that is written"
+            f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps "
+            "that is written"
         )
     if rollout := page.whole("generation_batch_size"):
         page.note(
-            f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a multiple of "
-            "per_device_train_batch_size × GPUs"
+            f"generation_batch_size {rollout}: set it anew where the batch moves, as --to trl does, to a "
+            "multiple of per_device_train_batch_size × GPUs"
         )
+
+
+def count_rollouts(page: SettingsPage, each: int) -> None:
+    """Leaves out the prompts of an incomplete rollout, as TRL's sampler does.
+
+    Args:
+        page: of the settings of completions.
+        each: completions of a prompt.
+    """
+    repeats = page.whole("num_iterations", default=1) or 1
+    steps, rollout = page.whole("steps_per_generation"), page.whole("generation_batch_size")
+
+    def samples(fields: Mapping[str, Any]) -> int:
+        parts = fields.get("accumulation") or 1
+        return int(repeats * (rollout or fields["effective_batch"] * (steps or parts) // parts))
+
+    page.leave_out_rest(
+        samples, f"TRL leaves out prompts that do not fill a rollout (num_generations {each})"
+    )
 
 
 def _group(page: SettingsPage) -> int | None:
@@ -75,12 +137,12 @@ def _group(page: SettingsPage) -> int | None:
 
 
 def _batch_multiple(each: int, steps: Fraction) -> int:
-    """What a batch must be a multiple of, for whole groups in a rollout of these optimizer steps."""
+    """Returns the divisor of a batch with whole groups in a rollout of these optimizer steps."""
     return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the Trainer's arguments, and the rollout of the file that the plan was made from: as many optimizer steps as it was.
+    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file.
 
     Raises:
         InputError: TRL would refuse the file on these GPUs.
@@ -94,8 +156,9 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     ratio = Fraction(rollout, plan.recipe.effective_batch) if rollout else Fraction(steps or parts, parts)
     if (ratio * plan.accumulation).denominator > 1:
         raise InputError(
-            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps has {float(ratio * plan.accumulation):g} "
-            f"at gradient_accumulation_steps {plan.accumulation}: plan with --accumulation-multiple {ratio.denominator}"
+            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps "
+            f"has {float(ratio * plan.accumulation):g} at gradient_accumulation_steps {plan.accumulation}: "
+            f"plan with --accumulation-multiple {ratio.denominator}"
         )
     if steps:
         sheet.settings["steps_per_generation"] = int(ratio * plan.accumulation)
@@ -128,11 +191,11 @@ def _page(settings: Mapping[str, Any]) -> SettingsPage:
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the Trainer's silent behaviour, and what TRL refuses."""
+    """Finds the Trainer's silent behaviour, and settings refused by TRL."""
     yield from trainer.check(case)
     names = {"batch_per_gpu": "per_device_train_batch_size", "accumulation": "gradient_accumulation_steps"}
-    given = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
-    page = _page({**case.reading.settings, **given})
+    batches = {name: case.fields[field] for field, name in names.items() if case.fields.get(field)}
+    page = _page({**case.reading.settings, **batches})
     each = _group(page)
     if each and case.tool.name == "ms_swift":
         yield from _rollout_refusals(page, each, case.replicas)
@@ -141,7 +204,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
-    """What GRPOConfig and RLOOConfig raise on a number of processes."""
+    """Finds the errors of GRPOConfig and RLOOConfig on a number of processes."""
     if page.flag("auto_find_batch_size"):
         change = "auto_find_batch_size: false"
         yield _stops("auto_find_batch_size is on", "a smaller batch cuts groups apart", change)
@@ -177,29 +240,29 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
     if not micro * processes:
         return
     key = "steps_per_generation" if steps else "gradient_accumulation_steps"
-    made = rollout or micro * processes * (steps or page.whole(key, default=1) or 1)
+    completions = rollout or micro * processes * (steps or page.whole(key, default=1) or 1)
     whole = math.lcm(micro * processes, each)
-    if made % (micro * processes):
+    if completions % (micro * processes):
         yield _stops(
-            f"generation_batch_size {made} is no multiple of {micro} × {processes} GPUs",
+            f"generation_batch_size {completions} is no multiple of {micro} × {processes} GPUs",
             "completions are dealt out in passes over all GPUs",
-            f"generation_batch_size: {-(-made // whole) * whole}",
+            f"generation_batch_size: {-(-completions // whole) * whole}",
         )
-    elif made % each:
+    elif completions % each:
         least = whole // micro // processes
         parts = page.whole("gradient_accumulation_steps", default=1) or 1
         multiple = _batch_multiple(each, Fraction(steps or parts, parts))
         yield _stops(
-            f"{made} completions on {processes} GPUs are no multiple of num_generations {each}",
+            f"{completions} completions on {processes} GPUs are no multiple of num_generations {each}",
             "what is generated at once has all completions of each of its prompts",
-            f"generation_batch_size: {-(-made // whole) * whole}"
+            f"generation_batch_size: {-(-completions // whole) * whole}"
             if rollout
             else f"{key}: a multiple of {least}, or isobatch plan --from ... --batch-multiple {multiple}",
         )
 
 
-def _stops(what: str, cause: str, change: str) -> Issue:
-    return Issue.stop(what, cause, "trl, trainer/grpo_config.py: __post_init__", change)
+def _stops(text: str, cause: str, change: str) -> Issue:
+    return Issue.stop(text, cause, "trl, trainer/grpo_config.py: __post_init__", change)
 
 
 TRL = Tool(

@@ -47,6 +47,11 @@ _ALIKE = 0.85
 """How alike a misspelt name is to the right one."""
 _DIVIDES = re.compile(r"parallel|(^|_)(tp|cp|sp|pp)(_size|_degree)?$")
 """GPUs that hold one replica: never harmless by a pattern."""
+_OWN_ARGUMENTS = re.compile(
+    r"(^|\.)((\w*_)?(optim|optimizer|scheduler|loader|dataloader|model|dataset|data)|lr_scheduler_kwargs|model_config|training_args)\."
+    r"|^(optim|optimizer|adam|adamw|lion|muon|soap|sgd|galore|qgalore|badam|apollo|dion|dataloader)_"
+)
+"""Arguments of an optimizer, a scheduler, a loader or a model: never harmless by a pattern."""
 _ELSEWHERE = re.compile(
     r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|"
     r"print|report|checkpoint|ckpt|"
@@ -136,7 +141,7 @@ def standing_of(key: str, reader: Reader) -> str | None:
             return field
     if key in reader.harmless.split():
         return ""
-    if is_about_training(key) or _DIVIDES.search(key.rpartition(".")[2]):
+    if is_about_training(key) or _DIVIDES.search(key.rpartition(".")[2]) or _OWN_ARGUMENTS.search(key):
         return None
     is_listed = any(fnmatchcase(key, pattern) for pattern in (*reader.harmless.split(), *EVERYWHERE.split()))
     return "" if is_listed else None

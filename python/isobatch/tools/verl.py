@@ -1,28 +1,67 @@
-"""verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions."""
+"""verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size`
+prompts × `rollout.n` completions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, overrides, remark_lines, shell
-from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number, undivided_batch
+from isobatch.tools.tool import (
+    STAYS,
+    Case,
+    Issue,
+    Reader,
+    Tool,
+    Weight,
+    Writer,
+    inside,
+    number,
+    undivided_batch,
+)
 from isobatch.words import count, share
 
 _ACTOR, _N = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
 _PARALLEL = [f"megatron.{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context")]
-_HARMLESS = """
-    actor_rollout_ref.* data.* algorithm.* trainer.* data.train_max_samples
-    actor_rollout_ref.actor.megatron.expert_model_parallel_size actor_rollout_ref.actor.megatron.expert_tensor_parallel_size
-    actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size actor_rollout_ref.actor.megatron.sequence_parallel
+_MODEL, _OPTIM = "actor_rollout_ref.model", f"{_ACTOR}.optim"
+_LORA, _MTP = f"{_MODEL}.lora", f"{_MODEL}.mtp"
+_DATA = """apply_chat_template_kwargs audio_key custom_cls.name custom_cls.path dataloader_num_workers
+    filter_overlong_prompts filter_overlong_prompts_workers function_tool_path gen_batch_size image_key
+    image_patch_size max_prompt_length max_response_length mm_processor_kwargs prompt_key return_full_prompt
+    return_multi_modal_inputs return_raw_chat return_raw_input_ids reward_fn_key seed shuffle tokenizer
+    tool_config_path train_files train_max_samples truncation trust_remote_code use_shm val_batch_size
+    val_files val_max_samples validation_shuffle video_key"""
+_OF_OPTIM = """exp_avg_dtype exp_avg_sq_dtype lr_wsd_decay_steps lr_wsd_decay_style main_grads_dtype
+    muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_match_adamw_update_rms
+    muon_nesterov muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv muon_tp_mode
+    optimizer_impl total_training_steps use_layer_wise_distributed_optimizer use_precision_aware_optimizer
+    weight_decay_incr_style zero_indexed_step"""
+_OF_MODEL = """custom_chat_template enable_activation_offload enable_gradient_checkpointing exclude_modules
+    external_lib hf_config_path lora_adapter_path lora_alpha lora_rank override_config path target_modules
+    tokenizer_path trust_remote_code use_fused_kernels use_liger use_remove_padding use_shm
+    fused_kernel_options.impl_backend tiled_mlp.enabled tiled_mlp.num_shards"""
+_OF_LORA = """a2a_experimental adapter_path alpha dropout dropout_position dtype exclude_modules
+    freeze_language_model freeze_vision_model freeze_vision_projection lora_A_init_method lora_B_init_method
+    merge rank target_modules type"""
+_OF_MTP = """detach_encoder enable enable_rollout enable_train method mtp_loss_scaling_factor
+    num_speculative_tokens speculative_algorithm speculative_eagle_topk speculative_num_draft_tokens
+    speculative_num_steps"""
+_HARMLESS = f"""
+    actor_rollout_ref.* algorithm.* trainer.* actor_rollout_ref.actor.megatron.expert_model_parallel_size
+    actor_rollout_ref.actor.megatron.expert_tensor_parallel_size
+    actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size
+    actor_rollout_ref.actor.megatron.sequence_parallel {inside("data", _DATA)} {inside(_OPTIM, _OF_OPTIM)}
+    {inside(_MODEL, _OF_MODEL)} {inside(_LORA, _OF_LORA)} {inside(_MTP, _OF_MTP)}
 """
 _MATTERS = {
-    STAYS: "critic.optim.lr critic.ppo_m*_size*",
+    STAYS: f"critic.optim.lr critic.ppo_m*_size* {_OPTIM}.override_optimizer_config "
+    f"{_OPTIM}.use_checkpoint_opt_param_scheduler",
     "micro_batch": f"{_ACTOR}.ppo_micro_batch_size",
     "schedule": f"{_ACTOR}.optim.num_cycles {_ACTOR}.optim.lr_decay_steps {_ACTOR}.optim.lr_warmup_init",
     "model_parallel": f"{_ACTOR}.megatron.dynamic_context_parallel",
     "": f"""{_ACTOR}.fsdp_config.turbo_config.*
-    actor_rollout_ref.rollout.* actor_rollout_ref.ref.* *.profiler.* critic.* reward* distillation.* global_profiler.* skip.*
-    custom_reward_function.* sandbox_fusion.* transfer_queue.* ray_kwargs.* ray_init.*""",
+    actor_rollout_ref.rollout.* actor_rollout_ref.ref.* *.profiler.* critic.* reward* distillation.*
+    global_profiler.* skip.* custom_reward_function.* sandbox_fusion.* transfer_queue.* ray_kwargs.*
+    ray_init.*""",
 }
 """Of verl 0.3 to 0.9; what generates, rewards, scores or profiles has tables of its own."""
 
@@ -49,6 +88,7 @@ def read(page: SettingsPage) -> None:
     actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
     actor.number("optim.weight_decay", "weight_decay", default=0.01)
     actor.pair("optim.betas")
+    actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
     actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
     _lengths(page, actor)
 
@@ -63,11 +103,16 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
     if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
         page.note(f"rollout.nnodes {alone}: these nodes only generate, and are none of gpus")
     actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
+    actor.read_experts(
+        "megatron.expert_model_parallel_size",
+        *_PARALLEL[:2],
+        tensor="megatron.expert_tensor_parallel_size",
+    )
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
 
 
 def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
-    """Reads the run and its warmup, which verl counts in rollouts of `data.train_batch_size` prompts."""
+    """Reads the run and its warmup, counted in rollouts of `data.train_batch_size` prompts."""
     rollout = page.whole("data.train_batch_size", default=1024)
     prompts = actor.whole("ppo_mini_batch_size", default=256)
     repeats = actor.whole("ppo_epochs", default=1) or 1
@@ -78,8 +123,12 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     else:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
-        page.note(
-            f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {page.reading.multiple}, of whole rollouts of {rollout}"
+        each = page.reading.multiple
+        text = f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {each}"
+        page.note_assumed("duration", text)
+        page.leave_out_rest(
+            lambda _: (rollout or 0) * each,
+            f"verl leaves out prompts that do not fill a rollout of {rollout}",
         )
     page.give("drop_last", True, "")
     page.give("convention", "exact", "")  # one loader, of the driver, deals out the rollouts
@@ -94,13 +143,15 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     if kind not in ("constant", "cosine", "linear"):
         actor.unsupported(key, f"the scheduler {kind!r}")
     elif steps > 1 and (kind == "cosine" or warmup or ratio):
-        page.note(f"verl moves the learning rate once a rollout, which has {steps} optimizer steps")
+        page.note_assumed(
+            "schedule", f"verl moves the learning rate once a rollout, which has {steps} optimizer steps"
+        )
     actor.number("optim.min_lr", "min_lr")
     actor.times_lr("min_lr", actor.number("optim.min_lr_ratio"), "optim.min_lr_ratio")
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
-    """Writes the actor's batch and optimizer, and the GPUs. The rollouts, and what is counted in them, stay the user's own.
+def write(plan: Planned, _job: Job) -> SettingsSheet:
+    """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own.
 
     Raises:
         InputError: the batch is no whole number of prompts.
@@ -127,20 +178,21 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
         f"rollout.n is the plan's batch_multiple; {todo} a multiple of {plan.effective_batch // each} prompts"
     )
     sheet.note(
-        f"{plan.total_steps} optimizer steps, {plan.warmup_steps} of them warming up: verl counts total_training_steps and "
-        "lr_warmup_steps in rollouts, each data.train_batch_size / ppo_mini_batch_size × ppo_epochs of these"
+        f"{plan.total_steps} optimizer steps, {plan.warmup_steps} of them warming up: verl counts "
+        "total_training_steps and lr_warmup_steps in rollouts, each data.train_batch_size / "
+        "ppo_mini_batch_size × ppo_epochs of these"
     )
     return sheet
 
 
-def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:  # noqa: ARG001 - no launcher
+def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes Hydra's overrides behind the trainer's module."""
     words = [["python", "-m", "verl.trainer.main_ppo"], *overrides(sheet.settings)]
     return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def check(case: Case) -> Iterator[Issue]:
-    """Finds the batches that verl's own validation and workers refuse."""
+    """Finds batches refused by verl's own validation and workers."""
     yield from undivided_batch(case, "verl, workers: normalized ppo_mini_batch_size")
     rollout = int(number(case.at("data", "train_batch_size")) or 1024)
     prompts = int(number(case.at("actor_rollout_ref", "actor", "ppo_mini_batch_size")) or 256)
@@ -167,7 +219,14 @@ def check(case: Case) -> Iterator[Issue]:
 VERL = Tool(
     "verl",
     "verl",
-    Reader("0.3 to 0.9", read, check, _HARMLESS, _MATTERS, tables="data actor_rollout_ref trainer"),
+    Reader(
+        "0.3 to 0.9",
+        read,
+        check,
+        _HARMLESS,
+        _MATTERS,
+        tables="data actor_rollout_ref actor_rollout_ref.actor trainer",
+    ),
     Writer(
         "0.3 to 0.9",
         "verl.sh",
@@ -177,7 +236,7 @@ VERL = Tool(
         runs_ragged=False,
         runs_ramps=False,
         is_part=True,
-        leaves_out="min_lr warmup_lr schedule eval_steps save_steps log_steps eps momentum ema_decay precision seq_len drop_last even_batches "
-        "name command image resume",
+        leaves_out="min_lr warmup_lr schedule eval_steps save_steps log_steps eps momentum "
+        "ema_decay precision seq_len drop_last even_batches name command image resume",
     ),
 )

@@ -1,0 +1,157 @@
+"""Checks of a configuration that hold for every tool: its batch, learning rate and lengths on other GPUs, its names, its epochs."""
+
+import math
+from collections.abc import Iterator
+
+from isobatch import _core
+from isobatch.reason import Reason
+from isobatch.tools.tool import Case, Issue, Weight
+from isobatch.words import count, counted, figure, real
+
+_SOURCES = {name: source for name, _, _, source in _core.rules()}
+
+
+def check_any_tool(case: Case) -> Iterator[Issue]:
+    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, names, uneven steps."""
+    yield from _undivided(case)
+    yield from _misspelt(case)
+    yield from _too_long(case)
+    yield from _grown(case)
+    yield from _rule(case)
+    yield from _lengths(case)
+    yield from _uneven(case)
+
+
+def _undivided(case: Case) -> Iterator[Issue]:
+    experts = case.fields.get("expert_parallel") or 1
+    if case.gpus % experts:
+        yield Issue.stop(
+            f"{counted(case.gpus, 'GPU')} are no multiple of the {experts} that hold one set of experts",
+            f"{case.reading.keys.get('expert_parallel', 'expert_parallel')} splits the experts",
+            "the GPUs are whole sets of experts: docs/reasons.md, expert_parallel",
+            f"{case.gpus // experts * experts or experts} GPUs",
+            "expert_parallel",
+        )
+    parallel = case.fields.get("model_parallel") or 1
+    if case.gpus % parallel:
+        yield Issue.stop(
+            f"{counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
+            f"{case.reading.keys.get('model_parallel', 'model_parallel')} splits the model",
+            "the product of tensor, pipeline and context parallelism divides the GPUs",
+            f"{case.gpus // parallel * parallel or parallel} GPUs",
+            "model_parallel",
+        )
+
+
+def _misspelt(case: Case) -> Iterator[Issue]:
+    for name, meant in case.reading.misspelt.items():
+        yield Issue(
+            f"{name} has no effect, or stops the run",
+            f"{case.reading.title} has no such setting; {meant} is one",
+            "the names in the tool's own configuration",
+            meant,
+            field=name,
+        )
+
+
+def _too_long(case: Case) -> Iterator[Issue]:
+    """Finds a warmup behind the run's end, and a batch above the dataset."""
+    warmup, run = (str(case.fields.get(name) or "") for name in ("warmup", "duration"))
+    same = next(
+        (unit for unit in ("st", "ep", "sp", "tok") if warmup.endswith(unit) and run.endswith(unit)), ""
+    )
+    if same and float(warmup.removesuffix(same)) >= float(run.removesuffix(same)):
+        yield Issue(
+            f"the warmup does not end before the run: {warmup} of {run}",
+            f"{case.key('warmup')} counts in the same unit as {case.key('duration')}",
+            "the learning rate never reaches its peak; Megatron stops",
+            case.line("warmup", "...") + "  (below the run's length)",
+            Weight.STOPS if case.tool.name == "megatron" else Weight.CHANGES,
+            "warmup",
+        )
+    size = case.fields.get("dataset_size")
+    if size and case.batch and case.batch > size:
+        yield Issue(
+            f"a step has {count(case.batch)} samples, the dataset {count(size)}",
+            "an epoch is less than a step",
+            "samples repeat within a step, or the loader is empty",
+            "fewer GPUs, or a smaller batch",
+            field="dataset_size",
+        )
+
+
+def _grown(case: Case) -> Iterator[Issue]:
+    if case.growth == 1:
+        return
+    plan = case.plan
+    change = ""
+    if plan is not None:
+        by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
+        parts = plan.effective_batch if by_total else plan.accumulation
+        change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
+    yield Issue(
+        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
+        f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
+        "torch, DistributedDataParallel: each process has its own loader",
+        change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
+        field="batch_per_gpu",
+    )
+
+
+def _rule(case: Case) -> Iterator[Issue]:
+    """The learning rate stays as it is in the file, whatever the batch does."""
+    lr, name = case.fields.get("lr"), case.fields.get("optimizer", "adamw")
+    if case.growth == 1 or lr is None:
+        return
+    rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
+    yield Issue(
+        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
+        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
+        _SOURCES[rule],
+        case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
+        field="lr",
+    )
+
+
+def _lengths(case: Case) -> Iterator[Issue]:
+    """A number of steps is a number of samples times the batch."""
+    if case.growth == 1:
+        return
+    # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
+    for field, what, whole in (
+        ("duration", "the run", math.ceil),
+        ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
+    ):
+        length = case.fields.get(field)
+        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
+        if isinstance(length, str) and length.endswith("st") and not counted_anew:
+            steps = float(length.removesuffix("st"))
+            yield Issue(
+                f"{what} takes {figure(case.growth)} × the samples of the tuned one",
+                f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
+                "samples = steps × batch",
+                case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
+                + "  (for the tuned samples, if the batch moves)",
+                field=field,
+            )
+
+
+def _uneven(case: Case) -> Iterator[Issue]:
+    plan = case.plan
+    if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
+        yield Issue.note(
+            "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
+            Reason.UNEVEN_TAIL.text,
+            Reason.UNEVEN_TAIL.source,
+            "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",
+            "dataset_size",
+        )
+    if plan is not None and Reason.PADDED in plan.reasons:
+        yield Issue.note(
+            f"an epoch repeats {count(plan.padded_samples or 0)} samples",
+            Reason.PADDED.text,
+            Reason.PADDED.source
+            or "torch DistributedSampler, which repeats samples so that each rank has as many",
+            "drop the incomplete batch, or leave it: the plan counts them",
+            "dataset_size",
+        )

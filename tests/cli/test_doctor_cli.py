@@ -1,0 +1,60 @@
+"""The doctor as a command: its exit codes, its GPUs as `plan` has them, its findings as JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools.test_doctor import CLEAN
+from tools.test_reading import written
+
+
+@pytest.fixture
+def clean(tmp_path):
+    return str(written(tmp_path, "args.json", json.dumps(CLEAN, indent=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (json.dumps(CLEAN), 0, "That is the batch that it was tuned with"),
+        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "isobatch plan refuses: the scheduler 'zigzag' cannot be planned"),
+        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "isobatch plan refuses: lr must be a finite number above 0, got -1"),
+        (json.dumps(CLEAN | {"weight_decay": "auto"}), 0, '"auto" is not known before the run'),
+        ('{"trainer": 5, "seed_everything": 1}', 2, "trainer must be a table of settings, got 5"),
+        ("{", 2, "cannot be read"),
+        ('{"learning_rate": 1}', 2, "no tool is recognized"),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_what_was_found(tmp_path, ran, text, code, message):
+    file = str(written(tmp_path, "args.json", text))
+    said = ran(["doctor", file, "--gpus", "8", "--set", "gpus=8"], code)
+    assert message in (said.err if code == 2 else said.out)
+
+
+def test_gpus_are_given_as_those_of_a_plan(clean, ran):
+    by_nodes = ran(["doctor", clean, "--nodes", "2", "--gpus-per-node", "4", "--set", "gpus=8"], 0).out
+    assert by_nodes == ran(["doctor", clean, "--gpus", "8", "--set", "gpus=8"], 0).out
+    assert ", on 16 GPUs" in ran(["doctor", clean, "--nodes", "2"]).out
+    assert "fills no whole nodes" in ran(["doctor", clean, "--gpus", "12", "--gpus-per-node", "8"], 2).err
+
+
+def test_findings_as_json_name_the_setting_and_its_line(clean, ran):
+    words = ["doctor", clean, "--gpus", "64", "--set", "gpus=8", "--json"]
+    record = json.loads(ran(words, 1).out)
+    assert record["schema"] == "isobatch.doctor/1" and record["tool"] == "transformers"
+    assert (record["gpus"], record["batch"], record["tuned_batch"]) == (64, 512, 64)
+    first, *_, last = record["findings"]
+    assert first["level"] == "changes" and last["level"] == "note"
+    assert first["setting"] == "per_device_train_batch_size" and first["file"] == clean and first["line"] == 2
+    assert first["mend"] == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
+    assert set(first) == {"level", "setting", "file", "line", "text", "cause", "source", "mend"}
+    lines = Path(clean).read_text().splitlines()
+    numbered = [finding for finding in record["findings"] if finding["line"] is not None]
+    assert len(numbered) > 3
+    assert all(finding["setting"] in lines[finding["line"] - 1] for finding in numbered)
+
+
+def test_a_setting_that_was_typed_is_no_finding(clean, ran):
+    said = ran(["doctor", clean, "--gpus", "8", "--set", "lr=-1"], 2).err
+    assert "--set lr must be a finite number above 0, got -1" in said
