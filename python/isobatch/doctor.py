@@ -171,12 +171,13 @@ class _Trial(NamedTuple):
 
 
 def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, tool: str | None) -> str:
-    """Writes the command that plans the file there."""
+    """Writes the command that plans the file there, with a placeholder for what the file does not say."""
     where = f"--gpus {cluster.gpus_per_node}"
     if cluster.nodes > 1:
         where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
     words = ["--tool", tool] if tool else []
-    words += [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
+    needs = {name: example for name, example, _ in missing_fields({**reading.fields, **own}, reading.keys)}
+    words += [word for name, value in (own | needs).items() for word in ("--set", f"{name}={value}")]
     return " ".join(["isobatch plan --from", *map(shlex.quote, (reading.file, *words)), where])
 
 

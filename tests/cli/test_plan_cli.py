@@ -253,7 +253,8 @@ def test_a_batch_below_the_replicas_may_grow_to_them(ran):
 def test_a_sweep_says_how_to_find_what_would_work(capsys, ran):
     fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
     assert main(["counts", *fields, "2,3,4"]) == 0
-    assert "2 of 3 GPU counts have a plan; isobatch plan --gpus 3 says what" in capsys.readouterr().err
+    hint = "isobatch plan --set effective_batch=8 --set lr=0.1 --gpus 3 says what would work there"
+    assert f"2 of 3 GPU counts have a plan; {hint}" in capsys.readouterr().err
     assert ran(["counts", *fields, "2,4"]).err.strip().endswith("2 of 2 GPU counts have a plan")
 
 
@@ -262,8 +263,15 @@ def test_every_step_is_no_plural():
     assert "evaluate every 30 steps, log every step." in text
 
 
-def test_a_menu_says_what_the_tool_cannot_run(ran):
+def test_a_menu_leaves_out_what_the_tool_cannot_run(ran, tmp_path):
     fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st"]
-    out, err = ran(["plan", *fields, "--gpus", "3", "--to", "transformers"], 1)
-    assert "weighted" in out and "the weighted ways cannot be written for transformers" in err
-    assert ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).err == ""
+    left_out = "Left out: weighted splits; {} gives every replica the same micro-batches."
+    out = ran(["plan", *fields, "--gpus", "3", "--to", "transformers"], 1).out
+    assert "--split" not in out and out.endswith(f"{left_out.format('transformers')}\n")
+    assert "--split ragged" in ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).out
+    file = tmp_path / "ds.json"
+    file.write_text(
+        '{"train_batch_size": 32, "zero_optimization": {}, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}'
+    )
+    out = ran(["plan", "--from", str(file), "--gpus", "3", "--tool", "deepspeed"], 1).out
+    assert "--split" not in out and left_out.format("deepspeed") in out

@@ -53,6 +53,23 @@ def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
     assert [o.settings.batch_tolerance for o in options[:2]] == [0.016, 0.13]
 
 
+def test_where_the_gpus_grew_the_batch_may_grow_with_them():
+    """From 2 GPUs to 32 at batch 48: most people mean the same batch per GPU."""
+    recipe = ib.Recipe(effective_batch=48, lr=1e-3, gpus=2)
+    first, *others = ib.plan(recipe, 32).options
+    assert (first.settings.policy, first.effective_batch, first.micro_batch) == ("grow", 768, 24)
+    assert all(option.settings.policy == "keep" for option in others)
+    assert (
+        "768 samples (+1,500 %)                 24 × 1 × 32            --policy grow"
+        in ib.plan(recipe, 32).explain()
+    )
+    for unasked in (
+        ib.plan(recipe, 32, policy=40),
+        ib.plan(ib.Recipe(effective_batch=48, lr=1e-3, gpus=48), 32),
+    ):
+        assert all(option.settings.policy != "grow" for option in unasked.options)
+
+
 def test_a_batch_that_needs_many_small_passes_is_not_offered():
     options = plan_of(3, max_micro_batch=4).options[:2]
     found = [(o.micro_batch, o.accumulation, o.effective_batch) for o in options]

@@ -7,20 +7,22 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.source import FROM, Source, read, source, target
+from isobatch.cli.source import FROM, Source, read, retyped, source, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be, unknown
+from isobatch.files.texts import shell_words
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
-from isobatch.tools import detect
 from isobatch.tools.platforms import PLATFORMS, write
 from isobatch.words import count, counted, duration, few, figure, percent, price, real, spent
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
 _EXACT = ("lr",)
+_HERE = ("--gpus", "--to", "--json", "--output")
+"""Options that say which counts are listed, and where."""
 
 
 DESCRIPTION = "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, what more GPUs buy and cost; also as a platform's own table."
@@ -104,7 +106,10 @@ def run(args: argparse.Namespace) -> int:
         left_out = counted(unfilled, "GPU count")
         say(f"left out {left_out} that fill no whole nodes of {args.gpus_per_node} GPUs")
     without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
-    hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
+    hint = ""
+    if without:
+        again = shell_words(retyped(args, "counts", "plan", without=_HERE))
+        hint = f"; {again} --gpus {without[0]} says what would work there"
     say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
     for line in _refused(rows, bool(profiles)):
         say(line)
@@ -112,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         say(why)
     if not profiles and args.price_per_gpu_hour is not None:
         say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
-    for line in _summary(found, rows, args.currency, deadline):
+    for line in _summary(found, rows, args, deadline):
         say(line)
     return 0 if feasible or found.best_batch else 1
 
@@ -124,8 +129,7 @@ def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
     if not args.source:
         return source(args), None
     given = read(args)
-    tool = detect.tool_of(given.pages[0].tool)
-    return given, tool.name if tool.writer is not None else tool.written_as or None
+    return given, given.tool
 
 
 def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:
@@ -198,11 +202,13 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}"
 
 
-def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
+def _summary(
+    found: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
+) -> list[str]:
     """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
     from isobatch.fleet.counts import end_of, grows_here
 
-    columns, lines = found.columns, []
+    columns, lines, currency = found.columns, [], args.currency
     for what in ("fastest", "cheapest", "knee"):
         gpus = getattr(found, what)
         if gpus is None:
@@ -219,19 +225,21 @@ def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: fl
     if deadline is not None:
         lines.append(_deadline(rows, deadline, currency))
     if "best_micro_batch" in columns:
-        lines.append(_best_batch(found))
+        lines.append(_best_batch(found, args))
     if found.critical_batch is not None:
         lines.append(f"critical batch: {figure(found.critical_batch)} samples, {found.definition}")
     return lines
 
 
-def _best_batch(found: Any) -> str:
+def _best_batch(found: Any, args: argparse.Namespace) -> str:
     """Names the batch that works at the most counts, and these."""
     if found.best_batch is None:
         return "no batch up to --max-batch works at any of these GPU counts"
     gpus = found.columns["gpus"][found.columns["best_micro_batch"] > 0].tolist()
     where = f"{counted(len(gpus), 'GPU count')}, the most of any up to --max-batch: {few(map(str, gpus), 20)}"
-    return f"effective batch {count(found.best_batch)} works at {where}; --policy {found.best_batch} plans it"
+    again = shell_words(retyped(args, "counts", "plan", without=(*_HERE, "--max-batch")))
+    todo = f"{again} --policy {found.best_batch} --gpus {gpus[0]} plans it"
+    return f"effective batch {count(found.best_batch)} works at {where}; {todo}"
 
 
 def _spent(row: dict[str, Any], currency: str) -> str:

@@ -115,7 +115,7 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    if args.gpus is not None and args.profile and (note := options.one_node(max(args.gpus), args)):
+    if args.gpus is not None and args.profile and (note := options.one_node(args.gpus, args)):
         say(note)
     for why in failed.values():
         say(f"isobatch fleet: {why}")

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -39,7 +39,7 @@ def gpu_count(text: str) -> int:
     """
     if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
         raise argparse.ArgumentTypeError(
-            f"must be one whole number, got {shown(text)}: isobatch counts --gpus {text.strip()} plans several"
+            f"must be one whole number, got {shown(text)} (isobatch counts lists several)"
         )
     return count(text)
 
@@ -259,11 +259,14 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **hardware(args))
 
 
-def one_node(most: int, args: argparse.Namespace) -> str | None:
+def one_node(counts: Sequence[int], args: argparse.Namespace) -> str | None:
     """Warns of times where a GPU count above a usual node's was taken for one node; None where it was not."""
+    most = max(counts)
     if most <= PER_NODE or args.gpus_per_node is not None:
         return None
-    return f"--gpus {most:,} is one node here, so its times have no network between nodes: add --gpus-per-node {PER_NODE} if it has"
+    fills = all(count <= PER_NODE or count % PER_NODE == 0 for count in counts)
+    todo = f"add --gpus-per-node {PER_NODE} if it has" if fills else "if it has, add --gpus-per-node N"
+    return f"--gpus {most:,} is one node here, so its times have no network between nodes: {todo}"
 
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:

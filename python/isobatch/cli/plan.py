@@ -10,7 +10,7 @@ from typing import IO, Any
 import msgspec
 
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, fields, is_plan, job, say_weighted, show, source, target
+from isobatch.cli.source import FROM, TO, explained, fields, is_plan, job, show, source, target
 from isobatch.cli.terminal import say, show_lines, stdin, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
@@ -75,17 +75,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.output == "-":
         write_json(made.to_json())
     else:
-        show_lines(made.explain(), made.status)
+        show_lines(explained(made, tool or given.tool), made.status)
     for line in _by_noise(made, how):
         say(line)
-    if made.step_seconds is not None and args.gpus and (note := options.one_node(args.gpus, args)):
+    if made.step_seconds is not None and args.gpus and (note := options.one_node([args.gpus], args)):
         say(note)
     if written is not None:
         show(written)
-    if made.status == "infeasible":
-        say_weighted(tool, made)
-        return 1
-    return 0
+    return 1 if made.status == "infeasible" else 0
 
 
 def _by_noise(made: Plan, how: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, Source, job, read, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, Source, explained, job, read, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
@@ -65,9 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(moved.explain(), moved.status)
+        show_lines(explained(moved, tool or given.tool), moved.status)
     if moved.status == "infeasible":
-        say_weighted(tool, moved)
         return 1
     if written is not None:
         show(written)

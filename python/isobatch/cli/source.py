@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +93,14 @@ class Source(NamedTuple):
         demands = {name: value for page in reversed(self.pages) for name, value in page.demands.items()}
         return {**demands, **given}
 
+    @property
+    def tool(self) -> str | None:
+        """The tool that trains: of the first file, or the one that has its settings; None of a recipe, or where no tool is known."""
+        if not self.pages:
+            return None
+        tool = detect.tool_of(self.pages[0].tool)
+        return tool.name if tool.writer is not None else tool.written_as or None
+
     def own(self, tool: str | None) -> Mapping[str, Any]:
         """The settings of the last file that is of this tool; empty where none is."""
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
@@ -159,16 +167,16 @@ def target(args: argparse.Namespace) -> str | None:
     return str(args.to)
 
 
-def say_weighted(tool: str | None, made: Any) -> None:
-    """Says under a menu if the tool of --to cannot run its weighted ways."""
-    if tool is None:
-        return
-    how = detect.writer(tool).writer
-    if how is None or how.runs_ragged:
-        return
-    if any(option.layout.irregular for option in made.options):
-        why = "which gives every replica the same micro-batches"
-        say(f"the weighted ways cannot be written for {tool}, {why}")
+def explained(plan: Any, tool: str | None) -> str:
+    """Explains a plan; of an infeasible one without the weighted ways out, where the tool that trains cannot run them."""
+    how = None if tool is None else detect.writer(tool).writer
+    ways = [option for option in plan.options if not option.layout.irregular]
+    if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
+        return str(plan.explain())
+    from isobatch.planning.explain import explain
+
+    text = explain(plan, plan.moves, plan.legs, ways, ())
+    return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
 def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:
@@ -185,24 +193,47 @@ def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, A
     return Job(name=args.name, command=command, again=shell_words(_again(args)), **how)
 
 
-_OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")
-"""Options, each with a value, of a plan on these GPUs; beside them --json and --force."""
+_OF_ONE_SIZE = {"--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "--output", "--json", "--force"}
+"""Options of a plan on these GPUs, and of where it goes."""
 
 
 def _again(args: argparse.Namespace) -> list[str]:
     """Returns the words that plan the same on other GPUs, without these: as they were typed, with the same settings."""
     if not hasattr(args, "recipe") and not hasattr(args, "plan"):
         return ["isobatch", "plan", "RECIPE"]
-    kept, typed = [], iter(args.words)
+    if hasattr(args, "plan"):
+        return [*retyped(args, "replan", "replan"), "--at-step", "STEP"]
+    if args.recipe is not None and is_plan(args.recipe):
+        return [*retyped(args, "plan", "replan"), "--at-step", "STEP"]
+    return retyped(args, "plan", "plan")
+
+
+def retyped(
+    args: argparse.Namespace, command: str, another: str, *, without: Iterable[str] = _OF_ONE_SIZE
+) -> list[str]:
+    """Returns another command with what was typed, but for some options and those that it does not take.
+
+    Args:
+        args: of the command that was typed.
+        command: its name.
+        another: the name of the command to type.
+        without: options to leave out.
+    """
+    from isobatch.cli import parser_of
+
+    known, taken = (parser_of(name)._option_string_actions for name in (command, another))
+    words, typed = ["isobatch", another], iter(args.words)
     for word in typed:
         name, equals, _ = word.partition("=")
-        if name in _OF_ONE_SIZE:
-            _ = equals or next(typed, None)
-        elif name not in ("--json", "--force"):
-            kept.append(word)
-    if hasattr(args, "plan") or (args.recipe is not None and is_plan(args.recipe)):
-        return ["isobatch", "replan", *kept, "--at-step", "STEP"]
-    return ["isobatch", "plan", *kept]
+        name = name if name in known else word[:2]
+        if name not in known:
+            words.append(word)
+            continue
+        has_value = known[name].nargs != 0 and not equals and word == name
+        values = [next(typed, "")] if has_value else []
+        if name in taken and {*without}.isdisjoint(known[name].option_strings):
+            words += [word, *values]
+    return words
 
 
 def show(made: Any) -> None:

@@ -54,6 +54,8 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     cluster, settings = _whole_replicas(asked), asked.settings
     if cluster != asked.cluster:
         yield cluster, settings
+    if _outgrows_batch(asked):
+        yield cluster, settings._replace(policy="grow")
     yield from (
         (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
         for share in _tolerances(asked, cluster, make)
@@ -78,6 +80,13 @@ def _candidates(asked: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, Set
     # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
     for name in reversed(settings.changed()):
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
+
+
+def _outgrows_batch(asked: PlanRecord) -> bool:
+    """Tells whether the GPUs grew past an even split of the batch: most people then let the batch grow with them."""
+    tuned = asked.recipe.gpus
+    is_larger = tuned is not None and asked.world_size > tuned
+    return is_larger and asked.settings.policy == "keep" and Reason.NOT_DIVISIBLE in asked.reasons
 
 
 def _without_smaller(settings: Settings) -> Settings:

@@ -146,7 +146,7 @@ def writer(name: str) -> Tool:
 
     if plain(name) in PLATFORMS:
         raise InputError(
-            f"{name} has a table of many counts: isobatch counts --to {name}, without -o, prints it"
+            f"{name} has a table of many counts, which isobatch counts prints (--to {name}, without -o)"
         )
     if plain(name) in _installed().faults:
         raise _installed().faults[plain(name)]
@@ -200,7 +200,8 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     """
     if is_plan(settings):
         raise InputError(
-            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, isobatch replan moves its run",
+            f"is a plan of isobatch, not another tool's file: isobatch plan {file} --to TOOL writes it for a tool, "
+            f"isobatch replan {file} --at-step N moves its run",
             file=file,
         )
     if is_recipe(settings):
@@ -268,7 +269,7 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
-        "- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in Python: ib.Recipe(...)):\n"
+        "- or give the run as a recipe, in a file or to isobatch plan, by those of these that are right (in Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",
