@@ -241,3 +241,15 @@ def test_the_net_has_no_hole(typed_in):
     missing = ["plan", "--from", "examples/training_args.json", "--gpus", "8"]
     ((command, _),) = ways_out(missing, typed_in(missing).err)
     assert command[-4:] == ["--set", "gpus=4", "--set", "dataset_size=50000"]
+
+
+def test_the_readmes_commands_make_their_point(typed_in):
+    """As typed there: the batch that doctor warns of, a pool whose jobs run."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = {line.split()[1]: line for line in re.findall(r"`(isobatch [^`…]*)`", readme)}
+    doctor = typed_in(shlex.split(commands["doctor"])[1:])
+    assert doctor.code == 1 and "1,024 samples, 8 × the 128 that it was tuned with" in doctor.out
+    allocate = typed_in(shlex.split(commands["allocate"])[1:])
+    assert allocate.code == 0 and allocate.err.startswith("3 jobs on 64 GPUs, 0 idle")
+    without = typed_in(["allocate", "examples/jobs.csv", "64"])
+    assert "20 jobs without a profile cannot run: give --profile FILE" in without.err

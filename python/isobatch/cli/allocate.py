@@ -61,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
     running, why = words.counted(len(found.placement), "job"), found.idle_why and f" ({found.idle_why})"
     say(f"{running} on {words.counted(found.used, 'GPU')}, {found.idle:,} idle{why}")
     say(f"{found.objective} {words.figure(found.value)}, at most {words.percent(found.gap)} from the best")
+    unknown = sum(why.startswith("no profile") for why in found.table["why"].to_pylist())
+    if unknown:
+        todo = "give --profile FILE or a column profile; isobatch estimate makes one from a data sheet"
+        say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")
     for note in found.notes:
         say(note)
     return 0
