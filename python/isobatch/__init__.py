@@ -37,7 +37,11 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
+        from isobatch.words import nearest
+
+        close = nearest(name, sorted(_HOMES, key=str.swapcase))  # of two that differ in case, the function
+        hint = f": did you mean {close!r}?" if close else ""
+        raise AttributeError(f"module 'isobatch' has no attribute {name!r}{hint}")
     home = _HOMES[name]
     value = import_module(f"isobatch.{name}") if home == "isobatch" else getattr(import_module(home), name)
     globals()[name] = value

@@ -177,7 +177,7 @@ def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, to
         where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
     words = ["--tool", tool] if tool else []
     needs = {name: example for name, example, _ in missing_fields({**reading.fields, **own}, reading.keys)}
-    words += [word for name, value in (own | needs).items() for word in ("--set", f"{name}={value}")]
+    words += [word for name, value in {**own, **needs}.items() for word in ("--set", f"{name}={value}")]
     return " ".join(["isobatch plan --from", *map(shlex.quote, (reading.file, *words)), where])
 
 

@@ -283,9 +283,12 @@ OURS = {
         "batch_per_gpu": "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
         "clip_norm": "clip_grad grad_clip gradient_clip_val max_grad_norm",
         "cluster": "allocation",
+        "counts": "elastic sweep",
         "data_parallel": "dp dp_size num_replicas",
         "dataset_size": "num_samples",
         "duration": "epochs max_duration max_epochs max_steps num_epochs num_train_epochs step_size train_iters train_samples",
+        "estimate": "laws",
+        "explain": "rules",
         "effective_batch": "batch batch_size global_batch global_batch_size train_batch_size",
         "gpus": "num_gpus num_processes",
         "gpus_per_node": "gpus_per_host nproc_per_node",
@@ -296,6 +299,8 @@ OURS = {
         "model_parallel": "tensor_model_parallel_size",
         "nodes": "hosts nnodes num_nodes",
         "optimizer": "optim",
+        "plan": "export",
+        "probe": "fit_power fit_critical_batch",
         "ray-train": "ray",
         "rule": "scaling_rule",
         "schedule": "lr_scheduler lr_scheduler_type",
@@ -303,12 +308,13 @@ OURS = {
         "sqrt": "square_root squareroot",
         "total_steps": "iterations",
         "transformers": "hf huggingface",
+        "validate": "node",
         "warmup": "num_warmup_steps warmup_ratio warmup_steps",
         "weight_decay": "wd",
     }.items()
     for theirs in names.split()
 }
-"""Names of other tools, and ours for the same thing."""
+"""Names that others, or earlier copies of isobatch, have for a thing, and ours."""
 
 
 def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:

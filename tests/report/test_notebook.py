@@ -171,8 +171,32 @@ def test_what_cannot_be_drawn_says_why():
         ib.plot(VALUES["never"])
     with pytest.raises(ib.InputError, match="nothing to draw: batch and learning rate are the same"):
         ib.plot(ib.counts(RECIPE, [8]))
-    with pytest.raises(ib.InputError, match="value must be"):
-        ib.plot(RECIPE)
+    for value, why in (
+        (3, "value must be a Plan, Counts"),
+        ({"a": 1}, "has no column 'status': it is no fleet's plans"),
+        ({"status": 1, "reasons": 2}, "table must have columns of values of one length"),
+        ([], "value must be a list of 1 to 6 plans, got 0"),
+        ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, got 2 \(FeasiblePlan, int\)"),
+        ([VALUES["plan"], VALUES["never"]], "nothing to draw of one of the plans"),
+        (ib.Recipe(effective_batch=8, lr=0.1), "nothing to draw: it is infeasible, or has no length"),
+        ("cosin", "did you mean 'cosine'"),
+    ):
+        with pytest.raises(ib.InputError, match=why):
+            ib.plot(value)
+
+
+def test_a_recipe_plans_and_a_schedules_name_have_a_chart(tmp_path):
+    assert ib.plot(RECIPE).chart.to_dict() == ib.plot(ib.plan(RECIPE, 8)).chart.to_dict()
+    rows = ib.plot([ib.plan(RECIPE, gpus, policy="grow") for gpus in (8, 16, 32)]).chart.to_dict()["data"][
+        "values"
+    ]
+    peaks = {run: max(row["lr"] for row in rows if row["run"] == run) for run in {row["run"] for row in rows}}
+    assert peaks == pytest.approx({"1: 8 GPUs": 0.1, "2: 16 GPUs": 0.2, "3: 32 GPUs": 0.4})
+    rows = ib.plot("linear", steps=10).chart.to_dict()["data"]["values"]
+    assert (rows[0]["lr"], rows[-1]["step"], rows[-1]["lr"]) == (1.0, 10.0, 0.0)
+    ib.plan(RECIPE, 8).save(tmp_path / "plan.json")
+    for path in (tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        assert ib.plot(path).chart.to_dict() == ib.plot(RECIPE).chart.to_dict()
 
 
 def test_without_the_extras_a_cell_is_text():

@@ -13,12 +13,12 @@ from typing import NoReturn
 from isobatch.cli.parser import Parser, coloured, completion
 from isobatch.cli.terminal import leave, prepare, say
 from isobatch.errors import InputError, unknown
-from isobatch.words import printable
+from isobatch.words import nearest, printable
 
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts at which a recipe works, and why not others",
+        "counts": "list the GPU counts at which a recipe works, or the batch that works at the most",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where the ranks of a run meet that loses some",
     },
@@ -118,7 +118,9 @@ def _top(words: list[str]) -> int:
         print(coloured(_help(), sys.stderr), file=sys.stderr)
         return 2
     if not words[0].startswith("-") and words[0] != "version":
-        raise unknown("command", words[0], COMMANDS)
+        close = nearest(words[0], COMMANDS)
+        does = f" It can {COMMANDS[close]}." if close else ""
+        raise InputError(f"{unknown('command', words[0], COMMANDS)}{does}")
     top = Parser("isobatch")
     top.add_argument("-V", "--version", action="store_true")
     top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))

@@ -89,7 +89,13 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
     import pyarrow as pa
 
     if isinstance(table, dict):
-        table = pa.table({name: _array(name, values) for name, values in table.items()})
+        _refuse_others([*table], file)
+        try:
+            table = pa.table({name: _array(name, values) for name, values in table.items()})
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InputError(
+                f"table must have columns of values of one length: {error}", field="table"
+            ) from None
     whole = pa.table(table)
     _refuse_others(whole.column_names, file)
     try:

@@ -9,7 +9,7 @@ from isobatch.tools.installed import Installed, installed, plain
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Keys, Tool
 from isobatch.tools.unread import as_recipe
-from isobatch.words import few
+from isobatch.words import few, nearest
 
 TOOLS = {
     "transformers": Keys(
@@ -105,6 +105,10 @@ def _installed() -> Installed:
     return installed(frozenset(TOOLS))
 
 
+_OTHER = "; a run of any other tool is planned as a recipe, by --set (docs/tools.md: a tool that is not here)"
+"""What to do without a reader."""
+
+
 def keys() -> dict[str, Keys]:
     """Every tool, also of other distributions, with the keys of its files."""
     return TOOLS | {name: tool.keys for name, tool in _installed().tools.items()}
@@ -127,7 +131,9 @@ def reader(name: str) -> Tool:
         InputError: there is none, or it is a faulty one of another distribution.
     """
     if plain(name) not in readers():
-        raise _installed().faults.get(plain(name)) or unknown("tool", name, readers(), field="tool")
+        other = "" if nearest(name, readers()) else _OTHER
+        fault = _installed().faults.get(plain(name))
+        raise fault or InputError(f"{unknown('tool', name, readers())}{other}", field="tool")
     return tool_of(plain(name))
 
 
