@@ -25,9 +25,6 @@ def recipe(tmp_path):
     ("words", "message"),
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
-        (["elastic"], "isobatch: unknown command 'elastic': did you mean 'counts'? It can list the GPU counts at which"),
-        (["node"], "isobatch: unknown command 'node': did you mean 'validate'? It can confirm a plan"),
-        (["zebra"], "isobatch: unknown command 'zebra': there are plan, counts, replan"),
         (["plan", "--from", "a.py", "--tool", "mmengine"], "any other tool is planned as a recipe, by --set (docs/tools.md"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
         (["plan", "job.json", "--gpus", "8", "--to", "hyperpod"], "which isobatch counts prints (--to hyperpod, without -o)"),

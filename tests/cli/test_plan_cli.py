@@ -183,11 +183,28 @@ def test_no_command_is_wrong_use(capsys, ran):
         assert done.value.code == 0 and capsys.readouterr().out == asked
 
 
-@pytest.mark.parametrize("command", ["sweep", "elastic", "node", "rules"])
-def test_a_command_that_is_not_there_is_answered_with_those_that_are(ran, command):
-    error = ran([command, "x"], 2).err
-    assert error.startswith(f"isobatch: unknown command {command!r}: there are plan, counts,")
-    assert "did you mean 'counts'?" in ran(["count"], 2).err
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("sweep", "did you mean 'counts'?"),
+        ("elastic", "did you mean 'counts'? It can list the GPU counts at which a recipe works, or"),
+        ("node", "did you mean 'validate'?"),
+        ("rules", "did you mean 'explain'?"),
+        ("count", "did you mean 'counts'?"),
+        ("zebra", "there are plan, counts,"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_one_that_does_the_job(ran, command, answer):
+    assert ran([command, "x"], 2).err.startswith(f"isobatch: unknown command {command!r}: {answer}")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("elastic", "counts"), ("sweep", "counts"), ("fit_power", "probe"), ("Plans", "Plan")]
+)
+def test_an_unknown_public_name_is_answered_with_the_nearest(name, hint):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': did you mean '{hint}'"):
+        getattr(ib, name)
+    assert not hasattr(ib, "zebra")
 
 
 def test_a_command_imports_no_other():

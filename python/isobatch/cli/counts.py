@@ -104,13 +104,8 @@ def run(args: argparse.Namespace) -> int:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
         left_out = counted(unfilled, "GPU count")
-        say(f"left out {left_out} that fill no whole nodes of {args.gpus_per_node} GPUs")
-    without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
-    hint = ""
-    if without:
-        again = shell_words(retyped(args, "counts", "plan", without=_HERE))
-        hint = f"; {again} --gpus {without[0]} says what would work there"
-    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
+        say(f"left out {left_out} not of whole nodes of {args.gpus_per_node} GPUs")
+    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(rows, args)}")
     for line in _refused(rows, bool(profiles)):
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
@@ -120,6 +115,13 @@ def run(args: argparse.Namespace) -> int:
     for line in _summary(found, rows, args, deadline):
         say(line)
     return 0 if feasible or found.best_batch else 1
+
+
+def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """Writes the command that says what would work at the first count without a plan; nothing where all have one."""
+    refused = next((int(row["gpus"]) for row in rows if row["status"] == "infeasible"), None)
+    again = shell_words(retyped(args, "counts", "plan", without=_HERE))
+    return "" if refused is None else f"; {again} --gpus {refused} says what would work there"
 
 
 def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
