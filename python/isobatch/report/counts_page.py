@@ -11,12 +11,13 @@ from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
+from isobatch.reason import Reason
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.words import counted, duration, figure, real
+from isobatch.words import count, counted, duration, few, figure, real
 
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
@@ -25,6 +26,10 @@ _LISTED = (
     "memory_gib",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
+_MAX_REFUSED = 24
+"""Counts without a plan that a line lists."""
+_ANSWERS = ("learning rate, peak", "steps", "hours", "GPU-hours", "cost", "memory, GiB per GPU")
+"""Figures of a plan that stand out where there is no tuned run to compare them with; the headline has its split."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
@@ -71,15 +76,54 @@ def counts_page(
     if found.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(found.critical_batch), found.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
-    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
-    every = rows_of(listed, "GPU count")
-    at = list(every.columns).index("status")
-    works_first = sorted(every.rows, key=lambda row: row[at] == "infeasible")
+    every = [found, *beside]
     sections = [
         *(times.time_section(plans, deadline, currency) or _split_section(plans)),
-        Section("All counts", tables=[every._replace(rows=works_first)]),
+        _listed_counts(plans, _usual_cautions(found)),
     ]
-    return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
+    return HtmlPage(title, lead, headlines, sections, choices=_choices(every, tool))
+
+
+def _usual_cautions(found: Counts) -> int:
+    """Returns the bits of cautions that say nothing of a GPU count: the tuned run has them, or every count that works."""
+    status = np.asarray(found.columns["status"])
+    works = status != (INFEASIBLE if status.dtype.kind in "iu" else "infeasible")
+    bits = np.asarray(found.columns["reasons"], dtype=np.uint64)
+    if not works.any():
+        return 0
+    tuned = bits[works & (found.columns["gpus"] == (found.recipe.gpus or 0))]
+    return int(np.bitwise_and.reduce(bits[works]) | np.bitwise_or.reduce(tuned))
+
+
+def _level(status: str, reasons: int, usual: int) -> str:
+    """Returns the status of a count; `note` where its cautions are all usual ones.
+
+    >>> _level("caution", 0b11, 0b01), _level("caution", 0b01, 0b01), _level("ok", 0, 0b01)
+    ('caution', 'note', 'ok')
+    """
+    return "note" if status == "caution" and not reasons & ~usual else status
+
+
+def _listed_counts(plans: Plans, usual: int) -> Section:
+    """Tables the counts that work; those that do not are a line for each reason."""
+    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
+    table = rows_of(listed, "GPU count")
+    at = list(table.columns).index("status")
+    reasons = plans.reasons.tolist()
+    rows = [
+        [_level(cell, reasons[number], usual) if column == at else cell for column, cell in enumerate(row)]
+        for number, row in enumerate(table.rows)
+        if row[at] != "infeasible"
+    ]
+    refused: dict[Reason, list[str]] = {}
+    for row in np.flatnonzero(plans.status == INFEASIBLE).tolist():
+        for reason in Reason.of(reasons[row]):
+            if reason.severity == "infeasible":
+                refused.setdefault(reason, []).append(count(plans.gpus[row]))
+    lines = [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
+    caption = f"{counted(len(rows), 'GPU count')} with a plan: sort by a heading, find a word"
+    tables = [table._replace(rows=rows, caption=caption)] if rows else []
+    return Section("All counts", lines, tables=tables)
 
 
 def _split_section(plans: Plans) -> list[Section]:
@@ -118,7 +162,7 @@ def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
         raise InputError("beside must have the same counts", field="beside")
     names = [str(each.settings.get("policy", "keep")) for each in asked]
     tuned = asked[0].recipe.gpus or _START
-    texts = _Texts()
+    texts, common = _Texts(), [_usual_cautions(each) for each in asked]
     node = asked[0].cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
     data = {
@@ -126,14 +170,21 @@ def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
         "first": int(np.argmin(np.abs(asked[0].columns["gpus"] - tuned))),
         "policies": names,
-        "plans": [[_choice(each.plan_at(many), tool, texts) for each in asked] for many in gpus],
+        "plans": [
+            [
+                _choice(each.plan_at(many), tool, texts, usual)
+                for each, usual in zip(asked, common, strict=True)
+            ]
+            for many in gpus
+        ],
+        "answers": _ANSWERS,
         "texts": list(texts.numbers),
     }
     policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
     return WhatIf(gpus, policies, tool, msgspec.json.encode(data).decode())
 
 
-def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
+def _choice(plan: Plan, tool: str | None, texts: _Texts, usual: int) -> list[Any]:
     """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out (with their GPUs), the tool's lines."""
     headline, sentences, points = explained(plan)
     if plan.status == "infeasible":
@@ -143,7 +194,8 @@ def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
         return [plan.status, *texts(why), [], [], texts(*points), out, []]
     known = [texts(label, was, now) for label, now, was in figures(plan, plan.tuned()) if now]
     lines = [] if tool is None else texts(*_lines(plan, tool))
-    return [plan.status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
+    status = _level(plan.status, sum(1 << reason.bit for reason in plan.reasons), usual)
+    return [status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:
