@@ -292,3 +292,30 @@ def test_a_menu_leaves_out_what_the_tool_cannot_run(ran, tmp_path):
     )
     out = ran(["plan", "--from", str(file), "--gpus", "3", "--tool", "deepspeed"], 1).out
     assert "--split" not in out and left_out.format("deepspeed") in out
+
+
+def test_a_tools_file_is_what_is_written(ran, tmp_path):
+    """`--to` with `-o` is the tool's file, of a plan that is made, moved or saved; without `--to` it is the plan."""
+    fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st", "--gpus", "4"]
+    file, saved = tmp_path / "out.yaml", tmp_path / "plan.json"
+    said = ran(["plan", *fields, "--to", "lightning", "-o", str(file)])
+    assert said.out.startswith("4 GPUs: micro-batch 8") and "accumulate_grad_batches: 1" in file.read_text()
+    assert (
+        "is there already: --force replaces it"
+        in ran(["plan", *fields, "--to", "lightning", "-o", str(file)], 2).err
+    )
+    out = ran(["plan", *fields, "--to", "lightning", "-o", str(file), "--force", "--json"]).out
+    assert json.loads(out)["micro_batch"] == 8
+    assert (
+        "accumulate_grad_batches"
+        in ran(["plan", *fields, "--to", "lightning", "-o", "-"]).out.partition("trainer:")[2]
+    )
+    assert (
+        "Lightning has no .sh files"
+        in ran(["plan", *fields, "--to", "lightning", "-o", str(tmp_path / "a.sh")], 2).err
+    )
+    ran(["plan", *fields, "-o", str(saved)])
+    assert ib.Plan.load(saved).micro_batch == 8
+    moved = ["replan", str(saved), "--at-step", "9", "--gpus", "2", "--to", "slurm"]
+    ran([*moved, "-o", str(tmp_path / "job.sbatch")])
+    assert (tmp_path / "job.sbatch").read_text().startswith("#!/usr/bin/env bash\n#SBATCH")

@@ -4,13 +4,24 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, explained, fields, is_plan, job, show, source, target
+from isobatch.cli.source import (
+    FROM,
+    TO,
+    explained,
+    fields,
+    form,
+    is_plan,
+    job,
+    save_export,
+    show,
+    source,
+    target,
+)
 from isobatch.cli.terminal import say, show_lines, stdin, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
@@ -39,13 +50,13 @@ OPTIONS = {
     "each answered",
     "recipe": FROM,
     "another tool": TO,
-    "--force": "of a saved plan: replace the tool's file where it is there",
+    "--force": "with --to and -o: replace the tool's file where it is there",
     "target cluster": options.CLUSTER,
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); of a saved plan, write the tool's file there",
+    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place (-: to stdout)",
 }
 
 
@@ -60,28 +71,29 @@ def run(args: argparse.Namespace) -> int:
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
+    suffix = None if tool is None else form(args)
     given, where = source(args), options.cluster(args)
     tuned, how = given.recipe, given.settings(options.settings(args))
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
     made = plan(tuned, where, **how)
-    written = (
-        None
-        if tool is None or made.status == "infeasible"
-        else made.to(tool, job=job(args, own=given.own(tool)))
-    )
-    if args.output and args.output != "-":
+    export = None
+    if tool is not None and made.status != "infeasible":
+        export = made.to(tool, form=suffix, job=job(args, own=given.own(tool)))
+    if args.output and args.output != "-" and tool is None:
         made.save(args.output)
-    if args.json or args.output == "-":
+    if args.json or (args.output == "-" and tool is None):
         write_json(made.to_json())
-    else:
+    elif args.output != "-" or export is None:
         show_lines(explained(made, tool or given.tool), made.status)
     for line in _by_noise(made, how):
         say(line)
     if made.step_seconds is not None and args.gpus and (note := options.one_node([args.gpus], args)):
         say(note)
-    if written is not None:
-        show(written)
+    if export is not None and args.output is not None:
+        save_export(export, args.output, force=args.force)
+    elif export is not None:
+        show(export)
     return 1 if made.status == "infeasible" else 0
 
 
@@ -108,20 +120,11 @@ def _by_noise(made: Plan, how: Mapping[str, Any]) -> Iterator[str]:
 
 def _write_saved(args: argparse.Namespace) -> int:
     """Writes a saved plan as another tool's file: alone on stdout, or into --output."""
-    from isobatch.tools.export import form_of
-
     if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
         why = "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another"
         raise InputError(why, file=args.recipe)
-    made = Plan.load(args.recipe).require().to(args.to, form=form_of(args.to, args.output), job=job(args))
-    for note in made.notes:
-        say(f"{made.tool}: {note}")
-    if args.output is None or args.output == "-":
-        print(made, end="")
-        return 0
-    if Path(args.output).exists() and not args.force:
-        raise InputError("is there already: --force replaces it", file=args.output)
-    made.save(args.output)
+    export = Plan.load(args.recipe).require().to(args.to, form=form(args), job=job(args))
+    save_export(export, args.output, force=args.force)
     return 0
 
 

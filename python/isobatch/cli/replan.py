@@ -5,7 +5,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, Source, explained, job, read, show, target
+from isobatch.cli.source import FROM, TO, Source, explained, form, job, read, save_export, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
@@ -33,14 +33,16 @@ OPTIONS = {
     "how to plan (what is not given stays as the plan has it, its policy too)": {
         "settings": options.add_settings
     },
+    "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON",
+    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place",
 }
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     tool = target(args)
+    suffix = None if tool is None else form(args)
     running, step, checkpoint, given = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
@@ -55,12 +57,10 @@ def run(args: argparse.Namespace) -> int:
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
-    written = (
-        moved.to(tool, job=job(args, resume=checkpoint, own=given.own(tool)))
-        if tool is not None and feasible
-        else None
-    )
-    if args.output:
+    export = None
+    if tool is not None and feasible:
+        export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=given.own(tool)))
+    if args.output and args.to is None:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
@@ -68,8 +68,10 @@ def run(args: argparse.Namespace) -> int:
         show_lines(explained(moved, tool or given.tool), moved.status)
     if moved.status == "infeasible":
         return 1
-    if written is not None:
-        show(written)
+    if export is not None and args.to is not None and args.output is not None:
+        save_export(export, args.output, force=args.force)
+    elif export is not None:
+        show(export)
     return 0
 
 

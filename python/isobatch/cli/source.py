@@ -167,6 +167,13 @@ def target(args: argparse.Namespace) -> str | None:
     return str(args.to)
 
 
+def form(args: argparse.Namespace) -> str | None:
+    """Returns the format of the tool's file by the name of --output, before anything is planned."""
+    from isobatch.tools.export import form_of
+
+    return None if args.output is None else form_of(args.to, args.output)
+
+
 def explained(plan: Any, tool: str | None) -> str:
     """Explains a plan; of an infeasible one without the weighted ways out, where the tool that trains cannot run them."""
     how = None if tool is None else detect.writer(tool).writer
@@ -236,13 +243,29 @@ def retyped(
     return words
 
 
-def show(made: Any) -> None:
-    """Prints a file for a tool under a plan; notes without a place in it go to stderr."""
-    print(f"\n{made}", end="")
-    if made.file.endswith(".json"):
+def show(export: Any) -> None:
+    """Prints a tool's file under a plan; notes without a place in it go to stderr."""
+    print(f"\n{export}", end="")
+    if export.file.endswith(".json"):
         sys.stdout.flush()
-        for note in made.notes:
-            say(f"{made.tool}: {note}")
+        for note in export.notes:
+            say(f"{export.tool}: {note}")
+
+
+def save_export(export: Any, output: str | None, *, force: bool) -> None:
+    """Writes a tool's file, alone on stdout where there is no output; its notes go to stderr.
+
+    Raises:
+        InputError: the file is there already, and is not to be replaced.
+    """
+    for note in export.notes:
+        say(f"{export.tool}: {note}")
+    if output is None or output == "-":
+        print(export, end="")
+        return
+    if Path(output).exists() and not force:
+        raise InputError("is there already: --force replaces it", file=output)
+    export.save(output)
 
 
 # ---- what a file is ----
