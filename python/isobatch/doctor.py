@@ -193,20 +193,20 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
         for name, example, why in missing_fields({**reading.fields, **own}, reading.keys)
     }
     reading.notes += [text for name, text in needs.items() if name not in ("gpus", "effective_batch")]
-    given = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
+    values = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
     sound = replace(reading, faults=[], fields=dict(reading.fields))
     while True:
         try:
-            recipe = Recipe(**joined_fields([sound], given))
+            recipe = Recipe(**joined_fields([sound], values))
             break
         except InputError as error:
             if error.field in own and error.message.startswith(f"{error.field} must be"):
                 raise  # what was typed is no finding in the file
             refusals += [(None, _refused(cause.field or "", cause)) for cause in error.causes or (error,)]
             wrong = {*error.fields} - {*_SPLITTING}
-            if wrong.isdisjoint({*sound.fields, *given}):
+            if wrong.isdisjoint({*sound.fields, *values}):
                 return _Trial(None, None, refusals)
-            for fields in (sound.fields, given):
+            for fields in (sound.fields, values):
                 for name in wrong:
                     fields.pop(name, None)
     if "effective_batch" in needs or not _has_accumulation(reading, own):
@@ -217,11 +217,11 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
         return _Trial(tuned, None if tuned is None else planned, refusals)
     reasons = [reason for reason in planned.reasons if reason.severity == "infeasible"]
     for reason, why in zip(reasons, [*refusal(planned, ())][1:], strict=True):
-        what = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
+        text = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
         source = reason.source or "docs/reasons.md"
         todo = f"{command} lists what would work"
         refusals.append(
-            (reason, Issue(what, reason.text, source, todo, Weight.REFUSED, _ABOUT.get(reason, "")))
+            (reason, Issue(text, reason.text, source, todo, Weight.REFUSED, _ABOUT.get(reason, "")))
         )
     return _Trial(tuned, None, refusals)
 
@@ -253,8 +253,8 @@ def _refused(to: str, error: InputError) -> Issue:
     """Makes the finding of a setting that `isobatch plan` refuses; `to` is the field that can be given in its place."""
     fields = (*Recipe.__struct_fields__, "batch_per_gpu")
     todo = f"correct it, or give --set {to}=VALUE" if to in fields else "correct it"
-    what = f"isobatch plan refuses: {error.message}"
-    return Issue(what, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
+    text = f"isobatch plan refuses: {error.message}"
+    return Issue(text, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
 
 
 def _not_said_yet(

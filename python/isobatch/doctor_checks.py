@@ -109,7 +109,7 @@ def _lengths(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
     # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
-    for field, what, whole in (
+    for field, name, whole in (
         ("duration", "the run", math.ceil),
         ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
     ):
@@ -118,7 +118,7 @@ def _lengths(case: Case) -> Iterator[Issue]:
         if isinstance(length, str) and length.endswith("st") and not counted_anew:
             steps = float(length.removesuffix("st"))
             yield Issue(
-                f"{what} takes {figure(case.growth)} × the samples of the tuned one",
+                f"{name} takes {figure(case.growth)} × the samples of the tuned one",
                 f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
                 "samples = steps × batch",
                 case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))

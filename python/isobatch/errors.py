@@ -103,8 +103,8 @@ def together(errors: Sequence[InputError]) -> InputError:
 
 def raise_all(errors: Iterable[InputError]) -> None:
     """Raises errors as one; nothing where there is none."""
-    if found := [*errors]:
-        raise together(found)
+    if listed := [*errors]:
+        raise together(listed)
 
 
 def must_be(
@@ -124,14 +124,14 @@ def must_be(
     "dataset_size must be a whole number, got the text '50.000': write 50000 or 50"
     """
     legal, _, note = expected.partition("; ")
-    what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
+    value = f"a {got.__name__}" if isinstance(got, type) else shown(got)
     if isinstance(got, str):
         names = legal.replace(" or ", ", ").split(", ")
         if "number" in legal or got in names:
-            what = f"the text {what}"
+            value = f"the text {value}"
         close = None if todo or got in names else nearest(got, names)
         todo = f"did you mean {close!r}?" if close else todo or right_form(field, got)
-    message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
+    message = f"{field} must be {legal}, got {value}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
 
 
@@ -143,7 +143,7 @@ def right_form(field: str, got: str) -> str:
     """
     from isobatch import _core
 
-    is_text = len(got) < _MAX_TYPED and not any("\ud800" <= one <= "\udfff" for one in got)
+    is_text = len(got) < _MAX_TYPED and not any("\ud800" <= character <= "\udfff" for character in got)
     form = _core.right_form(field, got) if is_text else None
     if form is None:
         return ""
@@ -176,7 +176,7 @@ def unknown(
     every = list(known)
     close = nearest(name, every) if isinstance(name, str) else None
     begun = [
-        it for it in every if isinstance(name, str) and len(name) > 1 and it.lower().startswith(name.lower())
+        candidate for candidate in every if isinstance(name, str) and len(name) > 1 and candidate.lower().startswith(name.lower())
     ]
     if close is None and 0 < len(begun) <= _MAX_BEGUN_NAMES:
         close = " or ".join(map(repr, begun))
@@ -214,13 +214,13 @@ def unwritable(error: Exception, file: str) -> InputError:
     return InputError(f"cannot be written: {printable(_said(error))}", file=file)
 
 
-def needs_extra(what: str, extra: str, *, file: str | None = None) -> InputError:
+def needs_extra(feature: str, extra: str, *, file: str | None = None) -> InputError:
     """Names the extra of isobatch to install.
 
     >>> str(needs_extra("tables in files", "fleet"))
     "tables in files need more than the core: pip install 'isobatch[fleet]'"
     """
-    return InputError(f"{what} need more than the core: pip install 'isobatch[{extra}]'", file=file)
+    return InputError(f"{feature} need more than the core: pip install 'isobatch[{extra}]'", file=file)
 
 
 def _says(message: str, field: str) -> bool:

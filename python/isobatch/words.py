@@ -217,10 +217,10 @@ def spent(hours: float, error: float, cost: float, currency: str) -> str:
     >>> spent(2.0, 0.5, 10.0, "$"), spent(2.0, math.nan, math.nan, "$")
     ('2 h (1 h 30 min to 2 h 30 min), $10 ($7.5 to $12.5)', '2 h')
     """
-    took = ranged(hours, error, lambda it: duration(it * 3600))
+    took = ranged(hours, error, lambda value: duration(value * 3600))
     if cost != cost:
         return took
-    paid = ranged(cost, cost * error / hours if hours else None, lambda it: price(it, currency))
+    paid = ranged(cost, cost * error / hours if hours else None, lambda value: price(value, currency))
     return f"{took}, {paid}"
 
 
@@ -277,8 +277,8 @@ def few_ranks(ranks: Sequence[int]) -> str:
 # ---- unknown names: another tool's name for the same thing, or a slip of the finger ----
 
 OURS = {
-    theirs: ours
-    for ours, names in {
+    name: own_name
+    for own_name, names in {
         "accumulation": "gradient_accumulation gradient_accumulation_steps",
         "batch_per_gpu": "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
         "clip_norm": "clip_grad grad_clip gradient_clip_val max_grad_norm",
@@ -312,7 +312,7 @@ OURS = {
         "warmup": "num_warmup_steps warmup_ratio warmup_steps",
         "weight_decay": "wd",
     }.items()
-    for theirs in names.split()
+    for name in names.split()
 }
 """Names that others, or earlier copies of isobatch, have for a thing, and ours."""
 
@@ -334,9 +334,9 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
 
     every = list(dict.fromkeys(known))
     plain = name.lower().strip().lstrip("-").replace("-", "_").replace(" ", "_")
-    ours = OURS.get(plain)
+    own_name = OURS.get(plain)
     for candidate in every:
-        if candidate.lstrip("-").replace("-", "_").lower() in (ours, plain):
+        if candidate.lstrip("-").replace("-", "_").lower() in (own_name, plain):
             return candidate
     # The comparison takes the product of the lengths.
     close = difflib.get_close_matches(name[:100], every, 1, alike)

@@ -166,9 +166,9 @@ def _failed(program: str, error: Exception) -> int:
         _drop_stdout()
         say(f"{program}: cannot write to stdout: {error.strerror or error}", error=True)
         return 2
-    what = printable(f"{type(error).__name__}: {error}", 200)
+    fault = printable(f"{type(error).__name__}: {error}", 200)
     say(
-        f"{program}: a fault of isobatch itself ({what}). Please report it with the command and what "
+        f"{program}: a fault of isobatch itself ({fault}). Please report it with the command and what "
         "ISOBATCH_TRACEBACK=1 shows: see CONTRIBUTING.md",
         error=True,
     )

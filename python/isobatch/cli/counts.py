@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
-    given, tool = _source(args)
-    tuned, asked = given.recipe, given.settings(options.settings(args))
-    profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
+    recipe_source, tool = _source(args)
+    tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
+    profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
     if deadline is not None and not profiles:
@@ -78,24 +78,24 @@ def run(args: argparse.Namespace) -> int:
         profile = profiles[0] if profiles else None
         micros = args.micro_batches
         return counts(
-            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **asked, **policy
+            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **keywords, **policy
         )
 
-    found = under()
+    listing = under()
     if args.output:
-        beside = [] if "policy" in asked else [under(policy="grow")]
-        _write_page(args, found, beside=beside, tool=tool, deadline=deadline)
-        return 0 if found.working else 1
+        beside = [] if "policy" in keywords else [under(policy="grow")]
+        _write_page(args, listing, beside=beside, tool=tool, deadline=deadline)
+        return 0 if listing.working else 1
     if args.to:
-        text, notes = write(found, args.to)
+        text, notes = write(listing, args.to)
         print(text, end="")
         for note in notes:
             say(note)
         return 0
-    rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
-    for row, groups in zip(rows, found.groups, strict=True):
+    rows = [dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)]
+    for row, groups in zip(rows, listing.groups, strict=True):
         row["groups"] = groups
-    best = {"best_batch": found.best_batch} if "best_micro_batch" in found.columns else {}
+    best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace) -> int:
         say(why)
     if not profiles and args.price_per_gpu_hour is not None:
         say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
-    for line in _summary(found, rows, args, deadline):
+    for line in _summary(listing, rows, args, deadline):
         say(line)
-    return 0 if feasible or found.best_batch else 1
+    return 0 if feasible or listing.best_batch else 1
 
 
 def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
@@ -130,17 +130,17 @@ def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
         return source(args), target(args) if args.output else None
     if not args.source:
         return source(args), None
-    given = read(args)
-    return given, given.tool
+    recipe_source = read(args)
+    return recipe_source, recipe_source.tool
 
 
-def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:
+def _write_page(args: argparse.Namespace, listing: Any, **shown: Any) -> None:
     from isobatch.report.pages import write
 
     name = Path(args.source[0] if args.source else args.recipe or "the recipe").name
     title = f"{name}: what changes with the number of GPUs?"
-    write(found, args.output, title=title, currency=args.currency, **shown)
-    size, many = Path(args.output).stat().st_size, len(found.columns["gpus"])
+    write(listing, args.output, title=title, currency=args.currency, **shown)
+    size, many = Path(args.output).stat().st_size, len(listing.columns["gpus"])
     say(f"{args.output}: {counted(many, 'GPU count')}, {size / 1e6:.2f} MB")
 
 
@@ -205,43 +205,43 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 
 
 def _summary(
-    found: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
+    listing: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
 ) -> list[str]:
     """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
     from isobatch.fleet.counts import end_of, grows_here
 
-    columns, lines, currency = found.columns, [], args.currency
-    for what in ("fastest", "cheapest", "knee"):
-        gpus = getattr(found, what)
+    columns, lines, currency = listing.columns, [], args.currency
+    for best in ("fastest", "cheapest", "knee"):
+        gpus = getattr(listing, best)
         if gpus is None:
             continue
         at = columns["gpus"].tolist().index(gpus)
         end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
-        text = f"{what}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
+        text = f"{best}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
         lines.append(text + (f" ({end})" if end else ""))
     known = [row for row in rows if row["hours"] == row["hours"]]
     if known and grows_here(columns):
-        lines.append(_of_loss(found))
+        lines.append(_of_loss(listing))
     if known and not any(map(_share, known)):
         lines.append("no range known of hours and cost: the profile has no errors")
     if deadline is not None:
         lines.append(_deadline(rows, deadline, currency))
     if "best_micro_batch" in columns:
-        lines.append(_best_batch(found, args))
-    if found.critical_batch is not None:
-        lines.append(f"critical batch: {figure(found.critical_batch)} samples, {found.definition}")
+        lines.append(_best_batch(listing, args))
+    if listing.critical_batch is not None:
+        lines.append(f"critical batch: {figure(listing.critical_batch)} samples, {listing.definition}")
     return lines
 
 
-def _best_batch(found: Any, args: argparse.Namespace) -> str:
+def _best_batch(listing: Any, args: argparse.Namespace) -> str:
     """Names the batch that works at the most counts, and these."""
-    if found.best_batch is None:
+    if listing.best_batch is None:
         return "no batch up to --max-batch works at any of these GPU counts"
-    gpus = found.columns["gpus"][found.columns["best_micro_batch"] > 0].tolist()
+    gpus = listing.columns["gpus"][listing.columns["best_micro_batch"] > 0].tolist()
     where = f"{counted(len(gpus), 'GPU count')}, the most of any up to --max-batch: {few(map(str, gpus), 20)}"
     again = shell_words(retyped(args, "counts", "plan", without=(*_HERE, "--max-batch")))
-    todo = f"{again} --policy {found.best_batch} --gpus {gpus[0]} plans it"
-    return f"effective batch {count(found.best_batch)} works at {where}; {todo}"
+    todo = f"{again} --policy {listing.best_batch} --gpus {gpus[0]} plans it"
+    return f"effective batch {count(listing.best_batch)} works at {where}; {todo}"
 
 
 def _spent(row: dict[str, Any], currency: str) -> str:
@@ -249,10 +249,10 @@ def _spent(row: dict[str, Any], currency: str) -> str:
     return spent(row["hours"], row["hours_error"], row["cost"], currency)
 
 
-def _of_loss(found: Any) -> str:
+def _of_loss(listing: Any) -> str:
     """Says to which loss the hours of batches that grow are."""
     same = "the batch grows over the same samples, so that hours and cost are not to the same loss"
-    if found.critical_batch is None:
+    if listing.critical_batch is None:
         return f"{same}, and no knee is known: it needs a noise scale (--set noise_scale=N, or the profile's)"
     return f"{same}; the knee counts that, by the critical batch (samples_over_least)"
 
@@ -260,13 +260,13 @@ def _of_loss(found: Any) -> str:
 def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str:
     """Says where the deadline is met and where only likely, and the fewest GPU-hours for it."""
     text = f"deadline {duration(deadline * 3600)}:"
-    kept: dict[str | None, list[dict[str, Any]]] = {}
+    by_verdict: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         if row["status"] != "infeasible":
-            kept.setdefault(_verdict(row, deadline), []).append(row)
-    good = {name: kept[name] for name in ("met", "likely") if name in kept}
+            by_verdict.setdefault(_verdict(row, deadline), []).append(row)
+    good = {name: by_verdict[name] for name in ("met", "likely") if name in by_verdict}
     if not good:
-        return f"{text} met at none of {'the counts with known hours' if None in kept else 'these counts'}"
+        return f"{text} met at none of {'the counts with known hours' if None in by_verdict else 'these counts'}"
     counts = [
         f"{name} at {counted(len(some), 'count')}, from {counted(int(some[0]['gpus']), 'GPU')}"
         for name, some in good.items()

@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
     if len(args.file) != 1:
         raise missing("file", "name a configuration, or a training command after --")
     cluster = options.cluster(args, optional=True)
-    given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
-    with naming_set(given):
-        examination = examine(args.file[0], cluster, tool=args.tool, **given)
+    recipe_fields = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
+    with naming_set(recipe_fields):
+        examination = examine(args.file[0], cluster, tool=args.tool, **recipe_fields)
     if args.json:
         write_json(examination.to_json())
     else:

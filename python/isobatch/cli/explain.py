@@ -94,28 +94,28 @@ def _explained(args: argparse.Namespace) -> int:
         if value and args.jobs is None:
             raise InputError(f"{name} needs --jobs FILE, the jobs that were planned")
     table = read_table(args.plans)
-    given = None if args.jobs is None else Inputs(args.jobs, args.clusters, decimal=args.decimal)
-    asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
-    rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
-    if args.illegal and given is not None:
-        return _listed(table, rows, given)
+    inputs = None if args.jobs is None else Inputs(args.jobs, args.clusters, decimal=args.decimal)
+    filters = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
+    rows = _matching(table, {name: value for name, value in filters.items() if value is not None}, args.plans)
+    if args.illegal and inputs is not None:
+        return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
             f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, --cluster or --gpus",
             file=args.plans,
         )
-    show_lines("\n\n".join(explain(table, row, jobs=given) for row in rows))
+    show_lines("\n\n".join(explain(table, row, jobs=inputs) for row in rows))
     return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
 
 
-def _listed(table: Any, rows: list[int], given: Inputs) -> int:
+def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
     """Prints all illegal values, each fault once: a job has the same on every cluster; 1 where there is any."""
     from isobatch.fleet.explain import is_illegal
 
     names = [name for name in ("job", "cluster") if name in table.column_names]
     columns = [table[name].to_pylist() for name in names]
     reasons = table["reasons"].to_pylist() if "reasons" in table.column_names else []
-    said = set()
+    printed = set()
     for row in rows if reasons else ():
         if not is_illegal(reasons[row]):
             continue
@@ -123,24 +123,24 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
         fault: str | None
         fault = f"row {row + 1:,} of the plans: its job has no id: each row of the jobs needs one"
         if ids.get("job", row) not in (None, ""):
-            fault = given.fault(**ids)
-        if fault is not None and fault not in said:
-            said.add(fault)
+            fault = inputs.fault(**ids)
+        if fault is not None and fault not in printed:
+            printed.add(fault)
             show_lines(fault)
-    return 1 if said else 0
+    return 1 if printed else 0
 
 
-def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
+def _matching(table: Any, filters: dict[str, Any], file: str) -> list[int]:
     """Finds the rows asked for."""
     rows = list(range(table.num_rows))
-    for name, value in asked.items():
+    for name, value in filters.items():
         typed = "--gpus" if name == "world_size" else f"--{name}"
         if name not in table.column_names:
             raise InputError(f"has no column {name!r}", file=file, field=typed)
         values = [str(each) for each in table[name].to_pylist()]
-        left = [row for row in rows if values[row] == str(value)]
-        if not left:
+        matching = [row for row in rows if values[row] == str(value)]
+        if not matching:
             legal = list(dict.fromkeys(values[row] for row in rows))
             raise unknown(name, str(value), legal, field=typed, file=file)
-        rows = left
+        rows = matching
     return rows

@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     tool = target(args)
     suffix = None if tool is None else form(args)
-    running, step, checkpoint, given = _running(args)
+    running, step, checkpoint, recipe_source = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = given.settings(options.settings(args)), args.effective_batch
+    how, batch = recipe_source.settings(options.settings(args)), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> int:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
     export = None
     if tool is not None and feasible:
-        export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=given.own(tool)))
+        export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))
     if args.output and args.to is None:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(explained(moved, tool or given.tool), moved.status)
+        show_lines(explained(moved, tool or recipe_source.tool), moved.status)
     if moved.status == "infeasible":
         return 1
     if export is not None and args.to is not None and args.output is not None:
@@ -106,13 +106,13 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
             raise missing("--at-step", "give the optimizer steps that are done")
         running = _saved(args.plan)
         return running, args.at_step, None, Source(running.recipe)
-    given = read(args)
-    recipe, pages = given.recipe, given.pages
-    done = next((page.step for page in pages if page.step is not None), None)
-    step = done if args.at_step is None else args.at_step
+    recipe_source = read(args)
+    recipe, pages = recipe_source.recipe, recipe_source.pages
+    step_done = next((page.step for page in pages if page.step is not None), None)
+    step = step_done if args.at_step is None else args.at_step
     if step is None:
         raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
     if recipe.gpus is None:
         raise missing("gpus", "give the GPUs that the run was on with --set gpus=N")
     folder = next((page.file for page in pages if page.tool == "checkpoint"), None)
-    return plan(recipe, recipe.gpus), step, folder, given
+    return plan(recipe, recipe.gpus), step, folder, recipe_source

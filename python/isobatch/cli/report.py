@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> int:
     with stdin_as_file(args, "source"):
         shown = {"title": args.title, "deadline": args.deadline_hours, "currency": args.currency}
         page = page_of_file(args.source, **shown)
-    made = content(page, args.output)
+    data = content(page, args.output)
     if args.output == "-":
         sys.stdout.flush()
-        sys.stdout.buffer.write(made)
+        sys.stdout.buffer.write(data)
     else:
-        write_whole(args.output, made)
-        say(f"{args.output}: {len(made) / 1e6:.2f} MB")
+        write_whole(args.output, data)
+        say(f"{args.output}: {len(data) / 1e6:.2f} MB")
     return 0
 
 

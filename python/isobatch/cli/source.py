@@ -88,10 +88,10 @@ class Source(NamedTuple):
     recipe: Any
     pages: tuple[Any, ...] = ()
 
-    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """Joins the given settings with what the files demand; the first file that demands a setting decides it."""
         demands = {name: value for page in reversed(self.pages) for name, value in page.demands.items()}
-        return {**demands, **given}
+        return {**demands, **typed}
 
     @property
     def tool(self) -> str | None:
@@ -108,12 +108,12 @@ class Source(NamedTuple):
 
 
 @contextmanager
-def naming_set(given: Mapping[str, Any]) -> Iterator[None]:
+def naming_set(typed: Mapping[str, Any]) -> Iterator[None]:
     """Names `--set FIELD` in the error of a field that was given so; one about the rest of a file keeps its place there."""
     try:
         yield
     except InputError as error:
-        is_given = error.field in given and not error.causes
+        is_given = error.field in typed and not error.causes
         if not is_given or (
             error.file is not None and not error.message.startswith(f"{error.field} must be")
         ):
@@ -125,16 +125,16 @@ def read(args: argparse.Namespace) -> Source:
     """Reads the Recipe in the files of --from; notes on each go to stderr."""
     from isobatch.tools.read import read_recipe
 
-    given = fields(args)
+    typed = fields(args)
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
-    for name in given:
+    for name in typed:
         if name not in legal:
             raise no_field(name, legal).at(field=f"--set {name}")
-    if isinstance(given.get("betas"), list):
-        given["betas"] = tuple(given["betas"])
+    if isinstance(typed.get("betas"), list):
+        typed["betas"] = tuple(typed["betas"])
     ends = getattr(args, "to", None) is not None
-    with naming_set(given):
-        recipe, pages = read_recipe(Recipe, args.source, given, tool=args.tool, ends=ends)
+    with naming_set(typed):
+        recipe, pages = read_recipe(Recipe, args.source, typed, tool=args.tool, ends=ends)
     for page in pages:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
@@ -228,7 +228,7 @@ def retyped(
     """
     from isobatch.cli import parser_of
 
-    known, taken = (parser_of(name)._option_string_actions for name in (command, another))
+    known, accepted = (parser_of(name)._option_string_actions for name in (command, another))
     words, typed = ["isobatch", another], iter(args.words)
     for word in typed:
         name, equals, _ = word.partition("=")
@@ -238,7 +238,7 @@ def retyped(
             continue
         has_value = known[name].nargs != 0 and not equals and word == name
         values = [next(typed, "")] if has_value else []
-        if name in taken and {*without}.isdisjoint(known[name].option_strings):
+        if name in accepted and {*without}.isdisjoint(known[name].option_strings):
             words += [word, *values]
     return words
 
@@ -309,10 +309,10 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
     Raises:
         InputError: more than one is `-`.
     """
-    taken = [name for name in names if getattr(args, name) == "-"]
-    if len(taken) > 1:
-        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(taken)}")
-    if not taken:
+    dashes = [name for name in names if getattr(args, name) == "-"]
+    if len(dashes) > 1:
+        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(dashes)}")
+    if not dashes:
         yield
         return
     import shutil
@@ -327,7 +327,7 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
         except OSError as error:
             raise unwritable(error, folder) from None
         path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
-        setattr(args, taken[0], str(path))
+        setattr(args, dashes[0], str(path))
         with called(str(path), "stdin"):
             yield
 
@@ -345,7 +345,7 @@ def _suffix(path: Path) -> str:
         return ".csv"
     first = head.lstrip().split(b"\n", 1)[0]
     try:
-        found = json.loads(first)
+        document = json.loads(first)
     except (ValueError, RecursionError):
         return ".json"  # its first line is not whole: it is laid out over many
-    return ".json" if "schema" in found else ".jsonl"
+    return ".json" if "schema" in document else ".jsonl"

@@ -161,13 +161,13 @@ def emphasized(line: str, first: str = "") -> str:
     """
     if first:
         head, colon, rest = line.partition(":")
-        return paint(head + colon, first) + _SPLIT.sub(lambda found: paint(found[0], "figure"), rest)
+        return paint(head + colon, first) + _SPLIT.sub(lambda match: paint(match[0], "figure"), rest)
     if re.match(r"\d+\. ", line):
         return paint(line, "heading")
     if line.endswith(":") and not line.startswith(" "):
         return paint(line, "caution" if line == "Warnings:" else "heading")
     for style, pattern in _PARTS.items():
-        line = pattern.sub(lambda found, style=style: paint(found[0], style), line)  # type: ignore[misc]
+        line = pattern.sub(lambda match, style=style: paint(match[0], style), line)  # type: ignore[misc]
     return line
 
 
@@ -193,7 +193,7 @@ def show_lines(text: str, status: str = "") -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
+def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yields a function to report how much is done, and of how much where it is known; a bar on a terminal."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _done, _total: None
@@ -203,8 +203,8 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 def leave(code: int) -> NoReturn:
@@ -223,7 +223,7 @@ def leave(code: int) -> NoReturn:
     import atexit
     import threading
 
-    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
+    if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
         raise SystemExit(code)
     atexit._run_exitfuncs()
     try:
