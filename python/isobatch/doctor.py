@@ -1,7 +1,7 @@
 """Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin.
 
-What `isobatch plan` refuses is a finding here by construction: `examine` joins the fields, makes the recipe and plans it by the functions
-that the command uses, and turns each refusal into an issue.
+What `isobatch plan` refuses is a finding here by construction: `examine` joins the fields, makes the recipe
+and plans it by the functions that the command uses, and turns each refusal into an issue.
 """
 
 import os
@@ -36,7 +36,7 @@ _OF_THE_SPLIT = (
     Reason.MODEL_PARALLEL,
     Reason.RAMP_NOT_DIVISIBLE,
 )
-"""Refusals of the tuned batch on these GPUs: no news where another batch is trained there, or where the run stops."""
+"""Refusals of the tuned batch on these GPUs: no news if another batch is trained, or the run stops."""
 _ABOUT = {
     **dict.fromkeys(_OF_THE_SPLIT, "effective_batch"),
     Reason.MODEL_PARALLEL: "model_parallel",
@@ -76,7 +76,7 @@ class Examination(NamedTuple):
         return all(finding.weight is Weight.NOTE for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the examination as JSON has it; a finding's setting and line are null where they are not known."""
+        """Returns the examination for JSON; an unknown setting or line of a finding is null."""
         lines = _text_lines(self.reading.file)
         return {
             "schema": SCHEMA,
@@ -98,7 +98,8 @@ def examine(
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.
-        gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each number of them.
+        gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each
+            number of them.
         tool: whose it is; None: found by what is in it.
         given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
@@ -107,7 +108,7 @@ def examine(
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
-    >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}')
+    >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100}')
     >>> examine(file, 64, tuned_gpus=8).findings[0].what
     'a step has 512 samples, 8 × the 64 that it was tuned with'
     """
@@ -138,7 +139,7 @@ def examine(
 
 
 def _examine_table(reading: Reading) -> Examination:
-    """Examines all rows of a file; one that cannot be read is an error here, as nothing else is looked at."""
+    """Examines all rows of a file; an unreadable row is an error here."""
     known = reader(reading.tool).reader
     if known is None or known.table is None:
         raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=reading.file)
@@ -157,7 +158,7 @@ def _examine_table(reading: Reading) -> Examination:
 
 
 class _Trial(NamedTuple):
-    """What the attempt to plan a file came to.
+    """The result of the attempt to plan a file.
 
     Attributes:
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
@@ -171,7 +172,7 @@ class _Trial(NamedTuple):
 
 
 def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, tool: str | None) -> str:
-    """Writes the command that plans the file there, with a placeholder for what the file does not say."""
+    """Writes the command to plan the file there, with placeholders for missing fields."""
     where = f"--gpus {cluster.gpus_per_node}"
     if cluster.nodes > 1:
         where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
@@ -182,7 +183,7 @@ def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, to
 
 
 def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, command: str) -> _Trial:
-    """Plans the file as `isobatch plan` does. Past a refusal it goes on without the setting; stand-ins fill in what is missing."""
+    """Plans the file as `isobatch plan` does, past refused settings, and with stand-ins for gaps."""
     refusals: list[tuple[Reason | None, Issue]] = [
         (None, _refused(to, error))
         for to, error in reading.faults
@@ -227,7 +228,7 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
 
 
 def _stand_ins(needs: Iterable[str], fields: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Returns values for fields that a file does not say, such that no refusal comes from them."""
+    """Returns values for missing fields, chosen to cause no refusal."""
     parallel = fields.get("model_parallel") or 1
     replicas = max(1, cluster.nodes * cluster.gpus_per_node // parallel)
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch") or 1
@@ -250,7 +251,7 @@ def _is_open(reading: Reading, error: InputError) -> bool:
 
 
 def _refused(to: str, error: InputError) -> Issue:
-    """Makes the finding of a setting that `isobatch plan` refuses; `to` is the field that can be given in its place."""
+    """Makes the finding of a refused setting; `to` is the recipe's field to give in its place."""
     fields = (*Recipe.__struct_fields__, "batch_per_gpu")
     todo = f"correct it, or give --set {to}=VALUE" if to in fields else "correct it"
     text = f"isobatch plan refuses: {error.message}"
@@ -260,7 +261,7 @@ def _refused(to: str, error: InputError) -> Issue:
 def _not_said_yet(
     refusals: Iterable[tuple[Reason | None, Issue]], issues: Sequence[Issue], case: Case
 ) -> Iterator[Issue]:
-    """Yields the refusals that no other finding is about."""
+    """Yields the refusals without a finding of their own."""
     stops = any(issue.weight is Weight.STOPS for issue in issues)
     fields = {issue.field for issue in issues if issue.field and issue.weight is not Weight.NOTE}
     for reason, issue in refusals:
@@ -271,7 +272,7 @@ def _not_said_yet(
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Computes the samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows."""
+    """Computes the samples in a step there: a global batch stays, a batch per GPU grows with the GPUs."""
     if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
         return int(fields["effective_batch"])
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
@@ -341,7 +342,7 @@ def _record(finding: Issue, reading: Reading, lines: Sequence[str]) -> dict[str,
 
 
 def _setting(finding: Issue, reading: Reading) -> str | None:
-    """Returns the file's name of what a finding is about: by its field, else the first setting of the file that it mentions."""
+    """Returns the setting of a finding: that of its field, else the first one in its text."""
     field = finding.field
     if field:
         return reading.keys.get(field) or reading.absent.get(field) or field
@@ -362,7 +363,7 @@ def _text_lines(file: str) -> list[str]:
 
 
 def _line_number(setting: str | None, lines: Sequence[str]) -> int | None:
-    """Finds the one line of a file that names a setting; None where several do, or none."""
+    """Finds the line of a setting; None unless exactly one line names it."""
     if setting is None:
         return None
     name = re.sub(r"[-_]", "[-_]", re.escape(setting.rpartition(".")[2].lstrip("-")).replace(r"\-", "-"))

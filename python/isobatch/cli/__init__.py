@@ -1,4 +1,6 @@
-"""The command line. A command is a file here, with DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`; it is imported when it is called.
+"""The command line. Each command is a file here, which is imported when it is called.
+
+A command has DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`.
 
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
@@ -86,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return 0
     except Exception as error:
-        # What torch makes of a signal while it watches ranks: an end from outside, as of a scheduler, is no fault.
+        # What torch makes of a signal while it watches ranks: an end from outside, as of a
+        # scheduler, is no fault.
         signalled = getattr(error, "sigval", None)
         return _failed(program, error) if signalled is None else 128 + int(signalled)
 
@@ -153,8 +156,7 @@ exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);
 
 
 def _failed(program: str, error: Exception) -> int:
-    """Reports an error no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our
-    own."""
+    """Reports an unforeseen error: a missing extra, a stdout that is full, or a fault of our own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
         say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'", error=True)
         return 2

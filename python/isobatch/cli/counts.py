@@ -25,7 +25,10 @@ _HERE = ("--gpus", "--to", "--json", "--output")
 """Options that say which counts are listed, and where."""
 
 
-DESCRIPTION = "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, what more GPUs buy and cost; also as a platform's own table."
+DESCRIPTION = (
+    "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, "
+    "what more GPUs buy and cost; also as a platform's own table."
+)
 EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
@@ -34,7 +37,10 @@ EXAMPLES = (
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
-EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch --micro-batches --to --json --output"
+EVERYDAY = (
+    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch "
+    "--micro-batches --to --json --output"
+)
 
 
 OPTIONS = {
@@ -47,18 +53,21 @@ OPTIONS = {
         "--currency SIGN": ("of the price (default: $)", "$"),
     },
     "how to plan": {"settings": options.add_settings},
-    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these counts, split into these "
+    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these "
+    "counts, split into these "
     "micro-batches (default: into any)",
-    "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
+    "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the "
+    "tool whose lines the page has "
     "to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
-    "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of "
+    "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under "
+    "policies keep and grow or that of "
     "--policy; or its charts (.svg, .png)",
 }
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the counts that work, why the others do not, and the best, or writes their page; 1 where none works."""
+    """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
 
     if args.to and not args.output and args.to not in PLATFORMS:
@@ -92,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
         for note in notes:
             say(note)
         return 0
-    rows = [dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)]
+    rows = [
+        dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)
+    ]
     for row, groups in zip(rows, listing.groups, strict=True):
         row["groups"] = groups
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
@@ -118,14 +129,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
-    """Writes the command that says what would work at the first count without a plan; nothing where all have one."""
+    """Writes the command for the ways out at the first infeasible count; empty if all are feasible."""
     refused = next((int(row["gpus"]) for row in rows if row["status"] == "infeasible"), None)
     again = shell_words(retyped(args, "counts", "plan", without=_HERE))
     return "" if refused is None else f"; {again} --gpus {refused} says what would work there"
 
 
 def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
-    """Reads the recipe, and tells the tool whose lines a page has: that of --to, else that of --from where it is written, too."""
+    """Reads the recipe, and the tool for the lines to copy of a page: that of --to, else of --from."""
     if not args.output or args.to:
         return source(args), target(args) if args.output else None
     if not args.source:
@@ -145,7 +156,7 @@ def _write_page(args: argparse.Namespace, listing: Any, **shown: Any) -> None:
 
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
-    """The table, with the range of hours, GPU-hours and cost where one is known; with a deadline its last column says where it is met."""
+    """Prints the table: with ranges where they are known, and a verdict for each count under a deadline."""
     if not any(map(_share, rows)):
         names = tuple(name for name in names if name != "range")
     if all(len(row["groups"]) == 1 for row in rows):
@@ -167,7 +178,7 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
 
 
 def _share(row: dict[str, Any]) -> float | None:
-    """Returns half the width of the range of a row's hours and cost, as a share of them; None where it is not known."""
+    """Returns the relative error of a row's hours and cost; None where it is not known."""
     return row["hours_error"] / row["hours"] if row["hours_error"] > 0 and row["hours"] > 0 else None
 
 
@@ -196,7 +207,10 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     if not mute:
         return None
     if len(mute) < len(feasible) and min(mute) > node.gpus_per_node and profile.inter_gb_s is None:
-        todo = "the profile has no network between nodes: isobatch estimate --inter-gb-s GB, or calibrate on more nodes"
+        todo = (
+            "the profile has no network between nodes: isobatch estimate --inter-gb-s GB, or calibrate "
+            "on more nodes"
+        )
     elif all(row["total_steps"] == -1 for row in feasible):
         todo = "hours need the length of the run: --set duration=90ep"
     else:
@@ -207,7 +221,7 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
 def _summary(
     listing: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
 ) -> list[str]:
-    """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
+    """Names the fastest and the cheapest count, the knee, and the counts within the deadline."""
     from isobatch.fleet.counts import end_of, grows_here
 
     columns, lines, currency = listing.columns, [], args.currency
@@ -234,7 +248,7 @@ def _summary(
 
 
 def _best_batch(listing: Any, args: argparse.Namespace) -> str:
-    """Names the batch that works at the most counts, and these."""
+    """Names the batch with the most feasible counts, and these counts."""
     if listing.best_batch is None:
         return "no batch up to --max-batch works at any of these GPU counts"
     gpus = listing.columns["gpus"][listing.columns["best_micro_batch"] > 0].tolist()
@@ -250,7 +264,7 @@ def _spent(row: dict[str, Any], currency: str) -> str:
 
 
 def _of_loss(listing: Any) -> str:
-    """Says to which loss the hours of batches that grow are."""
+    """Explains why the hours of growing batches are not hours to the same loss."""
     same = "the batch grows over the same samples, so that hours and cost are not to the same loss"
     if listing.critical_batch is None:
         return f"{same}, and no knee is known: it needs a noise scale (--set noise_scale=N, or the profile's)"
@@ -266,7 +280,9 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
             by_verdict.setdefault(_verdict(row, deadline), []).append(row)
     good = {name: by_verdict[name] for name in ("met", "likely") if name in by_verdict}
     if not good:
-        return f"{text} met at none of {'the counts with known hours' if None in by_verdict else 'these counts'}"
+        return (
+            f"{text} met at none of {'the counts with known hours' if None in by_verdict else 'these counts'}"
+        )
     counts = [
         f"{name} at {counted(len(some), 'count')}, from {counted(int(some[0]['gpus']), 'GPU')}"
         for name, some in good.items()
@@ -274,7 +290,8 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     surely = "" if "met" in good else "surely met at none, "
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
     return (
-        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on {counted(int(least['gpus']), 'GPU')}, "
+        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on "
+        f"{counted(int(least['gpus']), 'GPU')}, "
         f"{_spent(least, currency)}"
     )
 

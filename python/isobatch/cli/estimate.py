@@ -22,7 +22,8 @@ EXAMPLES = (
     "isobatch estimate --laws --tokens 1e11 --parameters 1e9",
 )
 EVERYDAY = (
-    "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel --utilization --inter-gb-s --output "
+    "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel "
+    "--utilization --inter-gb-s --output "
     "--json --laws --tokens"
 )
 
@@ -51,7 +52,8 @@ OPTIONS = {
         {"type": _shares, "default": (0.3, 0.5)},
     ),
     "--recompute WHAT": (
-        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
+        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), "
+        "none or full",
         "attention",
     ),
     "--shards N": ("GPUs over which weights, gradients and optimizer are sharded (default: 1)", 1),
@@ -59,7 +61,8 @@ OPTIONS = {
     "-o/--output FILE": "write the profile here, as JSON",
     "--json": "print it as JSON",
     "published laws of a fresh language-model run": {
-        "--laws": "print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
+        "--laws": "print what each says of the batch and the learning rate, and how far they agree (with "
+        "--tokens, --parameters)",
         "--tokens D": ("tokens of the run", {"type": size}),
         "--effective-batch B": ("in sequences: for the law of Power", {"type": float}),
         "--tuned-tokens D0": (
@@ -106,7 +109,8 @@ def _say_how(args: argparse.Namespace, estimate: Any) -> None:
     for line in estimate.figures:
         if line.name == STATES and line.low > fits:
             say(
-                f"{line.name}: {_ends(line.low, line.high)} GiB do not fit {sheet.name}, which has {figure(fits)} GiB: share them "
+                f"{line.name}: {_ends(line.low, line.high)} GiB do not fit {sheet.name}, which has "
+                f"{figure(fits)} GiB: share them "
                 "by --shards, --tensor-parallel or --pipeline-parallel"
             )
     parallel = args.tensor_parallel * args.pipeline_parallel
@@ -145,7 +149,10 @@ def _laws(args: argparse.Namespace) -> int:
     if args.json:
         write_json({**msgspec.structs.asdict(every_law), "batch_spread": every_law.batch_spread})
         return 0
-    best = f"The batch that trains best, tokens; the laws lie within {every_law.batch_spread:.3g}× of each other:"
+    best = (
+        f"The batch that trains best, tokens; the laws lie within {every_law.batch_spread:.3g}× of each "
+        "other:"
+    )
     contested = "contested, not even the sign is agreed"
     parts = {
         best: every_law.batch_laws,

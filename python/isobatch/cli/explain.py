@@ -18,7 +18,8 @@ MAX_ROWS = 10
 """Rows that are explained at once."""
 
 DESCRIPTION = (
-    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
+    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not "
+    "and what is "
     "nearest."
 )
 EXAMPLES = (
@@ -30,12 +31,14 @@ EXAMPLES = (
 
 
 OPTIONS = {
-    "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
+    "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: "
+    "stdin; or a plan that "
     "`isobatch plan -o` saved",
     "--job ID": "only this job's rows",
     "--cluster ID": "only rows on this cluster",
     "--gpus N": "only rows on this many GPUs",
-    "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
+    "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its "
+    "value and what is legal",
     "--clusters FILE": "their clusters likewise (needs --jobs)",
     **DECIMAL,
     "--illegal": "list every job whose values are illegal, a line each (needs --jobs)",
@@ -101,7 +104,8 @@ def _explained(args: argparse.Namespace) -> int:
         return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
-            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, --cluster or --gpus",
+            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, "
+            "--cluster or --gpus",
             file=args.plans,
         )
     show_lines("\n\n".join(explain(table, row, jobs=inputs) for row in rows))
@@ -109,7 +113,7 @@ def _explained(args: argparse.Namespace) -> int:
 
 
 def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
-    """Prints all illegal values, each fault once: a job has the same on every cluster; 1 where there is any."""
+    """Prints each illegal value once, since a job has it on every cluster; 1 if there is any."""
     from isobatch.fleet.explain import is_illegal
 
     names = [name for name in ("job", "cluster") if name in table.column_names]

@@ -24,18 +24,21 @@ EXAMPLES = (
 )
 
 EVERYDAY = (
-    "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy --rule --max-micro-batch "
+    "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy "
+    "--rule --max-micro-batch "
     "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict"
 )
 
 
 OPTIONS = {
     "jobs": (
-        "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
+        "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL "
+        "(s3://…); -: stdin",
         {"type": options.path},
     ),
     "[clusters]": (
-        "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
+        "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own "
+        "cluster's",
         {"type": options.path},
     ),
     "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
@@ -50,10 +53,12 @@ OPTIONS = {
     "--select WHICH": ("rows to keep per job: all (default), fastest, cheapest or goodput", "all"),
     "--top N": "keep the best N rows per job (needs --select; default: 1)",
     "output": {
-        "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
+        "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file "
+        "for each file of jobs "
         "(default: stdout)",
         "--json": "write JSON lines to stdout",
-        "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
+        "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which "
+        "spreadsheets would run",
         "--strict": "exit with 1 if any row is infeasible",
     },
     "output into a folder": {
@@ -62,7 +67,8 @@ OPTIONS = {
             {"action": argparse.BooleanOptionalAction, "default": True},
         ),
         "--engine ENGINE": ("local (default), or ray: run on a Ray cluster", "local"),
-        "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
+        "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this "
+        "machine)",
     },
 }
 
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_recipe(jobs: str) -> None:
-    """Refuses one recipe, which is no table, and JSON with a list of them."""
+    """Refuses a single recipe and a JSON list, since jobs are a table."""
     if PurePosixPath(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         return
     content: object = None
@@ -101,7 +107,9 @@ def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
     names = ("columns", "select", "top", "decimal")
-    fleet_query = query(_clusters(args), **{name: getattr(args, name) for name in names}, **options.settings(args))
+    fleet_query = query(
+        _clusters(args), **{name: getattr(args, name) for name in names}, **options.settings(args)
+    )
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
@@ -135,7 +143,7 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 
 def _clusters(args: argparse.Namespace) -> Any:
-    """Finds the clusters: their file's place, or those of the options; None where each row of the jobs has its own."""
+    """Returns the clusters of the options, or their file; None if each row of the jobs has its own."""
     about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
     options_given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
@@ -143,7 +151,8 @@ def _clusters(args: argparse.Namespace) -> Any:
             option = f"--{options_given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --gpus: a table of clusters has the column {options_given[0]}")
         return args.clusters
-    # Clusters are called by their GPU counts. Counts alone are two columns, of which there may be millions of rows.
+    # Clusters are called by their GPU counts. Counts alone are two columns, of which there may be
+    # millions of rows.
     counts = args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus))
     if not options_given:
         return {"cluster": counts, "gpus_per_node": counts}

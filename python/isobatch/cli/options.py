@@ -159,9 +159,10 @@ def add_options(where: Any, rows: Mapping[str, Any]) -> None:
 
     Args:
         where: the parser or group.
-        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without a dash), what each does,
-            or a pair of that and its default, or what else argparse takes; by title, the table of a group; by any name, a
-            function that adds some. An argument in brackets may be left out.
+        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without
+            a dash), what each does, or a pair of that and its default, or what else argparse takes; by title,
+            the table of a group; by any name, a function that adds some. An argument in brackets may be left
+            out.
     """
     for usage, row in rows.items():
         if callable(row):
@@ -193,7 +194,8 @@ def _decimal(text: str) -> str:
 
 DECIMAL: dict[str, Any] = {
     "--decimal SIGN": (
-        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
+        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets "
+        "of many countries write "
         "them; . reads 256.000 as 256, which is refused without it",
         {"type": _decimal},
     )
@@ -253,7 +255,8 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     if gpus % per_node:
         below = gpus // per_node * per_node
         raise InputError(
-            f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}: use {below:,} or {below + per_node:,} GPUs, or "
+            f"--gpus {gpus:,} fills no whole nodes of --gpus-per-node {per_node:,}: use {below:,} or "
+            f"{below + per_node:,} GPUs, or "
             "another --gpus-per-node"
         )
     return Cluster(nodes=gpus // per_node, gpus_per_node=per_node, **hardware(args))

@@ -37,8 +37,9 @@ def coloured(text: str, stream: Any) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, since they change their meaning with the next option, and without the usage in
-    front of an error.
+    """An argument parser without abbreviations, and without the usage in front of an error.
+
+    An abbreviation would change its meaning with the next option.
 
     Args:
         prog: the command as it is typed.
@@ -64,11 +65,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="all", help=text)
 
     def format_help(self) -> str:
-        """The help: usage in one line, the options, a recipe's fields where one can be given, and examples."""
+        """Writes the help: usage, options, the fields of a recipe, and examples."""
         description, hidden = self.description, []
         self.description = textwrap.fill(description or "", 78)
         if self.everyday is not None and not self.shows_all:
-            hidden = [action for action in self._actions if action.option_strings and not self._is_everyday(action)]
+            hidden = [
+                action for action in self._actions if action.option_strings and not self._is_everyday(action)
+            ]
         helps = [action.help for action in hidden]
         for action in hidden:
             action.help = argparse.SUPPRESS
@@ -109,7 +112,7 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines)
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments, and as `words` what was typed.
+        """Reads the arguments; `words` are as typed.
 
         Raises:
             InputError: they cannot be read.
@@ -195,7 +198,7 @@ def _wrapped(names: Sequence[str]) -> list[str]:
 
 
 def _continued(command: str, room: int = 76) -> str:
-    """Breaks a command before its last option that fits into a line; what is printed can still be copied."""
+    """Breaks a command before an option, to fit the line; it can still be copied."""
     cut = command.rfind(" -", 0, room)
     if len(command) <= room + 2 or cut < 0:
         return command

@@ -31,7 +31,8 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
 
 DESCRIPTION = (
-    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
+    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a "
+    "saved plan and --to, writes it "
     "as another tool's file."
 )
 EXAMPLES = (
@@ -42,18 +43,23 @@ EXAMPLES = (
     "isobatch plan plan.json --to slurm",
     """echo '{"recipe":{"effective_batch":256,"lr":0.1},"gpus":8}' | isobatch plan -""",
 )
-EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
+EVERYDAY = (
+    f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} "
+    "--json --output"
+)
 
 
 OPTIONS = {
-    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON requests on stdin, one a line, "
+    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON "
+    "requests on stdin, one a line, "
     "each answered",
     "recipe": FROM,
     "another tool": TO,
     "--force": "with --to and -o: replace the tool's file where it is there",
     "target cluster": options.CLUSTER,
     "how to plan": {"settings": options.add_settings},
-    "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
+    "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
+    "tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
     "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place (-: to stdout)",
@@ -98,10 +104,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
-    """Says which noise scale decided the batch of policy goodput, and the batches at the ends of its interval."""
+    """Names the noise scale behind the batch of policy goodput, and the batches at the ends of its range."""
     if planned.settings.policy != "goodput" or planned.status == "infeasible":
         return
-    profiles = [profile for profile in how["profile"] if profile.gpu in (None, planned.cluster.gpu) or len(how["profile"]) == 1]
+    profiles = [
+        profile
+        for profile in how["profile"]
+        if profile.gpu in (None, planned.cluster.gpu) or len(how["profile"]) == 1
+    ]
     known = profiles[0].noise_scale if planned.recipe.noise_scale is None and profiles else None
     if known is None or not known.error or profiles[0].noise_by_progress:
         yield "the batch is goodput's for a noise scale whose range is not known"
@@ -113,7 +123,8 @@ def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
     ]
     if None not in batches:
         yield (
-            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the ends of that range it would be "
+            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the "
+            "ends of that range it would be "
             f"{exact(batches[0])} and {exact(batches[1])}"
         )
 
@@ -129,7 +140,7 @@ def _write_saved(args: argparse.Namespace) -> int:
 
 
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:
-    """Works out the largest micro-batch that fits; its reckoning goes to stderr."""
+    """Computes the largest micro-batch for the memory; the computation goes to stderr."""
     from isobatch.validate.memory import memory_of
 
     if "max_micro_batch" in how:
@@ -145,7 +156,8 @@ def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -
     return memory.micro_batch
 
 
-# ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one process open ----
+# ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one
+# process open ----
 
 OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain", "allocate")
 """Keys of a request; beside them any setting of `isobatch.plan`."""
@@ -292,7 +304,10 @@ def _recipe(request: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _settings(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    inner, own = _table(request, "settings"), {name: request[name] for name in Settings._fields if name in request}
+    inner, own = (
+        _table(request, "settings"),
+        {name: request[name] for name in Settings._fields if name in request},
+    )
     for name in inner:
         if name not in Settings._fields:
             raise unknown("setting", name, Settings._fields, field=name)

@@ -21,9 +21,11 @@ EVERYDAY = (
 
 
 OPTIONS = {
-    "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
+    "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, "
+    "--from",
     "--at-step N": (
-        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
+        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from "
+        "says it itself",
         {"type": int},
     ),
     "--effective-batch N": "effective batch to move to",
@@ -86,18 +88,19 @@ def _saved(file: str) -> Any:
 
 
 def _between_checkpoints(running: Any, step: int) -> None:
-    """Warns on stderr of a step at which the run saved nothing."""
+    """Warns on stderr of a step without a checkpoint."""
     every = running.save_steps
     if every and step > every and step % every and not running.moves:
         last = step // every * every
         say(
-            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step {words.count(last)}, that is "
+            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of "
+            f"step {words.count(last)}, that is "
             f"--at-step {last}"
         )
 
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
-    """Reads the plan of the run, its steps done, its checkpoint where one was given, and what it was read from."""
+    """Reads the plan of the run, its steps done, its checkpoint if any, and its source."""
     if (args.plan is None) == (not args.source):
         todo = "give the plan that the run follows, or --from with its checkpoint, and one of them only"
         raise InputError(todo, field="plan")

@@ -1,4 +1,4 @@
-"""Sources of a recipe: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
+"""Sources of a recipe: a file of ours, files of other tools, --set, stdin; and the target tool of a plan."""
 
 import argparse
 import json
@@ -28,7 +28,8 @@ TOOL: dict[str, Any] = {
 """The options of another tool's file."""
 FROM: dict[str, Any] = {
     "--from FILE": (
-        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a second file of the same run",
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a "
+        "recipe; again for a second file of the same run",
         {"dest": "source", "action": "append"},
     ),
     **TOOL,
@@ -65,7 +66,7 @@ _JOINED = re.compile(r"[,;\s]\s*(\w+)=")
 
 
 def _value(name: str, text: str) -> Any:
-    """Reads a value as its field does in a table; one that the field cannot read stays a text, and is refused as it was typed."""
+    """Reads a value as its field does in a table; an unreadable one stays a text, to be refused as typed."""
     value = _core.number("micro_batch" if name == "batch_per_gpu" else name, text)
     if value is not None:
         return value
@@ -79,7 +80,7 @@ def _value(name: str, text: str) -> Any:
 
 
 class Source(NamedTuple):
-    """A recipe, and what the files of --from say beside it.
+    """A recipe, and the readings of the files of --from.
 
     Attributes:
         pages: of the files, in their order; empty of a recipe of ours.
@@ -89,27 +90,27 @@ class Source(NamedTuple):
     pages: tuple[Any, ...] = ()
 
     def settings(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Joins the given settings with what the files demand; the first file that demands a setting decides it."""
+        """Joins the typed settings with the demands of the files; the first file wins."""
         demands = {name: value for page in reversed(self.pages) for name, value in page.demands.items()}
         return {**demands, **typed}
 
     @property
     def tool(self) -> str | None:
-        """The tool that trains: of the first file, or the one that has its settings; None of a recipe, or where no tool is known."""
+        """The training tool: of the first file, or the one with its settings; None for a recipe."""
         if not self.pages:
             return None
         tool = detect.tool_of(self.pages[0].tool)
         return tool.name if tool.writer is not None else tool.written_as or None
 
     def own(self, tool: str | None) -> Mapping[str, Any]:
-        """The settings of the last file that is of this tool; empty where none is."""
+        """Returns the settings of the last file of this tool; empty if there is none."""
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
 
 
 @contextmanager
 def naming_set(typed: Mapping[str, Any]) -> Iterator[None]:
-    """Names `--set FIELD` in the error of a field that was given so; one about the rest of a file keeps its place there."""
+    """Names `--set FIELD` in an error about a typed field; other errors keep their place in the file."""
     try:
         yield
     except InputError as error:
@@ -175,7 +176,7 @@ def form(args: argparse.Namespace) -> str | None:
 
 
 def explained(plan: Any, tool: str | None) -> str:
-    """Explains a plan; of an infeasible one without the weighted ways out, where the tool that trains cannot run them."""
+    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them."""
     how = None if tool is None else detect.writer(tool).writer
     ways = [option for option in plan.options if not option.layout.irregular]
     if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
@@ -205,7 +206,7 @@ _OF_ONE_SIZE = {"--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "--
 
 
 def _again(args: argparse.Namespace) -> list[str]:
-    """Returns the words that plan the same on other GPUs, without these: as they were typed, with the same settings."""
+    """Returns the typed command without its GPUs, to plan the same on other GPUs."""
     if not hasattr(args, "recipe") and not hasattr(args, "plan"):
         return ["isobatch", "plan", "RECIPE"]
     if hasattr(args, "plan"):
@@ -218,7 +219,7 @@ def _again(args: argparse.Namespace) -> list[str]:
 def retyped(
     args: argparse.Namespace, command: str, another: str, *, without: Iterable[str] = _OF_ONE_SIZE
 ) -> list[str]:
-    """Returns another command with what was typed, but for some options and those that it does not take.
+    """Returns another command with the typed words, but without some options and those unknown to it.
 
     Args:
         args: of the command that was typed.
@@ -303,8 +304,7 @@ _MAX_SNIFFED_BYTES = 1 << 16
 
 @contextmanager
 def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
-    """Puts stdin into a file for the one of these arguments given as `-`: while the context lasts it is the path of a file with
-    what stdin holds.
+    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context.
 
     Raises:
         InputError: more than one is `-`.
@@ -333,8 +333,7 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
 
 
 def _suffix(path: Path) -> str:
-    """Tells a file's format by its content: Parquet by its mark, JSON by its brace, of which one document or many lines, or a
-    list's bracket, else CSV."""
+    """Recognizes a file's format by its first bytes: Parquet, JSON, JSON lines, else CSV."""
     with path.open("rb") as file:
         head = file.read(_MAX_SNIFFED_BYTES)
     if head.startswith(b"PAR1"):

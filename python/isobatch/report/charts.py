@@ -105,7 +105,8 @@ def held(spans: Rows, *, legend: bool) -> Any:
     """Draws who holds which GPUs over time.
 
     Args:
-        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low` to `high`.
+        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low`
+            to `high`.
         legend: whether the kinds have names.
     """
     import altair as alt

@@ -87,7 +87,10 @@ def _already_chosen(plans: Plans) -> str:
     how = "Each job has one row"
     if select not in (None, "all"):
         how = f"--select {printable(select, 40)} kept {counted(top, 'row')} of each job"
-    return f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several clusters."
+    return (
+        f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several "
+        "clusters."
+    )
 
 
 def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Headline]:

@@ -31,8 +31,8 @@ class HtmlTable(NamedTuple):
 
     Attributes:
         caption: its heading.
-        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts" (a line may break after
-            a comma only).
+        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
+            (a line may break after a comma only).
         rows: the cells as text.
         notes: sentences below it.
         sortable: the page's script sorts and searches it; one of a page.

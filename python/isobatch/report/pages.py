@@ -31,7 +31,8 @@ def require_extra() -> None:
     """Refuses where the drawing packages are missing.
 
     Raises:
-        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair needs.
+        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair
+            needs.
     """
     if sys.flags.optimize > 1:
         raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
@@ -153,10 +154,11 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     """Draws a plan, plans, a recipe, counts, rules, a schedule, a validation's report or a fleet's table, as SVG.
 
     Args:
-        value: what to draw: of a plan, counts, a report or a table the charts of its page; of a list of plans their
-            learning rates beside each other; a recipe as its plan on the tuned GPUs; a text names a file of one of these,
-            or a schedule, which is drawn with a peak of 1.
-        steps: where the curve of a schedule ends (default: with its run, or past what is interesting; of a text 1,000).
+        value: what to draw: of a plan, counts, a report or a table the charts of its page; of a list of plans
+            their learning rates beside each other; a recipe as its plan on the tuned GPUs; a text names a
+            file of one of these, or a schedule, which is drawn with a peak of 1.
+        steps: where the curve of a schedule ends (default: with its run, or past what is interesting; of a
+            text 1,000).
 
     Raises:
         InputError: the extra `report` is not installed, or there is nothing to draw.

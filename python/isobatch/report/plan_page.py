@@ -83,7 +83,10 @@ def _layout(plan: Plan) -> str:
     """Writes a plan's split as micro-batch × accumulation × replicas = batch."""
     micro, accumulation, replicas, batch, irregular = plan.layout
     weighted = ", weighted" if irregular else ""
-    return f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples per step"
+    return (
+        f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples "
+        "per step"
+    )
 
 
 def ways(plan: Plan) -> HtmlTable | None:
@@ -173,7 +176,8 @@ def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     described = " ".join(_course(run, plan) for run, plan in runs)
     drawings = [
         Drawing(over_run(points, "step", "optimizer steps"), "Learning rate over optimizer steps", described),
-        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the samples seen."),
+        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the "
+                                                                                      "samples seen."),
     ]  # fmt: skip
     return [Section("The learning rate", drawings=drawings)]
 
@@ -190,7 +194,8 @@ def rate_points(run: str, plan: Plan) -> list[dict[str, Any]]:
 def _course(run: str, plan: Plan) -> str:
     end = plan.schedule.at(plan.total_steps or 0)
     return (
-        f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of {count(plan.warmup_steps or 0)} steps, "
+        f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of "
+        f"{count(plan.warmup_steps or 0)} steps, "
         f"{words.real(end)} at the end, step {count(plan.total_steps or 0)}."
     )
 
@@ -205,6 +210,9 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
         shown = [(stage.step, stage.batch) for stage in each.stages][:_MAX_STAGES]
         shown.append((each.total_steps or shown[-1][0], shown[-1][1]))
         points += [{"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)]  # fmt: skip
-    described = f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to {count(stages[-1].batch)}."
+    described = (
+        f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to "
+        f"{count(stages[-1].batch)}."
+    )
     drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
     return [Section("The batch grows", drawings=[drawing])]

@@ -78,7 +78,8 @@ def _figures(answer: Same) -> Section:
     }
     notes = [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
     notes.append(
-        f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} were compared."
+        f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} "
+        "were compared."
     )
     if answer.changes:
         notes.append(f"Changed for the comparison: {', '.join(answer.changes)}.")

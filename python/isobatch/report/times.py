@@ -64,8 +64,9 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
 def knees(plans: Plans) -> dict[int, int]:
     """Finds each job's row of the least hours × GPU-hours: past it, 1 % less time costs more than 1 % more GPU-hours.
 
-    A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU types, since an hour of
-    one is no hour of another; nor has one whose batch grows, and with it the samples to the same loss, which only `counts` knows.
+    A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU
+    types, since an hour of one is no hour of another; nor has one whose batch grows, and with it the samples
+    to the same loss, which only `counts` knows.
     """
     if len(plans.gpu_types()[0]) > 1:
         return {}
