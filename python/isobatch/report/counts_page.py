@@ -1,4 +1,4 @@
-"""The page of one job over GPU counts: a slider shows the plan of each, all of them made beforehand; then what more GPUs buy."""
+"""The page of one job over GPU counts: a slider over the plans, then hours and cost."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,21 +22,21 @@ from isobatch.words import count, counted, duration, few, figure, real
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
 _LISTED = (
-    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error", "gpu_hours", "cost",
-    "memory_gib",
+    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error",
+    "gpu_hours", "cost", "memory_gib",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
 _MAX_REFUSED = 24
 """Counts without a plan that a line lists."""
 _ANSWERS = ("learning rate, peak", "steps", "hours", "GPU-hours", "cost", "memory, GiB per GPU")
-"""Figures of a plan that stand out where there is no tuned run to compare them with; the headline has its split."""
+"""Figures that stand out where there is no tuned run to compare with; the headline has the split."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
 
 
 class WhatIf(NamedTuple):
-    """Every plan of a page, as its script reads them (JSON), and what one chooses between."""
+    """All plans of a page as JSON for its script, and the choices between them."""
 
     counts: Sequence[int]
     policies: Sequence[tuple[str, str]]
@@ -45,7 +45,7 @@ class WhatIf(NamedTuple):
 
 
 def counts_page(
-    found: Counts,
+    counts: Counts,
     *,
     beside: Sequence[Counts] = (),
     tool: str | None = None,
@@ -66,32 +66,32 @@ def counts_page(
     Raises:
         InputError: there are more than 4,096 counts, or those beside are others.
     """
-    status = found.columns["status"]
-    plans = plans_of({**found.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+    status = counts.columns["status"]
+    plans = plans_of({**counts.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
     headlines = list[Headline]()
     if times.times_known(plans) and deadline is not None:
         headlines.append(_within(plans, deadline, currency))
     if times.times_known(plans):
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
-    if found.critical_batch is not None:
-        headlines.append(Headline("critical batch", figure(found.critical_batch), found.definition))
+    if counts.critical_batch is not None:
+        headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
-    every = [found, *beside]
+    every = [counts, *beside]
     sections = [
         *(times.time_section(plans, deadline, currency) or _split_section(plans)),
-        _listed_counts(plans, _usual_cautions(found)),
+        _listed_counts(plans, _usual_cautions(counts)),
     ]
     return HtmlPage(title, lead, headlines, sections, choices=_choices(every, tool))
 
 
-def _usual_cautions(found: Counts) -> int:
-    """Returns the bits of cautions that say nothing of a GPU count: the tuned run has them, or every count that works."""
-    status = np.asarray(found.columns["status"])
+def _usual_cautions(counts: Counts) -> int:
+    """Returns the bits of cautions of the tuned run or of every feasible count: they tell none apart."""
+    status = np.asarray(counts.columns["status"])
     works = status != (INFEASIBLE if status.dtype.kind in "iu" else "infeasible")
-    bits = np.asarray(found.columns["reasons"], dtype=np.uint64)
+    bits = np.asarray(counts.columns["reasons"], dtype=np.uint64)
     if not works.any():
         return 0
-    tuned = bits[works & (found.columns["gpus"] == (found.recipe.gpus or 0))]
+    tuned = bits[works & (counts.columns["gpus"] == (counts.recipe.gpus or 0))]
     return int(np.bitwise_and.reduce(bits[works]) | np.bitwise_or.reduce(tuned))
 
 
@@ -105,7 +105,7 @@ def _level(status: str, reasons: int, usual: int) -> str:
 
 
 def _listed_counts(plans: Plans, usual: int) -> Section:
-    """Tables the counts that work; those that do not are a line for each reason."""
+    """Tables the feasible counts; the others are a line for each reason."""
     listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
     table = rows_of(listed, "GPU count")
     at = list(table.columns).index("status")
@@ -127,14 +127,16 @@ def _listed_counts(plans: Plans, usual: int) -> Section:
 
 
 def _split_section(plans: Plans) -> list[Section]:
-    """Draws batch and learning rate over the GPU counts that work, where no times are known; nothing of what is the same at all."""
+    """Draws batch and learning rate over the feasible counts, where no times are known, if they differ."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
     rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []
     for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
-            ends = (f"{real(it[name])} on {counted(it['gpus'], 'GPU')}" for it in (points[0], points[-1]))
+            ends = (
+                f"{real(point[name])} on {counted(point['gpus'], 'GPU')}" for point in (points[0], points[-1])
+            )
             chart = steps_over_gpus(points, name, label)
             drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
     return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
@@ -154,26 +156,26 @@ class _Texts:
         return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
 
-def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
-    gpus = asked[0].columns["gpus"].tolist()
+def _choices(listings: Sequence[Counts], tool: str | None) -> WhatIf:
+    gpus = listings[0].columns["gpus"].tolist()
     if len(gpus) > MAX_CHOICES:
         raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
-    if any(each.columns["gpus"].tolist() != gpus for each in asked):
+    if any(each.columns["gpus"].tolist() != gpus for each in listings):
         raise InputError("beside must have the same counts", field="beside")
-    names = [str(each.settings.get("policy", "keep")) for each in asked]
-    tuned = asked[0].recipe.gpus or _START
-    texts, common = _Texts(), [_usual_cautions(each) for each in asked]
-    node = asked[0].cluster.gpus_per_node
+    names = [str(each.settings.get("policy", "keep")) for each in listings]
+    tuned = listings[0].recipe.gpus or _START
+    texts, common = _Texts(), [_usual_cautions(each) for each in listings]
+    node = listings[0].cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
-        "first": int(np.argmin(np.abs(asked[0].columns["gpus"] - tuned))),
+        "first": int(np.argmin(np.abs(listings[0].columns["gpus"] - tuned))),
         "policies": names,
         "plans": [
             [
                 _choice(each.plan_at(many), tool, texts, usual)
-                for each, usual in zip(asked, common, strict=True)
+                for each, usual in zip(listings, common, strict=True)
             ]
             for many in gpus
         ],
@@ -185,7 +187,7 @@ def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
 
 
 def _choice(plan: Plan, tool: str | None, texts: _Texts, usual: int) -> list[Any]:
-    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out (with their GPUs), the tool's lines."""
+    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out, lines."""
     headline, sentences, points = explained(plan)
     if plan.status == "infeasible":
         why, points = refused(headline, points)
@@ -210,7 +212,7 @@ def _lines(plan: Plan, tool: str) -> list[str]:
 
 def _best(plans: Plans, currency: str) -> list[Headline]:
     """Where a job is fastest and cheapest."""
-    found = []
+    headlines = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
         values = plans.spent(name)
         if np.isnan(values).all():
@@ -218,8 +220,8 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         row = int(np.nanargmin(values))
         end = times.end_at(plans, row)
         took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}"
-        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
-    return found
+        headlines.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
+    return headlines
 
 
 def _within(plans: Plans, deadline: float, currency: str) -> Headline:

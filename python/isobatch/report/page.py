@@ -64,7 +64,7 @@ class Section(NamedTuple):
 
 
 class HtmlPage(NamedTuple):
-    """A page from top to bottom; `choices` are plans of which a slider shows one."""
+    """A page from top to bottom; `choices` are the plans of a slider."""
 
     title: str
     lead: str
@@ -86,7 +86,7 @@ def template(name: str) -> str:
 
 @cache
 def environment() -> Any:
-    """Loads the templates: all that they put in is escaped, and without characters that would turn or hide what is beside them."""
+    """Loads the templates: values are escaped, without characters that hide or reverse text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

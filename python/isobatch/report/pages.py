@@ -47,7 +47,7 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), a log of divisions (.jsonl), or the table of a fleet.
+    """Makes the page of a file: a plan or validation (.json), a log of divisions (.jsonl), a fleet's table.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
@@ -66,10 +66,10 @@ def page_of_file(
         return fleet_page(read_table(path), title=title, file=path, currency=currency, deadline=deadline)
     text = read_whole(path)
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = content.get("schema") if isinstance(content, dict) else None
     if str(schema).startswith("isobatch.plan/"):
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
@@ -80,7 +80,9 @@ def page_of_file(
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
-    """Makes the page of a Plan, a Counts, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
+    """Makes the page of a Plan, a Counts, a validation's Report, or a fleet's table.
+
+    `keywords` are those of `page_of_file`.
 
     Raises:
         InputError: it is none of these.
@@ -130,7 +132,7 @@ def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
 
 
 class Plot(NamedTuple):
-    """A chart: notebooks draw it as SVG, `save` writes it, and `chart` is the `altair.Chart` to change or to embed."""
+    """A chart: notebooks draw it as SVG, `save` writes it, `chart` is the `altair.Chart`."""
 
     chart: Any
 
@@ -151,7 +153,7 @@ class Plot(NamedTuple):
 
 
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws a plan, plans, a recipe, counts, rules, a schedule, a validation's report or a fleet's table, as SVG.
+    """Draws plans, a recipe, counts, rules, a schedule, a validation's report or a fleet's table, as SVG.
 
     Args:
         value: what to draw: of a plan, counts, a report or a table the charts of its page; of a list of plans

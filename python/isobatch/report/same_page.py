@@ -1,4 +1,4 @@
-"""The page of a comparison of splits: the answer, the weight of each sample as bars, and what mends each cause."""
+"""The page of a comparison of splits: the answer, the weight of each sample as bars, and the mends."""
 
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import Same
