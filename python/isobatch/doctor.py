@@ -190,7 +190,7 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
         if to not in own and not _is_open(reading, error)
     ]
     needs = {
-        name: f"isobatch plan also needs --set {name}={example}: {why}"
+        name: f"A plan also needs --set {name}={example}: {why}"
         for name, example, why in missing_fields({**reading.fields, **own}, reading.keys)
     }
     reading.notes += [text for name, text in needs.items() if name not in ("gpus", "effective_batch")]

@@ -26,8 +26,8 @@ def files(tmp_path):
 
 def test_a_pool_from_files(files, ran):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
-    said, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
-    answer = json.loads(said)
+    output, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
+    answer = json.loads(output)
     assert [(row["job"], row["status"], row["nodes"]) for row in answer["jobs"]] == [
         ("a", "moves", {"n1": 2}),
         ("b", "runs", {"n2": 4}),
@@ -58,14 +58,14 @@ def request(monkeypatch, capsys, text):
 
 def test_a_request(files, monkeypatch, capsys):
     jobs = [{"job": "a", "effective_batch": 840, "lr": 0.1, "profile": str(files / "profile.json")}]
-    asked = {"id": 7, "allocate": {"jobs": jobs, "nodes": [{"node": "x", "gpus": 4}]}, "max_micro_batch": 64}
-    code, answer = request(monkeypatch, capsys, json.dumps(asked))
+    words = {"id": 7, "allocate": {"jobs": jobs, "nodes": [{"node": "x", "gpus": 4}]}, "max_micro_batch": 64}
+    code, answer = request(monkeypatch, capsys, json.dumps(words))
     assert (code, answer["id"]) == (0, 7)
     assert answer["allocation"]["jobs"][0]["nodes"] == {"x": 4}
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("question", "message"),
     [
         ({}, "jobs is missing"),
         ({"jobs": "a.csv", "nodes": 8}, "jobs must be a list of objects"),
@@ -74,7 +74,7 @@ def test_a_request(files, monkeypatch, capsys):
         ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"}, "objective"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_answered_with_its_error(asked, said, monkeypatch, capsys):
-    code, answer = request(monkeypatch, capsys, json.dumps({"allocate": asked}))
+def test_a_wrong_request_is_answered_with_its_error(question, message, monkeypatch, capsys):
+    code, answer = request(monkeypatch, capsys, json.dumps({"allocate": question}))
     assert code == 2
-    assert said in answer["error"]
+    assert message in answer["error"]

@@ -113,7 +113,10 @@ def folder(tmp_path_factory):
     (top / "unknown.json").write_text(
         '{"batch_size": 16, "gradient_accumulation_steps": 4, "learning_rate": 3e-3}'
     )
-    ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 90000 --rampup-batch-size 32 32 900 --global-batch-size 992"
+    ramp = (
+        "x --micro-batch-size 2 --lr 1e-4 --train-samples 90000 --rampup-batch-size 32 32 900 "
+        "--global-batch-size 992"
+    )
     (top / "ramp.sh").write_text(ramp)
     (top / "ramp_of_steps.sh").write_text(ramp.replace("samples 90000", "iters 900").replace("992", "960"))
     (top / "ds_auto.json").write_text('{"train_batch_size": "auto", "zero_optimization": {}}')
@@ -202,11 +205,11 @@ def ways_out(typed, text):
     for line in menu.splitlines():
         if way := re.fullmatch(r"  \S.*?   +((?:without )?--\S.*)", line):
             yield applied(typed, way[1]), True
-    asked = re.findall(r"^  (--set \S+=\S+)", text, re.MULTILINE)
+    request = re.findall(r"^  (--set \S+=\S+)", text, re.MULTILINE)
     if "no tool is recognized" in text:  # a recipe in the place of the file
         typed = [word for at, word in enumerate(typed) if "--from" not in (word, typed[at - 1])]
-    if asked and typed[0] in ("plan", "counts"):
-        words = applied(typed, " ".join(asked))
+    if request and typed[0] in ("plan", "counts"):
+        words = applied(typed, " ".join(request))
         yield (words if "--gpus" in words else [*words, "--gpus", "8"]), False
     for option in re.findall(r"did you mean '(--[\w-]+)'\?", text):
         wrong = re.search(r"unknown option '([^']+)'", text)[1]

@@ -94,22 +94,22 @@ def check_calls(seed: int, calls: int, names: tuple[str, ...] = tuple(CALLS)) ->
     for number in range(calls):
         name = names[number % len(names)]
         function, usual = CALLS[name]
-        given = dict(usual)
-        for field in draw.sample([*given], min(len(given), draw.choice([1, 1, 1, 2, 3]))):
-            given[field] = draw.choice(VALUES)
-        changed = {field: value for field, value in given.items() if value is not usual[field]}
+        values = dict(usual)
+        for field in draw.sample([*values], min(len(values), draw.choice([1, 1, 1, 2, 3]))):
+            values[field] = draw.choice(VALUES)
+        changed = {field: value for field, value in values.items() if value is not usual[field]}
         case = f"{name}({', '.join(f'{field}={value!r}'[:200] for field, value in changed.items())})"
-        said = "an answer"
+        output = "an answer"
         started = time.process_time()
         try:
-            function(**given)
+            function(**values)
         except ib.InputError as error:
-            said = str(error)
+            output = str(error)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic is none of Exception
             raise AssertionError(f"{case}: {type(error).__name__}: {str(error)[:300]}") from error
-        assert 0 < len(said) < LONG, f"a message of {len(said)} characters: {case}"
+        assert 0 < len(output) < LONG, f"a message of {len(output)} characters: {case}"
         took = time.process_time() - started
         assert took < SLOW, f"{case}: {took:.1f} s"
     return calls

@@ -109,9 +109,9 @@ def check_commands(seed: int, commands: int, folder: Path, kinds: tuple[str, ...
         took = time.process_time() - started
         fault = fault_of(words, code, out, err) or (f"{took:.1f} s" if took > SLOW else "")
         if fault:
-            kept = folder / f"finding-{seed}-{number}{suffix}"
-            kept.write_bytes(changed)
-            raise AssertionError(f"{' '.join(words)}: {fault}: seed {seed}, {kept}\n{changed[:300]!r}")
+            copy = folder / f"finding-{seed}-{number}{suffix}"
+            copy.write_bytes(changed)
+            raise AssertionError(f"{' '.join(words)}: {fault}: seed {seed}, {copy}\n{changed[:300]!r}")
     return commands
 
 
@@ -179,10 +179,10 @@ def changed_file(draw: random.Random, suffix: str, text: bytes) -> bytes:
 def _changed_line(draw: random.Random, lines: list[str], line: str) -> str:
     """Another value behind one of a line's names, another cell, the line twice, or another line."""
     ends = [place for place, character in enumerate(line) if character in ":=, "]
-    what = draw.randrange(6)
-    if what < 4 and ends:
+    kind = draw.randrange(6)
+    if kind < 4 and ends:
         place = draw.choice(ends)
         rest = line[place + 1 :]
         after = rest[min((rest.find(mark) for mark in ",}" if mark in rest), default=len(rest)) :]
         return f"{line[: place + 1]} {draw.choice(VALUES)}{after}"
-    return f"{line}\n{line}" if what == 4 else draw.choice(lines)
+    return f"{line}\n{line}" if kind == 4 else draw.choice(lines)

@@ -182,21 +182,21 @@ def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = OF
         path = folder / f"{kind}{suffix}"
         text = mutated(draw, whole)
         path.write_bytes(text)
-        said = "used"
+        output = "used"
         started = time.process_time()
         try:
             LOADERS[kind](path)
         except ib.InputError as error:
-            said = str(error)
+            output = str(error)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic is none of Exception
-            kept = folder / f"finding-{seed}-{number}-{kind}{suffix}"
-            kept.write_bytes(text)
+            saved = folder / f"finding-{seed}-{number}-{kind}{suffix}"
+            saved.write_bytes(text)
             raise AssertionError(
-                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}"
+                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {saved}"
             ) from error
-        assert 0 < len(said) < LONG, f"a message of {len(said)} characters: seed {seed}: {text[:2000]!r}"
+        assert 0 < len(output) < LONG, f"a message of {len(output)} characters: seed {seed}: {text[:2000]!r}"
         took = time.process_time() - started
         assert took < SLOW, f"{kind}: {took:.1f} s: seed {seed}: {text[:2000]!r}"
     return files
@@ -225,22 +225,22 @@ def changed_bytes(draw: random.Random, whole: list[bytes], text: bytes) -> bytes
     data = bytearray(text)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at = draw.randrange(len(data) + 1)
-        other = min(len(data), at + draw.choice([1, 1, 3, 20, 400]))
-        what = draw.randrange(7)
-        if what == 0:
-            data[at:other] = b""
-        elif what == 1:
+        second = min(len(data), at + draw.choice([1, 1, 3, 20, 400]))
+        kind = draw.randrange(7)
+        if kind == 0:
+            data[at:second] = b""
+        elif kind == 1:
             data[at:at] = draw.choice(BYTES)
-        elif what == 2:
-            data[at:other] = draw.choice(BYTES)
-        elif what == 3 and data:
+        elif kind == 2:
+            data[at:second] = draw.choice(BYTES)
+        elif kind == 3 and data:
             data[at % len(data)] ^= 1 << draw.randrange(8)
-        elif what == 4:
-            data[at:at] = data[at:other]
-        elif what == 5:
+        elif kind == 4:
+            data[at:at] = data[at:second]
+        elif kind == 5:
             rival = draw.choice(whole)
             start = draw.randrange(len(rival))
-            data[at:other] = rival[start : start + draw.choice([3, 40, 1000])]
+            data[at:second] = rival[start : start + draw.choice([3, 40, 1000])]
         else:
             _numeral(draw, data, at)
     return bytes(data)
@@ -273,20 +273,20 @@ def _graft(draw: random.Random, tree: Any) -> None:
     if not places:
         return
     parent, key = draw.choice(places)
-    what = draw.randrange(6)
-    if what == 0:
+    kind = draw.randrange(6)
+    if kind == 0:
         del parent[key]
-    elif what in (1, 2):
+    elif kind in (1, 2):
         value = parent[key]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         near = [value + 1, value - 1, value * 2, -value, value / 3, 0, float(value)] if number else POOL
         # A copy: else what is changed later is in the tree twice, and in the pool.
         parent[key] = copy.deepcopy(draw.choice(near if draw.random() < 0.7 else POOL))
-    elif what == 3:
-        other, name = draw.choice(places)
-        if name in other if isinstance(other, dict) else name < len(other):
-            parent[key] = json.loads(json.dumps(other[name]))
-    elif what == 4:
+    elif kind == 3:
+        second, name = draw.choice(places)
+        if name in second if isinstance(second, dict) else name < len(second):
+            parent[key] = json.loads(json.dumps(second[name]))
+    elif kind == 4:
         if isinstance(parent, dict):
             parent[draw.choice([f"{key}_", key.upper(), "", "schema"])] = parent[key]
         else:

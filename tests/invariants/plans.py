@@ -37,23 +37,23 @@ def check_alone(seed: int, plans: int) -> int:
     order = np.arange(plans)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, profile=profile)
-    names = sorted(set(found) & set(ib.Plan.__struct_fields__) - {"cluster"})
-    values = {name: found[name].tolist() for name in names}
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, profile=profile)
+    names = sorted(set(result) & set(ib.Plan.__struct_fields__) - {"cluster"})
+    values = {name: result[name].tolist() for name in names}
     for number, (recipe, shape, settings) in enumerate(rows):
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
-        plan, said = _planned(recipe, shape, settings, profile)
+        plan, output = _planned(recipe, shape, settings, profile)
         if plan is None:
             named = ib.Reason.of(values["reasons"][number])
-            assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
+            assert any(reason.value.startswith("invalid") for reason in named), f"{output}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)
         assert bits == values["reasons"][number], f"reasons {plan.reasons}: {case}"
         for name in names:
             if name != "reasons":
-                got, want = values[name][number], getattr(plan, name)
-                missing = want is None and (got == -1 or got != got)
-                assert got == want or missing, f"{name} is {want} alone and {got} in a fleet: {case}"
+                actual, want = values[name][number], getattr(plan, name)
+                missing = want is None and (actual == -1 or actual != actual)
+                assert actual == want or missing, f"{name} is {want} alone and {actual} in a fleet: {case}"
         _check_whole(plan, case)
     return plans
 
@@ -89,8 +89,8 @@ def _shape(draw: random.Random) -> dict[str, Any]:
 
 
 def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
-    taken = {"split", "accumulation_multiple"} & settings.keys()  # uneven goes without these
-    if draw.random() < 0.2 and not taken:
+    used_names = {"split", "accumulation_multiple"} & settings.keys()  # uneven goes without these
+    if draw.random() < 0.2 and not used_names:
         settings["split"] = "uneven"
     return settings
 
@@ -124,5 +124,5 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
         else:
             rates = schedule.values([0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1])
             assert all(0 <= rate <= plan.lr * (1 + 1e-12) for rate in rates), f"rates {rates}: {case}"
-    seen = [plan.position(step).samples for step in range(0, 200, 7)]
-    assert seen == sorted(seen), f"the samples fall: {case}"
+    values = [plan.position(step).samples for step in range(0, 200, 7)]
+    assert values == sorted(values), f"the samples fall: {case}"

@@ -37,7 +37,11 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
 ]
 
-WAIT = "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && (document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new Promise((go) => setTimeout(go, 10)); };"
+WAIT = (
+    "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && "
+    "(document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new "
+    "Promise((go) => setTimeout(go, 10)); };"
+)
 
 
 def run(tmp_path, text, script, width=900, dark=False):
@@ -47,14 +51,15 @@ def run(tmp_path, text, script, width=900, dark=False):
 
     code = (
         f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();"
-        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = JSON.stringify(found);"
+        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = "
+        "JSON.stringify(found);"
         "document.body.append(place); })();"
     )
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
     page = tmp_path / "page.html"
     page.write_text(text.replace("</body>", f"<script>{code}</script></body>"), encoding="utf-8")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             CHROMIUM,
             "--headless=new",
@@ -74,12 +79,17 @@ def run(tmp_path, text, script, width=900, dark=False):
     )
     import json
 
-    return json.loads(escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    return json.loads(
+        escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)[1])
+    )
 
 
 def test_nothing_foreign_runs(tmp_path):
     text = html(page_of_value(hostile_fleet(), title="a page"))
-    script = "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody script').length, document.querySelectorAll('#rows tbody tr').length]"
+    script = (
+        "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody "
+        "script').length, document.querySelectorAll('#rows tbody tr').length]"
+    )
     assert run(tmp_path, text, script) == ["a page", 0, 33]
 
 

@@ -39,7 +39,8 @@ def test_a_repr_fits_a_screen(name):
 
 def test_a_repr_says_what_was_planned():
     assert repr(VALUES["plan"]).startswith(
-        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; Recipe(effective_batch=256"
+        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; "
+        "Recipe(effective_batch=256"
     )
     assert repr(VALUES["never"]).startswith("Plan(infeasible: 7 GPUs; Recipe(")
     long = ib.Recipe(
@@ -55,7 +56,7 @@ def test_a_cell_is_html_without_markup_of_others(name):
     parsed = Parsed(text)
     assert not parsed.open and not {"script", "img", "link", "style"} & {tag for tag, _ in parsed.tags}
     assert all(not key.startswith("on") for _, attributes in parsed.tags for key in attributes)
-    assert all(it.get("scope") for it in parsed.of("th"))
+    assert all(item.get("scope") for item in parsed.of("th"))
 
 
 def test_a_plan_in_a_cell_reads_in_five_lines():
@@ -111,8 +112,8 @@ def test_values_have_a_chart(name, tmp_path):
 def test_without_a_profile_batch_and_learning_rate_are_drawn():
     grown = ib.counts(RECIPE, [4, 8, 16, 24], policy="grow")
     for layer, name in zip(ib.plot(grown).chart.to_dict()["vconcat"], ("effective_batch", "lr"), strict=True):
-        seen = {row["gpus"]: row[name] for row in layer["data"]["values"]}
-        assert seen == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
+        values = {row["gpus"]: row[name] for row in layer["data"]["values"]}
+        assert values == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
 
 
 def test_the_rules_are_drawn_as_they_are_planned():
@@ -152,8 +153,8 @@ assert ("isobatch.planning.plan", "Plan") in html.deferred_printers
 import sys
 assert "isobatch.report" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_schedule_has_a_chart_to_its_end():
@@ -215,5 +216,5 @@ except ib.InputError as error:
 else:
     raise AssertionError("no error")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

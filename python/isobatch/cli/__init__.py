@@ -20,7 +20,7 @@ from isobatch.words import nearest, printable
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts at which a recipe works, or the batch that works at the most",
+        "counts": "list the GPU counts that work; find the batch that works at most",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where the ranks of a run meet that loses some",
     },

@@ -132,7 +132,7 @@ def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     """Writes the command for the ways out at the first infeasible count; empty if all are feasible."""
     refused = next((int(row["gpus"]) for row in rows if row["status"] == "infeasible"), None)
     again = shell_words(retyped(args, "counts", "plan", without=_HERE))
-    return "" if refused is None else f"; {again} --gpus {refused} says what would work there"
+    return "" if refused is None else f"\n{again} --gpus {refused} says what would work there"
 
 
 def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
