@@ -17,7 +17,8 @@ def files(tmp_path):
     profile().save(tmp_path / "profile.json")
     speed = tmp_path / "profile.json"
     (tmp_path / "jobs.csv").write_text(
-        f"job,effective_batch,lr,duration,max_gpus,profile\na,840,0.1,100st,2,{speed}\nb,840,0.1,100st,,{speed}\nc,0,0.1,100st,,\n"
+        f"job,effective_batch,lr,duration,max_gpus,profile\na,840,0.1,100st,2,{speed}\n"
+        f"b,840,0.1,100st,,{speed}\nc,0,0.1,100st,,\n"
     )
     (tmp_path / "nodes.csv").write_text("node,gpus,gpu\nn1,4,H100\nn2,4,H100\n")
     (tmp_path / "held.csv").write_text("job,node,gpus\na,n1,4\n")
@@ -71,7 +72,8 @@ def test_a_request(files, monkeypatch, capsys):
         ({"jobs": "a.csv", "nodes": 8}, "jobs must be a list of objects"),
         ({"jobs": [], "nodes": 8, "objektive": "fair"}, "did you mean 'objective'?"),
         ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 0}, "from 1 to 1,048,576"),
-        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"}, "objective"),
+        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"},
+            "objective"),
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_with_its_error(question, message, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""With nothing installed but the core: each command works, or names the extra; none is a fault of isobatch."""
+"""With only the core installed, each command works or names the extra; none is a fault of isobatch."""
 
 import json
 import subprocess
@@ -8,7 +8,8 @@ PROGRAM = """
 import contextlib, io, json, sys
 
 class Missing:
-    packages = {"pyarrow", "rich", "yaml", "torch", "altair", "vl_convert", "jinja2", "pandas", "shtab", "scipy", "ray"}
+    packages = {"pyarrow", "rich", "yaml", "torch", "altair", "vl_convert", "jinja2", "pandas", "shtab"}
+    packages |= {"scipy", "ray"}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.packages:

@@ -1,4 +1,4 @@
-"""What `isobatch plan` refuses, `isobatch doctor` names on the same file, with exit code 1: whatever the setting, whatever the reason."""
+"""`isobatch doctor` names each refusal of `isobatch plan` on the same file, with exit code 1."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from tools.test_scripts import LIGHTNING
 from tools.test_torchtune import LORA
 
 GPUS = 8
-FILES = {source: (name, text, given) for source, (name, text, given, _) in PUBLISHED.items()}
+FILES = {source: (name, text, fields) for source, (name, text, fields, _) in PUBLISHED.items()}
 FILES |= {
     name: (name, text if isinstance(text, str) else json.dumps(text), {}) for name, text in HEALTHY.items()
 }
@@ -39,7 +39,7 @@ WRONG = ("fast", -1, 0, [1, 2], {"a": 1}, 1e300, True)
 
 
 def refusals(settings, values, tool):
-    """The messages by which a plan of the settings is refused, without those about what is missing."""
+    """Returns the messages of a refused plan, without those about missing fields."""
     try:
         reading = read_file(settings, tool)
     except ib.InputError:

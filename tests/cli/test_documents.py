@@ -1,4 +1,4 @@
-"""Commands that the documents and our own messages tell people to type have those options."""
+"""Commands in the documents and in messages have only known options."""
 
 import re
 from pathlib import Path

@@ -67,7 +67,7 @@ def test_torch_is_not_taken_apart_in_the_end(more, message):
 
 
 def test_what_cannot_be_written_is_still_complained_about():
-    """By Python's own end, also behind a command that has used torch."""
+    """Python's own end, also after a command with torch."""
     program = (
         "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; "
         "print('said'); leave(0)"

@@ -1,4 +1,4 @@
-"""However a command ends, it says so in a line and by its exit code: 2 for what the user can change, 3 for our own faults."""
+"""A failed command says so in a line and by its exit code: 2 for wrong use, 3 for our own faults."""
 
 import json
 import os
@@ -35,7 +35,8 @@ def recipe(tmp_path):
             "which isobatch counts prints (--to torchft, without -o)",
         ),
         (["plan", "--gpus", "8", "--max-micro", "4"], "unknown option '--max-micro'"),
-        (["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpu", "64"], "did you mean --gpus 64?"),
+        (["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpu", "64"],
+            "did you mean --gpus 64?"),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
         (["plan", "--batch", "8"], "unknown option '--batch': recipe fields go with --set "
                                    "effective_batch=VALUE"),

@@ -1,4 +1,4 @@
-"""Files of strangers: what one may cost is bounded, no link is followed, and what is wrong in it is exit 2 with its line."""
+"""Files of strangers: their cost is bounded, no link is followed, and a fault is exit 2 with its line."""
 
 import errno
 import itertools
@@ -114,7 +114,11 @@ BOMBS = {
     "a number of 2^31 bytes": b"\x80\x02\x8b" + struct.pack("<i", 2**31 - 1) + b".",
     "a number of many digits": b"L" + b"9" * (MIB - 9) + b"L\n.",
     "a large tuple shared": b"(" + b"N" * (MIB // 3) + b"tq\x000c__a\nb\n" + b"h\x00R" * (MIB // 6) + b".",
-    "a large table copied": b"}(" + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000)) + b"uq\x000c__a\nb\n)R" + b"h\x00b" * (MIB // 6) + b".",
+    "a large table copied": b"}("
+    + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000))
+    + b"uq\x000c__a\nb\n)R"
+    + b"h\x00b" * (MIB // 6)
+    + b".",
     "a memo of one hash": b"N" + b"".join(b"p%d\n" % ((2**61 - 1) * n) for n in range(45_000)) + b".",
     "a list in itself": b"c__a\nb\n)R}\x8c\x01a]q\x00h\x00asb.",
     "tuples of tuples": b"c__a\nb\n)R}\x8c\x01a)" + b"2\x86" * 200_000 + b"sb.",
@@ -234,7 +238,8 @@ def limited(words, *, closed=False, **environment):
 
     process = subprocess.run(
         [sys.executable, "-m", "isobatch", *words],
-        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit,
+        env={**os.environ, **environment},
     )  # fmt: skip
     return process.returncode, process.stderr
 
@@ -242,14 +247,17 @@ def limited(words, *, closed=False, **environment):
 GIVEN = ("--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8")
 READERS = {
     "json": (
-        ["replan", "FILE", "--at-step", "1", "--gpus", "8"], ["plan", *GIVEN, "--profile", "FILE"], ["calibrate", "FILE", "-o", "x.json"],
-        ["schedule", "FILE"], ["explain", "FILE"], ["fleet", "FILE", "--gpus", "8"], ["estimate", "FILE", "--gpu", "A100-80", "--seq-len", "9"],
+        ["replan", "FILE", "--at-step", "1", "--gpus", "8"], ["plan", *GIVEN, "--profile", "FILE"],
+        ["calibrate", "FILE", "-o", "x.json"],
+        ["schedule", "FILE"], ["explain", "FILE"], ["fleet", "FILE", "--gpus", "8"],
+        ["estimate", "FILE", "--gpu", "A100-80", "--seq-len", "9"],
         ["doctor", "FILE", "--gpus", "8"], ["validate", "FILE"],
     ),
     "csv": (["fleet", "FILE", "--gpus", "8"], ["explain", "FILE"], ["allocate", "FILE", "8"]),
     "jsonl": (["fleet", "FILE", "--gpus", "8"],),
     "parquet": (["fleet", "FILE", "--gpus", "8"],),
-    "yaml": (["plan", "FILE", "--gpus", "8"], ["doctor", "FILE", "--gpus", "8"], ["plan", "--from", "FILE", "--gpus", "8"]),
+    "yaml": (["plan", "FILE", "--gpus", "8"], ["doctor", "FILE", "--gpus", "8"],
+        ["plan", "--from", "FILE", "--gpus", "8"]),
     "bin": (["doctor", "FOLDER", "--gpus", "8"],),
 }  # fmt: skip
 

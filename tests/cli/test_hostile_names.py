@@ -1,4 +1,4 @@
-"""Names of strangers, through every command and format: none controls a terminal, leaves its place in a file, or tells a password."""
+"""Names of strangers, in every command and format, control no terminal, stay in place, tell no password."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ NO_FILES = {
 
 
 def _cases(name, folder):
-    """Words of commands that show a name: of a file, a setting, a value, a job, a column, a GPU."""
+    """Words of commands with a name: of a file, a setting, a value, a job, a column, a GPU."""
 
     def put(file, text):
         path = folder / file

@@ -1,4 +1,4 @@
-"""Programs and pipes: JSON lines in and out, `-` for stdin and stdout, GPU counts in the place of clusters."""
+"""Programs and pipes: JSON lines in and out, `-` for stdin and stdout, GPU counts for clusters."""
 
 import io
 import json
@@ -59,7 +59,8 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ("[null]", "the line must be an object with a recipe and a cluster, got [null]", []),
         ({"recipe": RECIPE}, "cluster is missing", ["cluster"]),
         ({"gpus": 8}, "recipe is missing", ["recipe"]),
-        ({"recipe": RECIPE, "gpus": 0}, "gpus must be a whole number from 1 to 2,147,483,648, got 0", ["gpus"]),
+        ({"recipe": RECIPE, "gpus": 0}, "gpus must be a whole number from 1 to 2,147,483,648, got 0",
+            ["gpus"]),
         ({"recipe": RECIPE, "gpus": "8"}, "gpus must be a whole number", ["gpus"]),
         ({"recipe": RECIPE, "gpus": True}, ", got true", ["gpus"]),
         ({"recipe": {**RECIPE, "lr": None}, "gpus": 8}, "lr is missing", ["lr"]),

@@ -1,4 +1,4 @@
-"""A number is the same number by --set, in a table and in JSON; a key that is listed twice is refused by all of them."""
+"""A number is the same by --set, in a table and in JSON; all of them refuse a duplicate key."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A recipe or a saved plan given to a command that takes the other: the command that helps is named."""
+"""A recipe in place of a saved plan, or the reverse: the command that helps is named."""
 
 import json
 

@@ -304,7 +304,7 @@ def test_a_menu_leaves_out_what_the_tool_cannot_run(ran, tmp_path):
 
 
 def test_a_tools_file_is_what_is_written(ran, tmp_path):
-    """`--to` with `-o` is the tool's file, of a plan that is made, moved or saved; without `--to` it is the plan."""
+    """`-o` is the tool's file with `--to`, of a new, moved or saved plan; without `--to` it is the plan."""
     fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st", "--gpus", "4"]
     file, saved = tmp_path / "out.yaml", tmp_path / "plan.json"
     output = ran(["plan", *fields, "--to", "lightning", "-o", str(file)])

@@ -1,4 +1,4 @@
-"""Each command and each way out that isobatch prints does what it says, typed in the same folder with the same flags."""
+"""Each printed command and way out works when typed in the same folder with the same flags."""
 
 import json
 import re
@@ -104,7 +104,7 @@ TYPED = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the examples, a plan, a profile, plans of a fleet, and files that print a command of their own."""
+    """Makes a folder with the examples, a plan, a profile, plans of a fleet, and more files to examine."""
     top = tmp_path_factory.mktemp("typed")
     shutil.copytree(ROOT / "examples", top / "examples", ignore=shutil.ignore_patterns("*.py"))
     recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="1000st")
@@ -146,7 +146,7 @@ def typed_in(folder, monkeypatch, capsys):
 
 
 def command_after(text, command):
-    """The words of a command that stands in a sentence: options that it has, their values, and files that are there."""
+    """Returns the words of a command in a sentence: its options, their values, and existing files."""
     options, words = parser_of(command)._option_string_actions, []
     rest = text
     while word := re.match(r"\s+('[^']*'|[^\s,;:)`']+)", rest):
@@ -176,7 +176,7 @@ def printed_commands(text):
 
 
 def applied(typed, flags):
-    """A typed command with the flags of a way out: a flag replaces what was typed, `without` takes it away."""
+    """Returns a typed command with the flags of a way out; a flag replaces its like, `without` drops it."""
     options, words = parser_of(typed[0])._option_string_actions, [*typed]
 
     def drop(name):
@@ -236,7 +236,7 @@ def test_what_is_printed_can_be_typed(typed, typed_in):
 
 
 def test_the_net_has_no_hole(typed_in):
-    """What the test above looks for is found in answers that have it."""
+    """The test above finds the commands and ways out of known answers."""
     words = shlex.split(TYPED[0])
     assert len([*ways_out(words, typed_in(words).out)]) == 4
     counts = typed_in(shlex.split("counts examples/job.toml --gpus 1..9"))

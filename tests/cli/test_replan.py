@@ -83,7 +83,7 @@ def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
 
 
 def test_a_menus_policy_is_taken_by_replan_too(saved, capsys, ran):
-    """`--policy 512` is what menus print, and what `isobatch plan` takes."""
+    """Menus print `--policy 512`, and `isobatch plan` takes it."""
     by_policy = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]).out
     assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
     assert capsys.readouterr().out == by_policy

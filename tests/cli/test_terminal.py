@@ -1,4 +1,4 @@
-"""What a terminal shows: colours where they are wanted, whole words at 80 columns, signs of any encoding."""
+"""The view on a terminal: colours where they are wanted, whole words at 80 columns, signs of any encoding."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CODES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 
 @pytest.fixture
 def piped(capsys, monkeypatch):
-    """What goes into a pipe."""
+    """The output into a pipe."""
 
     def run(*words, **environment):
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Numbers, names and options as people type them: read where they mean one thing, else refused with the right form beside it."""
+"""Typed numbers, names and options are read if unambiguous, else refused with the right form."""
 
 import json
 
@@ -12,7 +12,7 @@ FIELDS = {"effective_batch": "256", "lr": "0.1"}
 
 
 def planned(capsys, *options, **fields):
-    """The recipe of a plan whose fields were typed behind --set."""
+    """The recipe of a plan with fields typed after --set."""
     words = [word for name, text in {**FIELDS, **fields}.items() for word in ("--set", f"{name}={text}")]
     code = main(["plan", *words, "--gpus", "2", "--json", *options])
     out, err = capsys.readouterr()

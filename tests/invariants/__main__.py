@@ -1,4 +1,4 @@
-"""The long command: every check in rounds of fresh seeds, each in a process of its own, until the time is over; then the totals.
+"""The long command: every check in rounds of fresh seeds, each in its own process, until the time is over.
 
 A round that ends with an exception is a finding; one that does not end is killed, and a hang. What it may
 take is counted in processor time, since a busy machine makes each round long; only one that waits for ever is

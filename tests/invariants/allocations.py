@@ -1,4 +1,5 @@
-"""Divisions of random pools: no node has more than its GPUs, limits hold, the value is not above the bound, each row is its count's plan,
+"""Divisions of random pools: no node exceeds its GPUs, limits hold, the value is at most the bound,
+each row is its count's plan,
 and what is asked again with the answer held stays."""
 
 import numpy as np

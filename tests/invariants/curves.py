@@ -1,4 +1,4 @@
-"""Schedules: random access is the sequence, the matrix is the schedule, in any order and on any number of threads."""
+"""Schedules: random access is the sequence, the matrix is the schedule, in any order, on any threads."""
 
 import pickle
 import random
@@ -36,7 +36,9 @@ def check_curves(seed: int, schedules: int, steps: int = 257) -> int:
             assert off <= 1.01, f"float32 is off by {off:.2f} ulp of the peak: {case}"
         order = np.array(draw.sample(range(len(listed)), len(listed)), dtype=np.int64)
         again = ib.schedule_matrix(plans, np.array(listed)[order], dtype=np.float64)
-        assert np.allclose(again, double[:, order], rtol=0, atol=8 * max(np.spacing(abs(s.peak)) for s in plans)), f"seed {seed}"  # fmt: skip
+        assert np.allclose(
+            again, double[:, order], rtol=0, atol=8 * max(np.spacing(abs(s.peak)) for s in plans)
+        ), f"seed {seed}"
     for schedule in plans:
         assert S.Schedule.from_json(schedule.to_json()) == schedule, f"load(save): {schedule!r}"
         assert pickle.loads(pickle.dumps(schedule)) == schedule, f"pickle: {schedule!r}"
@@ -60,7 +62,8 @@ def _schedule(draw: random.Random) -> Any:
         lambda: S.inverse_sqrt(lr, draw.choice([1, 100, 10**4])),
         lambda: S.wsd(lr, steps, draw.randint(1, steps), end=end),
         lambda: S.one_cycle(lr, steps + 1, draw.randint(1, steps), start=lr / 25, end=end),
-        lambda: S.cosine_restarts(lr, draw.choice([3, 50, 1000]), draw.choice([1.0, 1.5, 2.0]), decay=draw.choice([1.0, 0.7]), end=end),
+        lambda: S.cosine_restarts(lr, draw.choice([3, 50, 1000]), draw.choice([1.0, 1.5, 2.0]),
+            decay=draw.choice([1.0, 0.7]), end=end),
     ]  # fmt: skip
     schedule = draw.choice(kinds)()
     if draw.random() < 0.4:

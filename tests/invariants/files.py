@@ -1,4 +1,4 @@
-"""Files: whatever is in one, it loads checked or is an InputError, soon; what loads obeys arithmetic and survives its file."""
+"""Files load checked or are an InputError, soon; a loaded value obeys arithmetic and survives its file."""
 
 import copy
 import json
@@ -22,11 +22,35 @@ LONG = 10_000
 """Characters that no message may have."""
 
 POOL: list[Any] = [
-    None, True, False, 0, 1, -1, 7, 2**31, 2**40, 2**53 + 1, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, 1e-300, "", "0", "keep", "90ep",
-    "1e999ep", "nan", "NaN", "infinity", "H100", "ok", "infeasible", "cosine", "cosine(", "multistep(1ep)", "16 16 9765", "0:64 1M:256",
-    "\u0000", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "a" * 300, [], {}, [[]], [1, 2], [0.9, 0.95], {"a": 1},
+    None, True, False, 0, 1, -1, 7, 2**31, 2**40, 2**53 + 1, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, 1e-300,
+    "", "0", "keep", "90ep",
+    "1e999ep", "nan", "NaN", "infinity", "H100", "ok", "infeasible", "cosine", "cosine(", "multistep(1ep)",
+    "16 16 9765", "0:64 1M:256",
+    "\u0000", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "a" * 300, [], {}, [[]],
+    [1, 2], [0.9, 0.95], {"a": 1},
 ]  # fmt: skip
-BYTES = [b"\x00", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[" * 40, b'"', b"\\u0000", b"\n", b"\t", b"e", b"-", b"9", b"0", b":", b"&a", b"*a", b"!!python/object", b"1e400", b"NaN"]  # fmt: skip
+BYTES = [
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"{",
+    b"}",
+    b"[" * 40,
+    b'"',
+    b"\\u0000",
+    b"\n",
+    b"\t",
+    b"e",
+    b"-",
+    b"9",
+    b"0",
+    b":",
+    b"&a",
+    b"*a",
+    b"!!python/object",
+    b"1e400",
+    b"NaN",
+]
 
 
 def _recipes() -> Iterator[ib.Recipe]:
@@ -56,14 +80,15 @@ def _plans() -> Iterator[ib.Plan]:
 
 
 def _by_this_version_and_another(plan: ib.Plan) -> Iterator[bytes]:
-    """What another version wrote is not worked out again, and must be consistent."""
+    """Another version's file is not computed anew, and must be consistent."""
     yield plan.to_json().encode()
     yield plan.to_json().replace(f'"isobatch": "{ib.__version__}"', '"isobatch": "0.0.1"').encode()
 
 
 def _measured() -> Measurements:
     steps = (
-        StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1, step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
+        StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1,
+            step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
         for gpus in (1, 2) for micro in (8, 16, 32)
     )  # fmt: skip
     reduced = (
@@ -99,7 +124,8 @@ def seeds() -> dict[str, tuple[str, list[bytes]]]:
         "plan": (".json", [text for plan in _plans() for text in _by_this_version_and_another(plan)]),
         "profile": (".json", [msgspec.json.encode(PROFILE)]),
         "measurements": (".json", [measured, b'{"measurements": ' + measured + b"}"]),
-        "schedule": (".json", [ib.schedules.cosine_restarts(1.0, 100, 2.0).to_json().encode(), ib.schedules.wsd(1.0, 100, 10).to_json().encode()]),
+        "schedule": (".json", [ib.schedules.cosine_restarts(1.0, 100, 2.0).to_json().encode(),
+            ib.schedules.wsd(1.0, 100, 10).to_json().encode()]),
         "recipe.json": (".json", [json.dumps(fields).encode() for fields in recipes]),
         "recipe.toml": (".toml", [_toml(fields).encode() for fields in recipes]),
         "recipe.yaml": (".yaml", [_yaml(fields).encode() for fields in recipes]),
@@ -174,7 +200,7 @@ OFTEN = tuple(kind for kind in LOADERS if kind != "recipe.yaml") * 4 + ("recipe.
 
 
 def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = OFTEN) -> int:
-    """Mutates whole files and loads each: it is used, or refused by an InputError. The file at hand stays in the folder."""
+    """Mutates whole files and loads each: it works or is an InputError. The file at hand stays."""
     draw = random.Random(seed)
     for number in range(files):
         kind = kinds[number % len(kinds)]
@@ -221,7 +247,7 @@ def grafted(draw: random.Random, tree: Any) -> Any:
 
 
 def changed_bytes(draw: random.Random, whole: list[bytes], text: bytes) -> bytes:
-    """The bytes of a file, changed in a few places, also by what stands in others."""
+    """Changes the bytes of a file in a few places, also by bytes of other places."""
     data = bytearray(text)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at = draw.randrange(len(data) + 1)

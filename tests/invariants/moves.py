@@ -1,4 +1,4 @@
-"""Moves of a run under way: what was done stays done, samples are neither lost nor doubled, and the learning rate follows the samples."""
+"""Moves of a run under way: no sample is lost or doubled, and the learning rate follows the samples."""
 
 import random
 from fractions import Fraction
@@ -10,7 +10,7 @@ import isobatch as ib
 
 
 def check_moves(seed: int, runs: int) -> int:
-    """Moves random runs a few times each, and holds every move to what it conserves."""
+    """Moves random runs a few times each, and checks the conserved quantities."""
     draw = random.Random(seed)
     process = 0
     for number in range(runs):
@@ -42,15 +42,22 @@ def check_moves(seed: int, runs: int) -> int:
 
 def _run(draw: random.Random) -> ib.Plan | None:
     fields = {
-        "duration": draw.choice(["4ep", "2.5ep", "90ep", "300st", "1000st", "54321sp"]), "dataset_size": draw.choice([197, 1000, 5120, 255]),
+        "duration": draw.choice(["4ep", "2.5ep", "90ep", "300st", "1000st", "54321sp"]),
+        "dataset_size": draw.choice([197, 1000, 5120, 255]),
         "warmup": draw.choice(["1ep", "10%", "20st", "0st"]), "drop_last": draw.choice([False, False, True]),
         "convention": draw.choice(["torch", "torch", "lightning", "transformers", "megatron"]),
-        "optimizer": draw.choice(["sgd", "adamw"]), "schedule": draw.choice(["cosine", "linear", "cosine", "constant"]), "lr": 0.1,
+        "optimizer": draw.choice(["sgd", "adamw"]),
+        "schedule": draw.choice(["cosine", "linear", "cosine", "constant"]), "lr": 0.1,
     }  # fmt: skip
     if fields["convention"] == "megatron":
         fields |= {"duration": "54321sp", "warmup": "10%"}
     batch = draw.choice([32, 64, 48])
-    plan = ib.plan(ib.Recipe(effective_batch=batch, **fields), draw.choice([1, 2, 4, 8]), policy=draw.choice(["keep", "keep", "grow"]), max_micro_batch=draw.choice([None, 8]))  # fmt: skip
+    plan = ib.plan(
+        ib.Recipe(effective_batch=batch, **fields),
+        draw.choice([1, 2, 4, 8]),
+        policy=draw.choice(["keep", "keep", "grow"]),
+        max_micro_batch=draw.choice([None, 8]),
+    )
     return None if plan.status == "infeasible" else plan
 
 
@@ -96,7 +103,7 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
 
 
 def _hold_by_samples(moved: ib.Plan, marks: list[int], case: str) -> None:
-    """Where the run is as long as its samples, the learning rate is the first plan's after as many of them, times the rule's factor."""
+    """Checks the learning rate: the first plan's after as many samples, times the rule's factor."""
     parts = [*(move.before for move in moved.moves), moved]
     starts = [0, *(move.step for move in moved.moves)]
     first = ib.plan(
@@ -113,7 +120,9 @@ def _hold_by_samples(moved: ib.Plan, marks: list[int], case: str) -> None:
                 clock = (progress + (mark - start) * leg.effective_batch) / first.effective_batch
                 expected = first.lr_at(float(clock)) * leg.lr / first.lr
                 # A step of the clock is rounded, and the schedule is steep in its warmup.
-                assert abs(moved.lr_at(mark) - expected) <= 1e-9 * moved.recipe.lr * max(1, leg.lr / first.lr), f"step {mark}: {moved.lr_at(mark)}, by its samples {expected}: {case}"  # fmt: skip
+                assert abs(moved.lr_at(mark) - expected) <= 1e-9 * moved.recipe.lr * max(
+                    1, leg.lr / first.lr
+                ), f"step {mark}: {moved.lr_at(mark)}, by its samples {expected}: {case}"
         if end is not None:
             progress += (end - start) * leg.effective_batch
     rest = (samples - progress) / parts[-1].effective_batch

@@ -16,7 +16,16 @@ Columns = dict[str, NDArray[Any]]
 CLUSTERS = 128
 INFEASIBLE = np.uint64(sum(1 << reason.bit for reason in ib.Reason if reason.severity == "infeasible"))
 LAID_OUT = np.uint64(1 << ib.Reason.RAGGED.bit | 1 << ib.Reason.UNEVEN.bit)
-KEPT_WHERE_INFEASIBLE = {"job", "cluster", "status", "reasons", "world_size", "data_parallel", "nearest_world_size", "nearest_batch"}  # fmt: skip
+KEPT_WHERE_INFEASIBLE = {
+    "job",
+    "cluster",
+    "status",
+    "reasons",
+    "world_size",
+    "data_parallel",
+    "nearest_world_size",
+    "nearest_batch",
+}
 
 
 def planned(seed: int, rows: int) -> tuple[Columns, Columns, Columns, dict[str, Any]]:
@@ -29,7 +38,7 @@ def planned(seed: int, rows: int) -> tuple[Columns, Columns, Columns, dict[str, 
 
 
 def check_rows(seed: int, rows: int) -> int:
-    """Holds the rows of random jobs on random clusters to their identities, and some of them to themselves in another order."""
+    """Checks identities of the rows of random jobs on random clusters, some also in another order."""
     result, jobs, clusters, settings = planned(seed, rows)
     case = f"seed {seed}, {rows} rows, {settings}"
     count = len(result["status"])
@@ -90,11 +99,26 @@ def _jobs(draw: np.random.Generator, count: int) -> Columns:
     lengths = ["90ep", "0.3ep", "1000st", "123457sp", "1e15sp", "3e9tok", "1ep"]
     columns["duration"] = _few(draw, lengths, count)
     columns["warmup"] = _few(draw, ["5ep", "100st", "10%", "28.43%", "2000sp", "0st"], count)
-    columns["optimizer"] = _few(draw, ["sgd", "adamw", "adam", "lamb", "lars", "lion", "muon", "rmsprop", "adafactor"], count)  # fmt: skip
+    columns["optimizer"] = _few(
+        draw, ["sgd", "adamw", "adam", "lamb", "lars", "lion", "muon", "rmsprop", "adafactor"], count
+    )
     columns["convention"] = _few(draw, ["torch", "lightning", "transformers", "megatron"], count)
     columns["decay"] = _few(draw, ["lr_multiplied", "independent"], count)
     columns["drop_last"] = draw.random(count) < 0.3
-    gone = draw.choice(["micro_batch", "gpus", "noise_scale", "dataset_size", "warmup", "duration", "decay", "seq_len", "none"], 3)  # fmt: skip
+    gone = draw.choice(
+        [
+            "micro_batch",
+            "gpus",
+            "noise_scale",
+            "dataset_size",
+            "warmup",
+            "duration",
+            "decay",
+            "seq_len",
+            "none",
+        ],
+        3,
+    )
     if "gpus" in gone:
         gone = [*gone, "micro_batch"]
     return {name: column for name, column in columns.items() if name not in gone}
@@ -115,7 +139,7 @@ def _clusters(draw: np.random.Generator, count: int) -> Columns:
 
 
 def _settings(draw: np.random.Generator) -> dict[str, Any]:
-    """Keywords of the call that do not contradict each other."""
+    """Keywords of the call without contradictions."""
     chosen = {
         "policy": draw.choice(np.array(["keep", "grow", 256, 768, 4096], object)),
         "rule": str(draw.choice([name for name, *_ in _core.rules()])),
@@ -218,7 +242,10 @@ def _hold_batches(
             np.abs(batch - expected) <= settings["batch_tolerance"] * expected,
             "the batch is in the tolerance",
         )
-    law(np.isclose(result["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15), "the batch's change")  # fmt: skip
+    law(
+        np.isclose(result["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15),
+        "the batch's change",
+    )
     law(
         (result["lr"] > 0) & np.isclose(result["lr"], job["lr"] * result["lr_scale"], rtol=1e-15),
         "lr = tuned lr × scale",
@@ -234,7 +261,7 @@ def _hold_batches(
 
 
 def _hold_kept(result: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
-    """Under keep the learning rate moves with the run's length alone, and so does the decay, where either is asked to."""
+    """Checks keep: learning rate and decay move with the run's length alone, and only on request."""
     tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
     ratio, power = ib.Settings(duration_scale=settings.get("duration_scale")).duration
     if power is None or ratio == 1:
@@ -273,7 +300,10 @@ def _hold_lengths(
             "served − padded + dropped = the dataset",
         )
         every(~known | (padded * dropped == 0), "nothing is padded and dropped at once")
-    every(~known | ((steps >= 1) & (served <= steps * batch) & (served > (steps - 1) * batch)), "steps × batch covers an epoch")  # fmt: skip
+    every(
+        ~known | ((steps >= 1) & (served <= steps * batch) & (served > (steps - 1) * batch)),
+        "steps × batch covers an epoch",
+    )
     total = result["total_steps"]
     timed = feasible & (total != -1)
     every(~timed | ((total >= 1) & (total <= 2**53)), "a run has a step")

@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: nothing foreign runs, the table sorts and filters, nothing is wider than the window."""
+"""The page in Chromium: nothing foreign runs, the table sorts and filters, nothing exceeds the window."""
 
 import html as escapes
 import re
@@ -45,7 +45,7 @@ WAIT = (
 
 
 def run(tmp_path, text, script, width=900, dark=False):
-    """What a script finds in the page, as a text: the script is added, and its digest to what the page lets run."""
+    """Runs a script in the page and returns its answer; its digest is added to the permitted ones."""
     import base64
     import hashlib
 
@@ -97,7 +97,8 @@ def test_the_table_sorts_and_filters(tmp_path):
     table = wide_fleet(100, profile=timed_profile())
     text = html(page_of_value(table))
     script = """
-    const rows = () => [...document.querySelectorAll('#rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent));
+    const cells = (row) => [...row.children].map((cell) => cell.textContent);
+    const rows = () => [...document.querySelectorAll('#rows tbody tr')].map(cells);
     const shown = () => document.getElementById('rows-shown').textContent;
     const heads = [...document.querySelectorAll('#rows thead th')];
     const column = heads.findIndex((head) => head.textContent === 'effective_batch');

@@ -1,4 +1,4 @@
-"""What a page may compare: jobs on all their clusters, each GPU type by itself, and always the same jobs."""
+"""The comparisons of a page: jobs on all their clusters, each GPU type by itself, always the same jobs."""
 
 import json
 
@@ -31,7 +31,7 @@ def of_rows(**columns):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Plans of three jobs on two types of GPUs, all of them and what --select keeps, as the command writes them."""
+    """Plans of three jobs on two types of GPUs, whole and by --select, as the command writes them."""
     folder = tmp_path_factory.mktemp("choices")
     (folder / "jobs.csv").write_text(
         "job,effective_batch,lr,duration\na,256,0.1,9000st\nb,512,0.1,900st\nc,64,0.1,9000st\n"

@@ -16,7 +16,7 @@ from report.test_page import shown
 
 
 def plans_in(text):
-    """What the page's script reads, its texts in place of their numbers."""
+    """The data of the page's script, with texts in place of their numbers."""
     data = json.loads(re.search(r'id="plans">(.*?)</script>', text, re.DOTALL)[1])
 
     def read(value):
@@ -57,7 +57,7 @@ def test_every_plan_is_in_the_page():
 
 
 def test_a_caution_that_every_count_has_is_a_note():
-    """A step that repeats samples at the tuned count, too, says nothing of another count."""
+    """A caution of the tuned count says nothing of another count."""
     recipe = ib.Recipe(effective_batch=128, lr=0.1, gpus=4, micro_batch=16, dataset_size=1000, duration="9ep")
     gpus = [2, 4, 7, 64]
     text, parsed = shown(ib.counts(recipe, gpus), beside=[ib.counts(recipe, gpus, policy="grow")])
@@ -168,7 +168,8 @@ def test_the_slider_the_number_and_the_address_choose(tmp_path):
     page = page_of_value(over(gpus), beside=[over(gpus, policy="grow")], tool="transformers")
     script = """
     const by = (id) => document.getElementById(id);
-    const seen = () => [location.hash, by('headline').textContent.split(' GPU')[0], by('menu').hidden, by('lines').hidden];
+    const headline = () => by('headline').textContent.split(' GPU')[0];
+    const seen = () => [location.hash, headline(), by('menu').hidden, by('lines').hidden];
     const found = [seen()];
     by('slider').value = 3;
     by('slider').dispatchEvent(new Event('input'));

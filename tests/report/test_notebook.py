@@ -1,4 +1,4 @@
-"""What a notebook shows: a few lines, a small table, a chart; and a repr that fits a screen."""
+"""The view in a notebook: a few lines, a small table, a chart; and a repr that fits a screen."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tables that no fleet wrote, or only some columns of: a page or one line of error, never a traceback."""
+"""Tables of other origin, or with only some columns: a page or one line of error, never a traceback."""
 
 from pathlib import Path
 
@@ -77,7 +77,11 @@ def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
     assert fleet_page(some).headlines[2].value != "unknown"
 
 
-UNREADABLE = [pa.array([2**31 - 1], pa.date32()), pa.array([1], pa.timestamp("s", tz="a\x1b[2J")), pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b")))]  # fmt: skip
+UNREADABLE = [
+    pa.array([2**31 - 1], pa.date32()),
+    pa.array([1], pa.timestamp("s", tz="a\x1b[2J")),
+    pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b"))),
+]
 """Cells that no value of Python stands for."""
 
 
