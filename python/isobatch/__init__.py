@@ -4,7 +4,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
-# A name is imported from its module when it is first used: `isobatch --help` need not load NumPy. Type checkers read `__init__.pyi`.
+# A name is imported from its module when it is first used: `isobatch --help` need not load NumPy. Type
+# checkers read `__init__.pyi`.
 _NAMES = {
     "isobatch": "integrations schedules validate",
     "isobatch._core": "__version__",
@@ -37,7 +38,11 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'isobatch' has no attribute {name!r}")
+        from isobatch.words import nearest
+
+        close = nearest(name, sorted(_HOMES, key=str.swapcase))  # of two that differ in case, the function
+        hint = f": did you mean {close!r}?" if close else ""
+        raise AttributeError(f"module 'isobatch' has no attribute {name!r}{hint}")
     home = _HOMES[name]
     value = import_module(f"isobatch.{name}") if home == "isobatch" else getattr(import_module(home), name)
     globals()[name] = value
@@ -49,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers how a notebook shows our values, where isobatch was imported before it ran: `%load_ext isobatch`."""
+    """Registers the cells of our values in a notebook started after the import (`%load_ext isobatch`)."""
     from isobatch.notebook import register
 
     register(shell)

@@ -1,7 +1,7 @@
 """Examines another tool's configuration on a number of GPUs before anything runs: the guard's static twin.
 
-What `isobatch plan` refuses is a finding here by construction: `examine` joins the fields, makes the recipe and plans it by the functions
-that the command uses, and turns each refusal into an issue.
+What `isobatch plan` refuses is a finding here by construction: `examine` joins the fields, makes the recipe
+and plans it by the functions that the command uses, and turns each refusal into an issue.
 """
 
 import os
@@ -37,7 +37,7 @@ _OF_THE_SPLIT = (
     Reason.EXPERT_PARALLEL,
     Reason.RAMP_NOT_DIVISIBLE,
 )
-"""Refusals of the tuned batch on these GPUs: no news where another batch is trained there, or where the run stops."""
+"""Refusals of the tuned batch on these GPUs: no news if another batch is trained, or the run stops."""
 _ABOUT = {
     **dict.fromkeys(_OF_THE_SPLIT, "effective_batch"),
     Reason.MODEL_PARALLEL: "model_parallel",
@@ -78,7 +78,7 @@ class Examination(NamedTuple):
         return all(finding.weight is Weight.NOTE for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the examination as JSON has it; a finding's setting and line are null where they are not known."""
+        """Returns the examination for JSON; an unknown setting or line of a finding is null."""
         lines = _text_lines(self.reading.file)
         return {
             "schema": SCHEMA,
@@ -100,7 +100,8 @@ def examine(
 
     Args:
         path: another tool's configuration, as for `Recipe.read`.
-        gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each number of them.
+        gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each
+            number of them.
         tool: whose it is; None: found by what is in it.
         given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
@@ -109,7 +110,7 @@ def examine(
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "args.json"
-    >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}')
+    >>> _ = file.write_text('{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100}')
     >>> examine(file, 64, tuned_gpus=8).findings[0].what
     'a step has 512 samples, 8 × the 64 that it was tuned with'
     """
@@ -140,7 +141,7 @@ def examine(
 
 
 def _examine_table(reading: Reading) -> Examination:
-    """Examines all rows of a file; one that cannot be read is an error here, as nothing else is looked at."""
+    """Examines all rows of a file; an unreadable row is an error here."""
     known = reader(reading.tool).reader
     if known is None or known.table is None:
         raise missing("gpus", "the number of GPUs that it is to run on, by --gpus N", file=reading.file)
@@ -159,7 +160,7 @@ def _examine_table(reading: Reading) -> Examination:
 
 
 class _Trial(NamedTuple):
-    """What the attempt to plan a file came to.
+    """The result of the attempt to plan a file.
 
     Attributes:
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
@@ -173,41 +174,42 @@ class _Trial(NamedTuple):
 
 
 def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, tool: str | None) -> str:
-    """Writes the command that plans the file there."""
+    """Writes the command to plan the file there, with placeholders for missing fields."""
     where = f"--gpus {cluster.gpus_per_node}"
     if cluster.nodes > 1:
         where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
     words = ["--tool", tool] if tool else []
-    words += [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
+    needs = {name: example for name, example, _ in missing_fields({**reading.fields, **own}, reading.keys)}
+    words += [word for name, value in {**own, **needs}.items() for word in ("--set", f"{name}={value}")]
     return " ".join(["isobatch plan --from", *map(shlex.quote, (reading.file, *words)), where])
 
 
 def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, command: str) -> _Trial:
-    """Plans the file as `isobatch plan` does. Past a refusal it goes on without the setting; stand-ins fill in what is missing."""
+    """Plans the file as `isobatch plan` does, past refused settings, and with stand-ins for gaps."""
     refusals: list[tuple[Reason | None, Issue]] = [
         (None, _refused(to, error))
         for to, error in reading.faults
         if to not in own and not _is_open(reading, error)
     ]
     needs = {
-        name: f"isobatch plan also needs --set {name}={example}: {why}"
+        name: f"A plan also needs --set {name}={example}: {why}"
         for name, example, why in missing_fields({**reading.fields, **own}, reading.keys)
     }
     reading.notes += [text for name, text in needs.items() if name not in ("gpus", "effective_batch")]
-    given = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
+    values = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
     sound = replace(reading, faults=[], fields=dict(reading.fields))
     while True:
         try:
-            recipe = Recipe(**joined_fields([sound], given))
+            recipe = Recipe(**joined_fields([sound], values))
             break
         except InputError as error:
             if error.field in own and error.message.startswith(f"{error.field} must be"):
                 raise  # what was typed is no finding in the file
             refusals += [(None, _refused(cause.field or "", cause)) for cause in error.causes or (error,)]
             wrong = {*error.fields} - {*_SPLITTING}
-            if wrong.isdisjoint({*sound.fields, *given}):
+            if wrong.isdisjoint({*sound.fields, *values}):
                 return _Trial(None, None, refusals)
-            for fields in (sound.fields, given):
+            for fields in (sound.fields, values):
                 for name in wrong:
                     fields.pop(name, None)
     if "effective_batch" in needs or not _has_accumulation(reading, own):
@@ -218,17 +220,17 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
         return _Trial(tuned, None if tuned is None else planned, refusals)
     reasons = [reason for reason in planned.reasons if reason.severity == "infeasible"]
     for reason, why in zip(reasons, [*refusal(planned, ())][1:], strict=True):
-        what = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
+        text = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
         source = reason.source or "docs/reasons.md"
         todo = f"{command} lists what would work"
         refusals.append(
-            (reason, Issue(what, reason.text, source, todo, Weight.REFUSED, _ABOUT.get(reason, "")))
+            (reason, Issue(text, reason.text, source, todo, Weight.REFUSED, _ABOUT.get(reason, "")))
         )
     return _Trial(tuned, None, refusals)
 
 
 def _stand_ins(needs: Iterable[str], fields: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Returns values for fields that a file does not say, such that no refusal comes from them."""
+    """Returns values for missing fields, chosen to cause no refusal."""
     parallel = fields.get("model_parallel") or 1
     replicas = max(1, cluster.nodes * cluster.gpus_per_node // parallel)
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch") or 1
@@ -251,17 +253,17 @@ def _is_open(reading: Reading, error: InputError) -> bool:
 
 
 def _refused(to: str, error: InputError) -> Issue:
-    """Makes the finding of a setting that `isobatch plan` refuses; `to` is the field that can be given in its place."""
+    """Makes the finding of a refused setting; `to` is the recipe's field to give in its place."""
     fields = (*Recipe.__struct_fields__, "batch_per_gpu")
     todo = f"correct it, or give --set {to}=VALUE" if to in fields else "correct it"
-    what = f"isobatch plan refuses: {error.message}"
-    return Issue(what, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
+    text = f"isobatch plan refuses: {error.message}"
+    return Issue(text, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
 
 
 def _not_said_yet(
     refusals: Iterable[tuple[Reason | None, Issue]], issues: Sequence[Issue], case: Case
 ) -> Iterator[Issue]:
-    """Yields the refusals that no other finding is about."""
+    """Yields the refusals without a finding of their own."""
     stops = any(issue.weight is Weight.STOPS for issue in issues)
     fields = {issue.field for issue in issues if issue.field and issue.weight is not Weight.NOTE}
     for reason, issue in refusals:
@@ -272,7 +274,7 @@ def _not_said_yet(
 
 
 def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Computes the samples in a step there: a batch of all stays where the tool works the accumulation out, a batch per GPU grows."""
+    """Computes the samples in a step there: a global batch stays, a batch per GPU grows with the GPUs."""
     if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
         return int(fields["effective_batch"])
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
@@ -342,7 +344,7 @@ def _record(finding: Issue, reading: Reading, lines: Sequence[str]) -> dict[str,
 
 
 def _setting(finding: Issue, reading: Reading) -> str | None:
-    """Returns the file's name of what a finding is about: by its field, else the first setting of the file that it mentions."""
+    """Returns the setting of a finding: that of its field, else the first one in its text."""
     field = finding.field
     if field:
         return reading.keys.get(field) or reading.absent.get(field) or field
@@ -363,7 +365,7 @@ def _text_lines(file: str) -> list[str]:
 
 
 def _line_number(setting: str | None, lines: Sequence[str]) -> int | None:
-    """Finds the one line of a file that names a setting; None where several do, or none."""
+    """Finds the line of a setting; None unless exactly one line names it."""
     if setting is None:
         return None
     name = re.sub(r"[-_]", "[-_]", re.escape(setting.rpartition(".")[2].lstrip("-")).replace(r"\-", "-"))

@@ -1,4 +1,4 @@
-"""Checks of a configuration that hold for every tool: its batch, learning rate and lengths on other GPUs, its names, its epochs."""
+"""Checks for the configurations of every tool: batch, learning rate and lengths, names, epochs."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _SOURCES = {name: source for name, _, _, source in _core.rules()}
 
 
 def check_any_tool(case: Case) -> Iterator[Issue]:
-    """Finds issues of any tool: the batch, the rule of the learning rate, the lengths, names, uneven steps."""
+    """Finds issues of any tool: batch, learning rate, lengths, names, uneven steps."""
     yield from _undivided(case)
     yield from _misspelt(case)
     yield from _too_long(case)
@@ -90,7 +90,8 @@ def _grown(case: Case) -> Iterator[Issue]:
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
-        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} that it was tuned with",
+        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the "
+        f"{count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
         "torch, DistributedDataParallel: each process has its own loader",
         change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
@@ -105,8 +106,10 @@ def _rule(case: Case) -> Iterator[Issue]:
         return
     rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
     yield Issue(
-        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With the tuned batch it stays",
+        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned "
+        "one, the learning rate the same",
+        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. "
+        "With the tuned batch it stays",
         _SOURCES[rule],
         case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
         field="lr",
@@ -118,7 +121,7 @@ def _lengths(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
     # As a plan rounds them: the run takes a step for what is left, the warmup ends at the nearest.
-    for field, what, whole in (
+    for field, name, whole in (
         ("duration", "the run", math.ceil),
         ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
     ):
@@ -127,7 +130,7 @@ def _lengths(case: Case) -> Iterator[Issue]:
         if isinstance(length, str) and length.endswith("st") and not counted_anew:
             steps = float(length.removesuffix("st"))
             yield Issue(
-                f"{what} takes {figure(case.growth)} × the samples of the tuned one",
+                f"{name} takes {figure(case.growth)} × the samples of the tuned one",
                 f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
                 "samples = steps × batch",
                 case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
@@ -140,7 +143,8 @@ def _uneven(case: Case) -> Iterator[Issue]:
     plan = case.plan
     if plan is not None and Reason.UNEVEN_TAIL in plan.reasons:
         yield Issue.note(
-            "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples more",
+            "the last step of an epoch is smaller, and the mean over its micro-batches weighs its samples "
+            "more",
             Reason.UNEVEN_TAIL.text,
             Reason.UNEVEN_TAIL.source,
             "drop the incomplete batch, or multiply each micro-batch's loss by plan.loss_weights(rank)",

@@ -1,6 +1,7 @@
 """The error of every wrong use of isobatch, and its sentences.
 
-One template: what was expected, what was given, and where it helps what to do: `lr must be a number above 0, got -1`.
+One template: what was expected, what was given, and where it helps what to do: `lr must be a number above 0,
+got -1`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from isobatch.words import few, nearest, printable, readable, redacted, shown
 class InputError(ValueError):
     """An unusable input. The message names the file, row and field where they are known.
 
-    Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not apply; where several
-    fields are bad `field` is the first of them, `fields` are all, and `causes` has an error for each.
+    Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not
+    apply; where several fields are bad `field` is the first of them, `fields` are all, and `causes` has an
+    error for each.
 
     >>> str(InputError("lr must be a number above 0, got -1", file="jobs.csv", row=3, field="lr"))
     'jobs.csv, row 3: lr must be a number above 0, got -1'
@@ -72,7 +74,7 @@ class InputError(ValueError):
 
 
 _PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
-"""Names that count the samples of one GPU with some tools, of all with others: no nearest name may decide which."""
+"""Names with two meanings, samples of one GPU or of all: no nearest name may decide between them."""
 
 _MAX_TYPED = 100
 """Characters of a number that somebody typed."""
@@ -86,7 +88,8 @@ _MAX_SHOWN_FAULTS = 20
 def together(errors: Sequence[InputError]) -> InputError:
     """Joins errors into one; its message has the first 20, its `causes` all.
 
-    >>> print(together([must_be("a number above 0", -1, field="lr"), missing("duration", 'add it, such as "90ep"')]))
+    >>> faults = must_be("a number above 0", -1, field="lr"), missing("duration", 'add it, such as "90ep"')
+    >>> print(together(faults))
     2 faults:
       - lr must be a number above 0, got -1
       - duration is missing: add it, such as "90ep"
@@ -103,14 +106,14 @@ def together(errors: Sequence[InputError]) -> InputError:
 
 def raise_all(errors: Iterable[InputError]) -> None:
     """Raises errors as one; nothing where there is none."""
-    if found := [*errors]:
-        raise together(found)
+    if listed := [*errors]:
+        raise together(listed)
 
 
 def must_be(
     expected: str, got: Any, *, field: str, todo: str = "", file: str | None = None, row: int | None = None
 ) -> InputError:
-    """Describes an unusable value; where its kind is wrong, `got` is its type. A number in another form has the right one beside it.
+    """Describes an unusable value; `got` may be its type. A number in another form is shown in the right one.
 
     >>> str(must_be("a number above 0", -1, field="lr"))
     'lr must be a number above 0, got -1'
@@ -124,26 +127,26 @@ def must_be(
     "dataset_size must be a whole number, got the text '50.000': write 50000 or 50"
     """
     legal, _, note = expected.partition("; ")
-    what = f"a {got.__name__}" if isinstance(got, type) else shown(got)
+    value = f"a {got.__name__}" if isinstance(got, type) else shown(got)
     if isinstance(got, str):
         names = legal.replace(" or ", ", ").split(", ")
         if "number" in legal or got in names:
-            what = f"the text {what}"
+            value = f"the text {value}"
         close = None if todo or got in names else nearest(got, names)
         todo = f"did you mean {close!r}?" if close else todo or right_form(field, got)
-    message = f"{field} must be {legal}, got {what}" + (f" ({note})" if note else "")
+    message = f"{field} must be {legal}, got {value}" + (f" ({note})" if note else "")
     return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
 
 
 def right_form(field: str, got: str) -> str:
-    """Says what to write for a text that a field of the core does not read; nothing where nothing is likely.
+    """Suggests the right form of a text for a field of the core; empty if nothing is likely.
 
     >>> right_form("lr", "0,1"), right_form("memory_gib", "80 GB"), right_form("lr", "fast")
     ('write 0.1', 'write 74.5058 or 80 (a GiB is 2^30 bytes, a GB 10^9)', '')
     """
     from isobatch import _core
 
-    is_text = len(got) < _MAX_TYPED and not any("\ud800" <= one <= "\udfff" for one in got)
+    is_text = len(got) < _MAX_TYPED and not any("\ud800" <= character <= "\udfff" for character in got)
     form = _core.right_form(field, got) if is_text else None
     if form is None:
         return ""
@@ -176,7 +179,9 @@ def unknown(
     every = list(known)
     close = nearest(name, every) if isinstance(name, str) else None
     begun = [
-        it for it in every if isinstance(name, str) and len(name) > 1 and it.lower().startswith(name.lower())
+        candidate
+        for candidate in every
+        if isinstance(name, str) and len(name) > 1 and candidate.lower().startswith(name.lower())
     ]
     if close is None and 0 < len(begun) <= _MAX_BEGUN_NAMES:
         close = " or ".join(map(repr, begun))
@@ -187,7 +192,10 @@ def unknown(
         and str(name).lower() in _PER_GPU_OR_ALL
         and {"effective_batch", "batch_per_gpu"} <= set(every)
     ):
-        hint = "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus (samples in a step of one GPU)"
+        hint = (
+            "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus "
+            "(samples in a step of one GPU)"
+        )
         return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
     hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"
     return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
@@ -214,13 +222,13 @@ def unwritable(error: Exception, file: str) -> InputError:
     return InputError(f"cannot be written: {printable(_said(error))}", file=file)
 
 
-def needs_extra(what: str, extra: str, *, file: str | None = None) -> InputError:
+def needs_extra(feature: str, extra: str, *, file: str | None = None) -> InputError:
     """Names the extra of isobatch to install.
 
     >>> str(needs_extra("tables in files", "fleet"))
     "tables in files need more than the core: pip install 'isobatch[fleet]'"
     """
-    return InputError(f"{what} need more than the core: pip install 'isobatch[{extra}]'", file=file)
+    return InputError(f"{feature} need more than the core: pip install 'isobatch[{extra}]'", file=file)
 
 
 def _says(message: str, field: str) -> bool:

@@ -1,4 +1,6 @@
-"""Shows our values in a notebook's cells. The values know nothing of it: IPython is told their types by name, and asks `isobatch.report`."""
+"""Shows our values in a notebook's cells.
+
+IPython learns their types by name, and asks `isobatch.report` for the cell."""
 
 from typing import Any
 

@@ -17,8 +17,8 @@ _BY_NAME = {name: (bit, severity, text, source) for bit, (name, severity, text, 
 
 
 class Reason(StrEnum):
-    """A caution or an infeasibility. `.text` says it in words, `.source` cites where the limit comes from (may be
-    empty), `.severity` is "caution" or "infeasible", `.bit` is its bit in a fleet's `reasons` column.
+    """A caution or an infeasibility. `.text` explains it, `.source` cites its limit's origin (may be empty),
+    `.severity` is "caution" or "infeasible", `.bit` is its bit in a fleet's `reasons` column.
 
     >>> Reason.NOT_DIVISIBLE.severity
     'infeasible'
@@ -117,7 +117,8 @@ class Reason(StrEnum):
         """Returns the reasons in a bit set, or in each of a fleet's column `reasons`; infeasibilities first.
 
         Args:
-            bits: a bit set, or a column of them; the column of an Arrow table, whose rows are lists of names, too.
+            bits: a bit set, or a column of them; the column of an Arrow table, whose rows are lists of names,
+                too.
 
         Raises:
             InputError: it is no bit set, or has a bit or a name that is no reason's.
@@ -150,10 +151,10 @@ def reasons_in(bits: int) -> tuple[Reason, ...]:
 
 
 def reason_names(text: str) -> list[str]:
-    """The names in a text: between `;` as a fleet's CSV has them, or a list as pandas and DuckDB write it into theirs.
+    """Splits a text into names: `;`-joined as in a fleet's CSV, or a list as pandas and DuckDB write it.
 
-    >>> reason_names("ragged;not_divisible"), reason_names("['ragged' 'not_divisible']"), reason_names("[ragged, uneven]")
-    (['ragged', 'not_divisible'], ['ragged', 'not_divisible'], ['ragged', 'uneven'])
+    >>> [reason_names(text) for text in ("ragged;not_divisible", "['ragged' 'uneven']", "[ragged, uneven]")]
+    [['ragged', 'not_divisible'], ['ragged', 'uneven'], ['ragged', 'uneven']]
     >>> reason_names(""), reason_names("[]")
     ([], [])
     """

@@ -36,7 +36,7 @@ def shown(value: Any) -> str:
 
 
 def printable(text: str, most: int = 400) -> str:
-    """A text of others on one line: no control character reaches a terminal, no secret of a URL is shown, a long text is cut.
+    """Writes a foreign text on one line: without control characters and secrets of URLs, cut if long.
 
     >>> printable("a.csv\\x1b[2J\\nall is well")
     'a.csv\\\\x1b[2J\\\\nall is well'
@@ -57,7 +57,7 @@ _SECRET = re.compile(r"key|secret|token|password|credential|sig", re.IGNORECASE)
 
 
 def redacted(text: str) -> str:
-    """A text without the secrets of the URLs in it, in a time that grows with its length.
+    """Removes the secrets of URLs from a text, in linear time.
 
     >>> redacted("s3://KEY:SECRET@bucket/jobs?access_key=A&region=eu")
     's3://…@bucket/jobs?access_key=…&region=eu'
@@ -212,15 +212,15 @@ def price(amount: float, currency: str) -> str:
 
 
 def spent(hours: float, error: float, cost: float, currency: str) -> str:
-    """A run's time, and its cost where that is known, both with their ranges; NaN is unknown.
+    """Writes a run's time and, if known, its cost, with their ranges; NaN is unknown.
 
     >>> spent(2.0, 0.5, 10.0, "$"), spent(2.0, math.nan, math.nan, "$")
     ('2 h (1 h 30 min to 2 h 30 min), $10 ($7.5 to $12.5)', '2 h')
     """
-    took = ranged(hours, error, lambda it: duration(it * 3600))
+    took = ranged(hours, error, lambda value: duration(value * 3600))
     if cost != cost:
         return took
-    paid = ranged(cost, cost * error / hours if hours else None, lambda it: price(it, currency))
+    paid = ranged(cost, cost * error / hours if hours else None, lambda value: price(value, currency))
     return f"{took}, {paid}"
 
 
@@ -229,11 +229,11 @@ _MAX_NUMBER_DIGITS = 400
 
 
 def number_of(text: str) -> int | float | None:
-    """Reads a number as a table's cell may have it, which JSON does not: `.1`, `1.`, `+64`, `0064`, and whole ones such as `64.0` or `1e3`;
+    """Reads a number of a table's cell, also in forms unknown to JSON: `.1`, `1.`, `+64`, `0064`, `64.0`;
     None where the text is no number.
 
-    >>> number_of(".1"), number_of("64.0"), number_of("1e3"), number_of("0064"), number_of("64.5"), number_of("90ep")
-    (0.1, 64, 1000, 64, 64.5, None)
+    >>> [number_of(text) for text in (".1", "64.0", "1e3", "0064", "64.5", "90ep")]
+    [0.1, 64, 1000, 64, 64.5, None]
 
     A whole number that no real holds exactly stays one:
 
@@ -277,15 +277,19 @@ def few_ranks(ranks: Sequence[int]) -> str:
 # ---- unknown names: another tool's name for the same thing, or a slip of the finger ----
 
 OURS = {
-    theirs: ours
-    for ours, names in {
+    name: own_name
+    for own_name, names in {
         "accumulation": "gradient_accumulation gradient_accumulation_steps",
         "batch_per_gpu": "per_device_batch_size per_device_train_batch_size per_gpu_train_batch_size",
         "clip_norm": "clip_grad grad_clip gradient_clip_val max_grad_norm",
         "cluster": "allocation",
+        "counts": "elastic sweep",
         "data_parallel": "dp dp_size num_replicas",
         "dataset_size": "num_samples",
-        "duration": "epochs max_duration max_epochs max_steps num_epochs num_train_epochs step_size train_iters train_samples",
+        "duration": "epochs max_duration max_epochs max_steps num_epochs num_train_epochs step_size "
+        "train_iters train_samples",
+        "estimate": "laws",
+        "explain": "rules",
         "effective_batch": "batch batch_size global_batch global_batch_size train_batch_size",
         "gpus": "num_gpus num_processes",
         "gpus_per_node": "gpus_per_host nproc_per_node",
@@ -296,6 +300,8 @@ OURS = {
         "model_parallel": "tensor_model_parallel_size",
         "nodes": "hosts nnodes num_nodes",
         "optimizer": "optim",
+        "plan": "export",
+        "probe": "fit_power fit_critical_batch",
         "ray-train": "ray",
         "rule": "scaling_rule",
         "schedule": "lr_scheduler lr_scheduler_type",
@@ -303,12 +309,13 @@ OURS = {
         "sqrt": "square_root squareroot",
         "total_steps": "iterations",
         "transformers": "hf huggingface",
+        "validate": "node",
         "warmup": "num_warmup_steps warmup_ratio warmup_steps",
         "weight_decay": "wd",
     }.items()
-    for theirs in names.split()
+    for name in names.split()
 }
-"""Names of other tools, and ours for the same thing."""
+"""Names that others, or earlier copies of isobatch, have for a thing, and ours."""
 
 
 def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
@@ -319,8 +326,8 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
         known: the names that are known here.
         alike: how alike two names must be, from 0 to 1.
 
-    >>> nearest("optimiser", ["optimizer", "lr"]), nearest("per_device_train_batch_size", ["batch_per_gpu", "lr"])
-    ('optimizer', 'batch_per_gpu')
+    >>> nearest("optimiser", ["optimizer", "lr"]), nearest("learning_rate", ["batch_per_gpu", "lr"])
+    ('optimizer', 'lr')
     >>> nearest("--micro-batchs", ["--micro-batches"]), nearest("zebra", ["lr"])
     ('--micro-batches', None)
     """
@@ -328,9 +335,9 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
 
     every = list(dict.fromkeys(known))
     plain = name.lower().strip().lstrip("-").replace("-", "_").replace(" ", "_")
-    ours = OURS.get(plain)
+    own_name = OURS.get(plain)
     for candidate in every:
-        if candidate.lstrip("-").replace("-", "_").lower() in (ours, plain):
+        if candidate.lstrip("-").replace("-", "_").lower() in (own_name, plain):
             return candidate
     # The comparison takes the product of the lengths.
     close = difflib.get_close_matches(name[:100], every, 1, alike)

@@ -17,7 +17,8 @@ def files(tmp_path):
     profile().save(tmp_path / "profile.json")
     speed = tmp_path / "profile.json"
     (tmp_path / "jobs.csv").write_text(
-        f"job,effective_batch,lr,duration,max_gpus,profile\na,840,0.1,100st,2,{speed}\nb,840,0.1,100st,,{speed}\nc,0,0.1,100st,,\n"
+        f"job,effective_batch,lr,duration,max_gpus,profile\na,840,0.1,100st,2,{speed}\n"
+        f"b,840,0.1,100st,,{speed}\nc,0,0.1,100st,,\n"
     )
     (tmp_path / "nodes.csv").write_text("node,gpus,gpu\nn1,4,H100\nn2,4,H100\n")
     (tmp_path / "held.csv").write_text("job,node,gpus\na,n1,4\n")
@@ -26,8 +27,8 @@ def files(tmp_path):
 
 def test_a_pool_from_files(files, ran):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
-    said, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
-    answer = json.loads(said)
+    output, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
+    answer = json.loads(output)
     assert [(row["job"], row["status"], row["nodes"]) for row in answer["jobs"]] == [
         ("a", "moves", {"n1": 2}),
         ("b", "runs", {"n2": 4}),
@@ -58,23 +59,24 @@ def request(monkeypatch, capsys, text):
 
 def test_a_request(files, monkeypatch, capsys):
     jobs = [{"job": "a", "effective_batch": 840, "lr": 0.1, "profile": str(files / "profile.json")}]
-    asked = {"id": 7, "allocate": {"jobs": jobs, "nodes": [{"node": "x", "gpus": 4}]}, "max_micro_batch": 64}
-    code, answer = request(monkeypatch, capsys, json.dumps(asked))
+    words = {"id": 7, "allocate": {"jobs": jobs, "nodes": [{"node": "x", "gpus": 4}]}, "max_micro_batch": 64}
+    code, answer = request(monkeypatch, capsys, json.dumps(words))
     assert (code, answer["id"]) == (0, 7)
     assert answer["allocation"]["jobs"][0]["nodes"] == {"x": 4}
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("question", "message"),
     [
         ({}, "jobs is missing"),
         ({"jobs": "a.csv", "nodes": 8}, "jobs must be a list of objects"),
         ({"jobs": [], "nodes": 8, "objektive": "fair"}, "did you mean 'objective'?"),
         ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 0}, "from 1 to 1,048,576"),
-        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"}, "objective"),
+        ({"jobs": [{"job": "a", "effective_batch": 1, "lr": 1}], "nodes": 8, "objective": "best"},
+            "objective"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_answered_with_its_error(asked, said, monkeypatch, capsys):
-    code, answer = request(monkeypatch, capsys, json.dumps({"allocate": asked}))
+def test_a_wrong_request_is_answered_with_its_error(question, message, monkeypatch, capsys):
+    code, answer = request(monkeypatch, capsys, json.dumps({"allocate": question}))
     assert code == 2
-    assert said in answer["error"]
+    assert message in answer["error"]

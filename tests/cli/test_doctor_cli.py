@@ -18,8 +18,10 @@ def clean(tmp_path):
     ("text", "code", "message"),
     [
         (json.dumps(CLEAN), 0, "That is the batch that it was tuned with"),
-        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "isobatch plan refuses: the scheduler 'zigzag' cannot be planned"),
-        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "isobatch plan refuses: lr must be a finite number above 0, got -1"),
+        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "isobatch plan refuses: the scheduler "
+                                                                 "'zigzag' cannot be planned"),
+        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "isobatch plan refuses: lr must be a finite number "
+                                                       "above 0, got -1"),
         (json.dumps(CLEAN | {"weight_decay": "auto"}), 0, '"auto" is not known before the run'),
         ('{"trainer": 5, "seed_everything": 1}', 2, "trainer must be a table of settings, got 5"),
         ("{", 2, "cannot be read"),
@@ -28,8 +30,8 @@ def clean(tmp_path):
 )  # fmt: skip
 def test_the_exit_code_says_what_was_found(tmp_path, ran, text, code, message):
     file = str(written(tmp_path, "args.json", text))
-    said = ran(["doctor", file, "--gpus", "8", "--set", "gpus=8"], code)
-    assert message in (said.err if code == 2 else said.out)
+    output = ran(["doctor", file, "--gpus", "8", "--set", "gpus=8"], code)
+    assert message in (output.err if code == 2 else output.out)
 
 
 def test_gpus_are_given_as_those_of_a_plan(clean, ran):
@@ -56,5 +58,5 @@ def test_findings_as_json_name_the_setting_and_its_line(clean, ran):
 
 
 def test_a_setting_that_was_typed_is_no_finding(clean, ran):
-    said = ran(["doctor", clean, "--gpus", "8", "--set", "lr=-1"], 2).err
-    assert "--set lr must be a finite number above 0, got -1" in said
+    output = ran(["doctor", clean, "--gpus", "8", "--set", "lr=-1"], 2).err
+    assert "--set lr must be a finite number above 0, got -1" in output

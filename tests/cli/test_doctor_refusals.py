@@ -1,4 +1,4 @@
-"""What `isobatch plan` refuses, `isobatch doctor` names on the same file, with exit code 1: whatever the setting, whatever the reason."""
+"""`isobatch doctor` names each refusal of `isobatch plan` on the same file, with exit code 1."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from tools.test_scripts import LIGHTNING
 from tools.test_torchtune import LORA
 
 GPUS = 8
-FILES = {source: (name, text, given) for source, (name, text, given, _) in PUBLISHED.items()}
+FILES = {source: (name, text, fields) for source, (name, text, fields, _) in PUBLISHED.items()}
 FILES |= {
     name: (name, text if isinstance(text, str) else json.dumps(text), {}) for name, text in HEALTHY.items()
 }
@@ -38,16 +38,16 @@ WRONG = ("fast", -1, 0, [1, 2], {"a": 1}, 1e300, True)
 """Values of a wrong type, sign or size."""
 
 
-def refusals(settings, given, tool):
-    """The messages by which a plan of the settings is refused, without those about what is missing."""
+def refusals(settings, values, tool):
+    """Returns the messages of a refused plan, without those about missing fields."""
     try:
         reading = read_file(settings, tool)
     except ib.InputError:
         return None
-    fields = {to: None for to, _ in reading.faults} | reading.fields | given
+    fields = {to: None for to, _ in reading.faults} | reading.fields | values
     needs = {name for name, *_ in missing_fields(fields, reading.keys)}
     try:
-        recipe, _ = read_recipe(ib.Recipe, settings, given, tool=tool)
+        recipe, _ = read_recipe(ib.Recipe, settings, values, tool=tool)
     except ib.InputError as error:
         return [cause.message for cause in error.causes or (error,) if cause.field not in needs]
     plan = ib.plan(recipe, GPUS, **reading.demands)
@@ -67,27 +67,27 @@ def broken(settings, path, value):
 
 @pytest.mark.parametrize("source", FILES)
 def test_every_setting_that_plan_refuses_is_a_finding(source, tmp_path):
-    name, text, given = FILES[source]
+    name, text, values = FILES[source]
     whole = read_file(written(tmp_path, name, text))
     plain = json.loads(json.dumps(whole.settings, default=str))
-    own = {("tuned_gpus" if key == "gpus" else key): value for key, value in given.items()}
-    seen = 0
+    own = {("tuned_gpus" if key == "gpus" else key): value for key, value in values.items()}
+    samples = 0
     for path in leaves(plain):
         for value in WRONG:
             settings = broken(plain, path, value)
-            refused = refusals(settings, given, whole.tool)
+            refused = refusals(settings, values, whole.tool)
             if refused is None:  # cannot be read, by either
                 with pytest.raises(ib.InputError):
                     doctor.examine(settings, GPUS, tool=whole.tool, **own)
                 continue
             if not refused:
                 continue
-            seen += 1
+            samples += 1
             examination = doctor.examine(settings, GPUS, tool=whole.tool, **own)
             assert not examination.healthy, (path, value, refused)
             for message in refused:  # a reason may be said in the tool's own words
                 assert message.isupper() or message in examination.text, (path, value)
-    assert seen
+    assert samples
 
 
 REASONS = [reason for reason in ib.Reason if reason.severity == "infeasible"]

@@ -1,4 +1,4 @@
-"""Commands that the documents and our own messages tell people to type have those options."""
+"""Commands in the documents and in messages have only known options."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ TYPED = re.compile(r"""\bisobatch ([a-z]+)\b((?:'[^'\n]*'|"[^"\n]*"|[^`|\n;&>)"'
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_that_is_written_down_exists(command):
-    known, unknown, seen = parser_of(command)._option_string_actions, [], 0
+    known, unknown, values = parser_of(command)._option_string_actions, [], 0
     for file in PAGES + SOURCES:
         for name, rest in TYPED.findall(file.read_text(encoding="utf-8").replace("\\\n", " ")):
             if name == command:
@@ -28,9 +28,9 @@ def test_every_option_that_is_written_down_exists(command):
                 options = re.findall(
                     r"(?<![\w-])--?[a-zA-Z][\w-]*", re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "", rest)
                 )
-                seen += 1
+                values += 1
                 unknown += [
                     f"{file.name}: isobatch {name}{rest}" for option in options if option not in known
                 ]
     assert not unknown
-    assert seen
+    assert values

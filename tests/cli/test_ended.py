@@ -26,8 +26,8 @@ def test_a_signal_is_no_fault_of_ours(monkeypatch, ran):
 
 
 def test_a_long_text_is_cut(ran):
-    said = ran(["plan", "--gpus", "8", "--max-batch", "9" * 5000], 2).err
-    assert "--max-batch must be a whole number, got '999" in said and len(said) < 300
+    output = ran(["plan", "--gpus", "8", "--max-batch", "9" * 5000], 2).err
+    assert "--max-batch must be a whole number, got '999" in output and len(output) < 300
 
 
 ENDING = """
@@ -46,31 +46,35 @@ print("said")
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ("sys.modules['torch'] = None; leave(7)", ["said", "registered"]),
         # A command without torch ends as Python does, and so does one of which a thread is not done.
         ("leave(7)", ["said", "registered", "taken apart"]),
         (
             "sys.modules['torch'] = None\n"
-            "threading.Thread(target=lambda: (threading.main_thread().join(), print('worked'))).start(); leave(7)",
+            "threading.Thread(target=lambda: (threading.main_thread().join(), print('worked'))).start(); "
+            "leave(7)",
             ["said", "worked", "registered", "taken apart"],
         ),
     ],
     ids=["torch", "none", "thread"],
 )
-def test_torch_is_not_taken_apart_in_the_end(more, said):
-    done = subprocess.run([sys.executable, "-c", ENDING + more], capture_output=True, text=True)
-    assert done.returncode == 7, done.stderr
-    assert done.stdout.splitlines() == said
+def test_torch_is_not_taken_apart_in_the_end(more, message):
+    process = subprocess.run([sys.executable, "-c", ENDING + more], capture_output=True, text=True)
+    assert process.returncode == 7, process.stderr
+    assert process.stdout.splitlines() == message
 
 
 def test_what_cannot_be_written_is_still_complained_about():
-    """By Python's own end, also behind a command that has used torch."""
-    program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; print('said'); leave(0)"
+    """Python's own end, also after a command with torch."""
+    program = (
+        "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; "
+        "print('said'); leave(0)"
+    )
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
-    assert done.returncode == 120
-    assert "No space left" in done.stderr
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert process.returncode == 120
+    assert "No space left" in process.stderr

@@ -1,4 +1,4 @@
-"""However a command ends, it says so in a line and by its exit code: 2 for what the user can change, 3 for our own faults."""
+"""A failed command says so in a line and by its exit code: 2 for wrong use, 3 for our own faults."""
 
 import json
 import os
@@ -25,24 +25,30 @@ def recipe(tmp_path):
     ("words", "message"),
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
+        (["plan", "--from", "a.py", "--tool", "mmengine"], "any other tool is planned as a recipe, by "
+                                                           "--set (docs/tools.md"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
-        (["plan", "job.json", "--gpus", "8", "--to", "hyperpod"], "isobatch counts --to hyperpod, without -o, prints it"),
+        (["plan", "job.json", "--gpus", "8", "--to", "hyperpod"], "which isobatch counts prints (--to "
+                                                                  "hyperpod, without -o)"),
         (
             ["counts", "--set", "effective_batch=8", "--set", "lr=1", "--to", "torchft", "-o", "page.html"],
-            "isobatch counts --to torchft, without -o",
+            "which isobatch counts prints (--to torchft, without -o)",
         ),
         (["plan", "--gpus", "8", "--max-micro", "4"], "unknown option '--max-micro'"),
-        (["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpu", "64"], "did you mean --gpus 64?"),
+        (["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpu", "64"],
+            "did you mean --gpus 64?"),
         (["plan", "--micro-batch", "8"], "isobatch plan: unknown option '--micro-batch': did you mean"),
-        (["plan", "--batch", "8"], "unknown option '--batch': recipe fields go with --set effective_batch=VALUE"),
+        (["plan", "--batch", "8"], "unknown option '--batch': recipe fields go with --set "
+                                   "effective_batch=VALUE"),
         (["plan", "--gpus", "x"], "isobatch plan: --gpus must be a whole number, at least 1, got 'x'"),
         (["plan", "--gpus", "0"], "isobatch plan: --gpus must be at least 1, got 0"),
         (["plan", "--gpus"], "isobatch plan: --gpus needs a value"),
-        (["plan", "--gpus", "8,7"], "got '8,7': isobatch counts --gpus 8,7 plans several"),
-        (["plan", "--gpus", "1,6"], "got '1,6': isobatch counts --gpus 1,6 plans several"),
-        (["plan", "--gpus", "1..6"], "got '1..6': isobatch counts --gpus 1..6 plans several"),
+        (["plan", "--gpus", "8,7"], "got '8,7' (isobatch counts lists several)"),
+        (["plan", "--gpus", "1,6"], "got '1,6' (isobatch counts lists several)"),
+        (["plan", "--gpus", "1..6"], "got '1..6' (isobatch counts lists several)"),
         (["plan", "--gpus", "8", "--max-batch", "1,2"], "--max-batch"),
-        (["schedule", "cosine", "--steps", "10,20"], "--steps must be a whole number, at least 1, got '10,20'"),
+        (["schedule", "cosine", "--steps", "10,20"], "--steps must be a whole number, at least 1, got "
+                                                     "'10,20'"),
         (["counts", "job.json", "--gpus", "1,024"], "without separators of thousands, got '1,024'"),
         (
             ["plan", "--gpus", "12", "--gpus-per-node", "8", "--set", "lr=1", "--set", "effective_batch=8"],
@@ -54,9 +60,12 @@ def recipe(tmp_path):
         (["fleet", "a.csv", "b.csv", "-o", ""], "isobatch fleet: -o must be a path, got ''"),
         (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
         (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
-        (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': there are auto, cpu, cuda"),
-        (["fleet", "a.csv", "--top", "3"], "isobatch fleet: --top needs select: fastest, cheapest or goodput"),
-        (["fleet", "a.csv", "--select", "fast"], "isobatch fleet: --select: unknown choice 'fast': did you mean"),
+        (["validate", "--device", "tpu"], "isobatch validate: unknown --device 'tpu': there are auto, cpu, "
+                                          "cuda"),
+        (["fleet", "a.csv", "--top", "3"], "isobatch fleet: --top needs select: fastest, cheapest or "
+                                           "goodput"),
+        (["fleet", "a.csv", "--select", "fast"], "isobatch fleet: --select: unknown choice 'fast': did you "
+                                                 "mean"),
         (["fleet", "a.csv", "--policy", "grw"], "isobatch fleet: --policy must be keep, grow"),
         (["fleet", "a.csv", "-o", "/dev/null"], "is no regular file: leave -o out to write to stdout"),
         (["--completion", "fish"], "isobatch: unknown --completion 'fish': there are bash, zsh, tcsh"),
@@ -69,9 +78,9 @@ def test_wrong_use_is_one_line(words, message, ran):
 
 
 def test_each_option_that_is_wrong_is_named_as_it_was_typed(ran):
-    said = ran(["validate", "plan.json", "--noise-steps", "1", "--memory-limit", "-1"], 2).err
-    assert "--noise-steps must be 0, or at least 2, got 1" in said
-    assert "--memory-limit must be a number above 0, got -1.0" in said
+    output = ran(["validate", "plan.json", "--noise-steps", "1", "--memory-limit", "-1"], 2).err
+    assert "--noise-steps must be 0, or at least 2, got 1" in output
+    assert "--memory-limit must be a number above 0, got -1.0" in output
     assert "--full not allowed with argument --quick" in ran(["validate", "a", "--quick", "--full"], 2).err
 
 
@@ -84,9 +93,9 @@ def broken(error):
 
 def test_a_fault_of_our_own_is_exit_3_in_one_line(recipe, ran, monkeypatch):
     monkeypatch.setattr("isobatch.cli.plan.run", broken(ZeroDivisionError("division\nby zero\x1b[2J")))
-    said = ran(["plan", recipe, "--gpus", "8"], 3).err
-    assert "a fault of isobatch itself (ZeroDivisionError: division\\nby zero\\x1b[2J)" in said
-    assert "CONTRIBUTING.md" in said and said.count("\n") == 1 and "Traceback" not in said
+    output = ran(["plan", recipe, "--gpus", "8"], 3).err
+    assert "a fault of isobatch itself (ZeroDivisionError: division\\nby zero\\x1b[2J)" in output
+    assert "CONTRIBUTING.md" in output and output.count("\n") == 1 and "Traceback" not in output
     monkeypatch.setenv("ISOBATCH_TRACEBACK", "1")
     assert "Traceback" in ran(["plan", recipe, "--gpus", "8"], 3).err
 
@@ -114,15 +123,17 @@ PROGRAM = f"{sys.executable} -m isobatch plan --set effective_batch=256 --set lr
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full")  # noqa: PTH110
 def test_a_stdout_that_takes_nothing():
-    done = shell(f"{PROGRAM} > /dev/full")
-    assert (done.returncode, done.stderr) == (
+    process = shell(f"{PROGRAM} > /dev/full")
+    assert (process.returncode, process.stderr) == (
         2,
         "isobatch plan: cannot write to stdout: No space left on device\n",
     )
-    done = shell(f"{PROGRAM} >&-")
-    assert done.returncode == 2 and "stdout is closed" in done.stderr and done.stderr.count("\n") == 1
-    done = shell(f"{PROGRAM} | true")
-    assert done.returncode == 0 and done.stderr == ""
+    process = shell(f"{PROGRAM} >&-")
+    assert (
+        process.returncode == 2 and "stdout is closed" in process.stderr and process.stderr.count("\n") == 1
+    )
+    process = shell(f"{PROGRAM} | true")
+    assert process.returncode == 0 and process.stderr == ""
 
 
 def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
@@ -132,8 +143,10 @@ def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
     (tmp_path / "c.csv").write_text("nodes\n1\n")
     for words in (["-o", str(tmp_path / "o.csv")], ["--columns", "nothing"]):
         main(["fleet", str(tmp_path / name), str(tmp_path / "c.csv"), *words])
-        said = capsys.readouterr().err
-        assert "\x1b" not in said and "\u202e" not in said and "\nisobatch fleet: all is well" not in said
+        output = capsys.readouterr().err
+        assert (
+            "\x1b" not in output and "\u202e" not in output and "\nisobatch fleet: all is well" not in output
+        )
     say("a\x1b[2J\nb")
     assert capsys.readouterr().err == "a\\x1b[2J\nb\n"
 
@@ -170,13 +183,13 @@ def test_columns_that_are_no_fields_are_said_once(tmp_path, ran):
     )
     (tmp_path / "c.csv").write_text("nodes\n1\n")
     for output in ([], ["-o", str(tmp_path / "o.csv")], ["-o", str(tmp_path / "plans/")]):
-        said = ran(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "c.csv"), *output]).err
-        assert said.count("not fields, carried along: weight_dcay (weight_decay?), team") == 1
+        printed = ran(["fleet", str(tmp_path / "jobs.csv"), str(tmp_path / "c.csv"), *output]).err
+        assert printed.count("not fields, carried along: weight_dcay (weight_decay?), team") == 1
 
 
 def test_a_slip_in_a_column_is_a_warning():
     import isobatch as ib
 
-    with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$") as said:
+    with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$") as output:
         ib.plan_fleet({"effective_batch": [8], "lr": [0.1], "weight_dcay": [1], "team": [1]}, [8])
-    assert said[0].filename == __file__  # the line that called, not one of ours
+    assert output[0].filename == __file__  # the line that called, not one of ours

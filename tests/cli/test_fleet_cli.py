@@ -82,13 +82,13 @@ def test_parquet_and_jsonl_in(files):
     (files / "jobs.jsonl").write_text(
         '{"job": "a", "effective_batch": 256, "lr": 0.1, "betas": [0.9, 0.95]}\n'
     )
-    made = []
+    plans = []
     for kind in ("parquet", "jsonl"):
         out = files / f"{kind}.csv"
         assert main(["fleet", str(files / f"jobs.{kind}"), str(files / "clusters.csv"), "-o", str(out)]) == 0
-        made.append(out.read_text())
-    assert made[0] == made[1]
-    assert "0.95" in made[0]
+        plans.append(out.read_text())
+    assert plans[0] == plans[1]
+    assert "0.95" in plans[0]
 
 
 def test_a_folder_and_a_glob_are_one_table(files, capsys):
@@ -115,13 +115,16 @@ def test_pairs(files, capsys):
     [
         ("jobs.csv", "", "the file is empty"),
         ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "lr is missing: rename 'lrr'?"),
-        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2: duplicate job id 'a' (also in row 1)"),
+        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2: duplicate job id 'a' (also in "
+                                                                   "row 1)"),
         ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "the column 'job' is in the header twice"),
         ("jobs.csv", "job,effective_batch,lr\na,1\n", "row 1: has 2 cells for 3 columns"),
         ("clusters.csv", "cluster,node\na,1\n", "nodes is missing: rename 'node'?"),
         ("jobs.csv", "effective_batch,lr,owner\n1,0.1,me\n", None),
-        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps is a column of the jobs and of the result"),
-        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region is a column of the clusters and of the jobs"),
+        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps is a column of the jobs and "
+                                                                  "of the result"),
+        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region is a column of the clusters and of "
+                                                             "the jobs"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, message):
@@ -197,10 +200,10 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, ran, word
 
 def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
-    said = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
+    output = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
     says = "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
-    assert says in said
-    assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in said
+    assert says in output
+    assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in output
 
 
 def test_numbers_of_gpus_name_their_clusters(files, ran):

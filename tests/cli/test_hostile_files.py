@@ -1,4 +1,4 @@
-"""Files of strangers: what one may cost is bounded, no link is followed, and what is wrong in it is exit 2 with its line."""
+"""Files of strangers: their cost is bounded, no link is followed, and a fault is exit 2 with its line."""
 
 import errno
 import itertools
@@ -65,7 +65,7 @@ def test_a_tag_with_another_value_names_its_line(tmp_path, ran):
                 parse_yaml(document, "a.yaml")
             except ValueError as error:  # an InputError of the file, once it is read
                 refused.append(str(error))
-    assert len(refused) > 100 and all("line " in said for said in refused)
+    assert len(refused) > 100 and all("line " in output for output in refused)
     for text in (
         "!!bool x",
         "!!timestamp foo",
@@ -103,8 +103,8 @@ def test_yaml_reads_the_same_without_libyaml():
     text = "a: 2e-5\nb: [1:30, 0x1f, no, ~]\nc: &c {d: .inf}\ne: {<<: *c, f: 'x'}\ng: |\n  two\n  lines\n"
     plain = "import yaml, sys; yaml.__with_libyaml__ = False; from isobatch.files.formats import parse_yaml; "
     plain += "print(parse_yaml(sys.argv[1], 'a.yaml'))"
-    done = subprocess.run([sys.executable, "-c", plain, text], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{parse_yaml(text, 'a.yaml')}\n"
+    process = subprocess.run([sys.executable, "-c", plain, text], capture_output=True, text=True, check=True)
+    assert process.stdout == f"{parse_yaml(text, 'a.yaml')}\n"
 
 
 BOMBS = {
@@ -114,7 +114,11 @@ BOMBS = {
     "a number of 2^31 bytes": b"\x80\x02\x8b" + struct.pack("<i", 2**31 - 1) + b".",
     "a number of many digits": b"L" + b"9" * (MIB - 9) + b"L\n.",
     "a large tuple shared": b"(" + b"N" * (MIB // 3) + b"tq\x000c__a\nb\n" + b"h\x00R" * (MIB // 6) + b".",
-    "a large table copied": b"}(" + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000)) + b"uq\x000c__a\nb\n)R" + b"h\x00b" * (MIB // 6) + b".",
+    "a large table copied": b"}("
+    + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000))
+    + b"uq\x000c__a\nb\n)R"
+    + b"h\x00b" * (MIB // 6)
+    + b".",
     "a memo of one hash": b"N" + b"".join(b"p%d\n" % ((2**61 - 1) * n) for n in range(45_000)) + b".",
     "a list in itself": b"c__a\nb\n)R}\x8c\x01a]q\x00h\x00asb.",
     "tuples of tuples": b"c__a\nb\n)R}\x8c\x01a)" + b"2\x86" * 200_000 + b"sb.",
@@ -232,24 +236,28 @@ def limited(words, *, closed=False, **environment):
         if closed:
             os.close(0)
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "isobatch", *words],
-        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit,
+        env={**os.environ, **environment},
     )  # fmt: skip
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
 GIVEN = ("--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8")
 READERS = {
     "json": (
-        ["replan", "FILE", "--at-step", "1", "--gpus", "8"], ["plan", *GIVEN, "--profile", "FILE"], ["calibrate", "FILE", "-o", "x.json"],
-        ["schedule", "FILE"], ["explain", "FILE"], ["fleet", "FILE", "--gpus", "8"], ["estimate", "FILE", "--gpu", "A100-80", "--seq-len", "9"],
+        ["replan", "FILE", "--at-step", "1", "--gpus", "8"], ["plan", *GIVEN, "--profile", "FILE"],
+        ["calibrate", "FILE", "-o", "x.json"],
+        ["schedule", "FILE"], ["explain", "FILE"], ["fleet", "FILE", "--gpus", "8"],
+        ["estimate", "FILE", "--gpu", "A100-80", "--seq-len", "9"],
         ["doctor", "FILE", "--gpus", "8"], ["validate", "FILE"],
     ),
     "csv": (["fleet", "FILE", "--gpus", "8"], ["explain", "FILE"], ["allocate", "FILE", "8"]),
     "jsonl": (["fleet", "FILE", "--gpus", "8"],),
     "parquet": (["fleet", "FILE", "--gpus", "8"],),
-    "yaml": (["plan", "FILE", "--gpus", "8"], ["doctor", "FILE", "--gpus", "8"], ["plan", "--from", "FILE", "--gpus", "8"]),
+    "yaml": (["plan", "FILE", "--gpus", "8"], ["doctor", "FILE", "--gpus", "8"],
+        ["plan", "--from", "FILE", "--gpus", "8"]),
     "bin": (["doctor", "FOLDER", "--gpus", "8"],),
 }  # fmt: skip
 
@@ -261,22 +269,22 @@ def test_a_file_of_gigabytes_is_not_read_whole(suffix, tmp_path):
         file.truncate(6 << 30)
     (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 9, "train_batch_size": 8}')
     for words in READERS[suffix]:
-        code, said = limited(
+        code, output = limited(
             [word.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)) for word in words]
         )
-        assert code == 2 and "training_args" in said, (words, code, said)
+        assert code == 2 and "training_args" in output, (words, code, output)
 
 
 def test_stdin_may_be_closed_and_docstrings_left_out(tmp_path):
     for words in (["plan", "-"], ["fleet", "-", "--gpus", "8"]):
-        code, said = limited(words, closed=True)
-        assert (code, said) == (2, f"isobatch {words[0]}: stdin is closed: name a file in the place of -\n")
+        code, output = limited(words, closed=True)
+        assert (code, output) == (2, f"isobatch {words[0]}: stdin is closed: name a file in the place of -\n")
     (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     pytest.importorskip("altair")
-    code, said = limited(
+    code, output = limited(
         ["report", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "a.html")], PYTHONOPTIMIZE="2"
     )
-    assert code == 2 and "-OO" in said
+    assert code == 2 and "-OO" in output
 
 
 def test_a_column_is_there_once_and_there_are_not_too_many(tmp_path, ran):
@@ -389,13 +397,13 @@ def test_what_the_search_found_stays_an_error_of_the_input(tmp_path):
         ({**measured, "all_reduce": reduced}, ["calibrate", str(path), "-o", str(tmp_path / "b.json")]),
     ):
         path.write_text(json.dumps(document))
-        code, _, said = run_command(words)
-        assert code == 2 and "Traceback" not in said, said
+        code, _, output = run_command(words)
+        assert code == 2 and "Traceback" not in output, output
     table = tmp_path / "plans.csv"
     for text, message in (
         (b"job,status,effective_batch\na,ok,\n", "effective_batch"),
         (b"job,status\na\xff\n", "UTF-8"),
     ):
         table.write_bytes(text)
-        code, _, said = run_command(["report", str(table), "--to", "slurm", "-o", str(tmp_path / "out")])
-        assert code == 2 and message in said and "Traceback" not in said, said
+        code, _, output = run_command(["report", str(table), "--to", "slurm", "-o", str(tmp_path / "out")])
+        assert code == 2 and message in output and "Traceback" not in output, output

@@ -1,4 +1,4 @@
-"""Names of strangers, through every command and format: none controls a terminal, leaves its place in a file, or tells a password."""
+"""Names of strangers, in every command and format, control no terminal, stay in place, tell no password."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ NO_FILES = {
 
 
 def _cases(name, folder):
-    """Words of commands that show a name: of a file, a setting, a value, a job, a column, a GPU."""
+    """Words of commands with a name: of a file, a setting, a value, a job, a column, a GPU."""
 
     def put(file, text):
         path = folder / file
@@ -47,7 +47,7 @@ def _cases(name, folder):
         return str(path)
 
     safe = "file" if "://host" in name or "://KEY" in name else name.replace("/", "_").replace("\n", "_")
-    gpus, given = (
+    gpus, options = (
         ["--gpus", "8"],
         [word for field, value in RECIPE.items() for word in ("--set", f"{field}={value}")],
     )
@@ -72,21 +72,21 @@ def _cases(name, folder):
     )
     plans, plan, profile = (str(folder / file) for file in ("plans.csv", "plan.json", "profile.json"))
     yield ["fleet", jobs, *gpus, "-o", plans]
-    yield ["plan", *given, *gpus, "-o", plan]
+    yield ["plan", *options, *gpus, "-o", plan]
     yield from (["doctor", file, *gpus] for file in (settings, values, recipe, str(folder / safe)))
     yield from (["plan", "--from", file, *gpus, "--set", "gpus=4"] for file in (settings, values))
     yield from (["plan", file, *gpus] for file in (recipe, schedule, str(folder / safe)))
-    yield ["plan", *given, *gpus, "--set", f"{name}=1"]
-    yield ["plan", *given, *gpus, "--set", f"schedule={name}"]
-    yield ["plan", *given, *gpus, "--to", name]
-    yield ["plan", *given, *gpus, "--gpu", name]
+    yield ["plan", *options, *gpus, "--set", f"{name}=1"]
+    yield ["plan", *options, *gpus, "--set", f"schedule={name}"]
+    yield ["plan", *options, *gpus, "--to", name]
+    yield ["plan", *options, *gpus, "--gpu", name]
     yield from (
-        ["plan", *given, *gpus, "--to", tool, "--name", name, "--script", shell_words(["train.py", name])]
+        ["plan", *options, *gpus, "--to", tool, "--name", name, "--script", shell_words(["train.py", name])]
         for tool in WRITERS
     )
     yield ["plan", "-"]
     yield ["counts", "--from", settings, "--gpus", "1..4"]
-    yield ["counts", *given, "--gpus", "1..4", "-o", str(folder / "counts.html")]
+    yield ["counts", *options, "--gpus", "1..4", "-o", str(folder / "counts.html")]
     yield ["replan", recipe, "--at-step", "5", *gpus]
     yield ["replan", plan, "--at-step", "5", *gpus, "--reason", name]
     yield from (["fleet", file, *gpus] for file in (jobs, lines, recipe, str(folder / f"{safe}x.csv")))
@@ -117,9 +117,9 @@ def test_no_name_controls_what_it_is_shown_in(name, tmp_path):
         fault = fault_of(words, code, out, err)
         assert not fault, (words, fault)
         # What a row carries along, a request's own id and a file's own words are data.
-        told = err if words[0] in DATA or "--to" in words or words[:2] == ["plan", "-"] else out + err
-        assert "SECRET" not in told, (words, told)
-        assert "\nall is well" not in told, (words, told)
+        printed = err if words[0] in DATA or "--to" in words or words[:2] == ["plan", "-"] else out + err
+        assert "SECRET" not in printed, (words, printed)
+        assert "\nall is well" not in printed, (words, printed)
         shown.add(words[0])
     assert shown & COMMANDS.keys() | NO_FILES.keys() >= COMMANDS.keys() - {"elastic", "node"}
     for page in tmp_path.glob("*.html"):

@@ -1,4 +1,4 @@
-"""Programs and pipes: JSON lines in and out, `-` for stdin and stdout, GPU counts in the place of clusters."""
+"""Programs and pipes: JSON lines in and out, `-` for stdin and stdout, GPU counts for clusters."""
 
 import io
 import json
@@ -19,7 +19,7 @@ class Pipe(io.TextIOWrapper):
 
 
 def served(monkeypatch, capsysbinary, requests, *words):
-    text = "\n".join(it if isinstance(it, str) else json.dumps(it) for it in requests)
+    text = "\n".join(item if isinstance(item, str) else json.dumps(item) for item in requests)
     monkeypatch.setattr(sys, "stdin", Pipe(text))
     code = main(["plan", "-", *words])
     shown = capsysbinary.readouterr()
@@ -38,18 +38,18 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         },
         {"recipe": RECIPE, "gpus": 7, "settings": {"split": "ragged"}},
     ]
-    code, answers, said = served(monkeypatch, capsysbinary, requests)
+    code, answers, output = served(monkeypatch, capsysbinary, requests)
     assert ib.Plan.from_json(json.dumps(answers[0]["plan"])).recipe.weight_decay == 0
-    assert code == 0 and said == "" and [it["id"] for it in answers] == ["a", 2, None]
+    assert code == 0 and output == "" and [item["id"] for item in answers] == ["a", 2, None]
     recipe = ib.Recipe(**RECIPE)
-    wanted = [
+    expected = [
         ib.plan(recipe, 8),
         ib.plan(recipe, ib.Cluster(nodes=2, gpus_per_node=8), max_micro_batch=4),
         ib.plan(recipe, 7, split="ragged"),
     ]
-    assert [ib.Plan.from_json(json.dumps(it["plan"])) for it in answers] == wanted
-    assert [it["status"] for it in answers] == [plan.status for plan in wanted]
-    assert answers[1]["explain"] == wanted[1].explain() and "explain" not in answers[0]
+    assert [ib.Plan.from_json(json.dumps(item["plan"])) for item in answers] == expected
+    assert [item["status"] for item in answers] == [plan.status for plan in expected]
+    assert answers[1]["explain"] == expected[1].explain() and "explain" not in answers[0]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,8 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ("[null]", "the line must be an object with a recipe and a cluster, got [null]", []),
         ({"recipe": RECIPE}, "cluster is missing", ["cluster"]),
         ({"gpus": 8}, "recipe is missing", ["recipe"]),
-        ({"recipe": RECIPE, "gpus": 0}, "gpus must be a whole number from 1 to 2,147,483,648, got 0", ["gpus"]),
+        ({"recipe": RECIPE, "gpus": 0}, "gpus must be a whole number from 1 to 2,147,483,648, got 0",
+            ["gpus"]),
         ({"recipe": RECIPE, "gpus": "8"}, "gpus must be a whole number", ["gpus"]),
         ({"recipe": RECIPE, "gpus": True}, ", got true", ["gpus"]),
         ({"recipe": {**RECIPE, "lr": None}, "gpus": 8}, "lr is missing", ["lr"]),
@@ -83,9 +84,9 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_go_on(
     monkeypatch, capsysbinary, request_, message, fields
 ):
     good = {"id": 1, "recipe": RECIPE, "gpus": 8}
-    code, answers, said = served(monkeypatch, capsysbinary, [good, request_, "", good])
-    assert code == 2 and "1 of 3 requests could not be answered" in said
-    assert [it.get("status") for it in answers] == ["ok", None, "ok"]
+    code, answers, output = served(monkeypatch, capsysbinary, [good, request_, "", good])
+    assert code == 2 and "1 of 3 requests could not be answered" in output
+    assert [item.get("status") for item in answers] == ["ok", None, "ok"]
     assert message in answers[1]["error"]
     assert fields is None or answers[1]["fields"] == fields
 
@@ -100,8 +101,8 @@ def test_the_command_line_gives_what_requests_leave_out(monkeypatch, capsysbinar
     requests = [{"recipe": RECIPE}, {"recipe": {**RECIPE, "micro_batch": 16}, "gpus": 32, "policy": "keep"}]
     code, answers, _ = served(monkeypatch, capsysbinary, requests, *words)
     assert code == 0
-    assert [it["plan"]["world_size"] for it in answers] == [16, 32]
-    assert [it["plan"]["effective_batch"] for it in answers] == [512, 256]
+    assert [item["plan"]["world_size"] for item in answers] == [16, 32]
+    assert [item["plan"]["effective_batch"] for item in answers] == [512, 256]
 
 
 def test_a_fault_of_our_own_ends_no_other(monkeypatch, capsysbinary):
@@ -114,13 +115,13 @@ def test_a_fault_of_our_own_ends_no_other(monkeypatch, capsysbinary):
 
 def test_an_answer_comes_before_the_next_question():
     program = [sys.executable, "-m", "isobatch", "plan", "-"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asked:
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as words:
         for gpus in (8, 16):
-            asked.stdin.write(json.dumps({"id": gpus, "recipe": RECIPE, "gpus": gpus}) + "\n")
-            asked.stdin.flush()
-            assert json.loads(asked.stdout.readline())["id"] == gpus
-        asked.stdin.close()
-        assert asked.wait(timeout=200) == 0
+            words.stdin.write(json.dumps({"id": gpus, "recipe": RECIPE, "gpus": gpus}) + "\n")
+            words.stdin.flush()
+            assert json.loads(words.stdout.readline())["id"] == gpus
+        words.stdin.close()
+        assert words.wait(timeout=200) == 0
 
 
 def test_a_plan_to_stdout(ran):
@@ -155,8 +156,8 @@ def test_a_fleet_from_stdin_on_gpu_counts(monkeypatch, capsysbinary):
             "-",
         ]
         assert main(words) == 0
-        found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
-        assert found == [
+        result = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+        assert result == [
             {"job": f"j{n}", "world_size": gpus, "micro_batch": 256 // gpus}
             for n in range(3)
             for gpus in (8, 16)
@@ -174,8 +175,8 @@ def test_a_fleet_from_stdin_on_gpu_counts(monkeypatch, capsysbinary):
 def test_messages_call_stdin_by_its_name(monkeypatch, ran, text, code, says):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.setattr(sys, "stdin", Pipe(text))
-    said = ran(["fleet", "-", "--gpus", "8"], code).err
-    assert says in said and "isobatch-" not in said
+    output = ran(["fleet", "-", "--gpus", "8"], code).err
+    assert says in output and "isobatch-" not in output
 
 
 def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
@@ -192,11 +193,14 @@ def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     [
         (["fleet", "-", "-"], "- stands for stdin, and cannot be both jobs and clusters"),
         (["fleet", "jobs.csv", "clusters.csv", "--gpus", "8"], "--gpus goes without clusters"),
-        (["fleet", "job.toml", "--gpus", "8"], "job.toml: this is one recipe, not a table of jobs: use isobatch plan"),
+        (["fleet", "job.toml", "--gpus", "8"], "job.toml: this is one recipe, not a table of jobs: use "
+                                               "isobatch plan"),
         (["fleet", "jobs.csv", "--gpus", "8,0"], "--gpus must be at least 1, got 0"),
         (["fleet", "jobs.csv", "--gpus", "8..4"], "--gpus must be a range that rises, got 8..4"),
-        (["fleet", "jobs.csv", "--gpus", "1..99999999999"], "--gpus must be at most 2,147,483,648, got 99999"),
-        (["fleet", "jobs.csv", "--gpus", "1..2000000000"], "must be at most 1,048,576 counts, got 2,000,000,000"),
+        (["fleet", "jobs.csv", "--gpus", "1..99999999999"], "--gpus must be at most 2,147,483,648, got "
+                                                            "99999"),
+        (["fleet", "jobs.csv", "--gpus", "1..2000000000"], "must be at most 1,048,576 counts, got "
+                                                           "2,000,000,000"),
         (["counts", "--gpus", "8,99999999999"], "--gpus must be at most 2,147,483,648, got 99999999999"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A number is the same number by --set, in a table and in JSON; a key that is listed twice is refused by all of them."""
+"""A number is the same by --set, in a table and in JSON; all of them refuse a duplicate key."""
 
 import io
 import json
@@ -100,9 +100,9 @@ def test_a_key_twice_in_a_request_is_refused(ran, monkeypatch):
     ]
     stream = io.BytesIO("\n".join(requests).encode())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stream))
-    first, *others = map(json.loads, ran(["plan", "-"], 2).out.splitlines())
+    first, *rest = map(json.loads, ran(["plan", "-"], 2).out.splitlines())
     assert first["status"] == "ok"
-    assert [it["error"] for it in others] == ["'gpus' is listed twice", "'lr' is listed twice"]
+    assert [item["error"] for item in rest] == ["'gpus' is listed twice", "'lr' is listed twice"]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_a_column_of_mixed_kinds_is_judged_row_by_row(cells):
     lrs = [0.1] * len(cells)
     frame = pandas.DataFrame({"effective_batch": pandas.Series(cells, dtype=object), "lr": lrs})
     arrays = {"effective_batch": np.array(cells, dtype=object), "lr": np.array(lrs)}
-    found, wanted = ib.plan_fleet(frame, [8]), ib.plan_fleet(arrays, [8])
-    assert found["status"].to_pylist() == wanted["status"].tolist()
+    result, expected = ib.plan_fleet(frame, [8]), ib.plan_fleet(arrays, [8])
+    assert result["status"].to_pylist() == expected["status"].tolist()
 
 
 def test_a_column_with_lists_among_texts_is_named():

@@ -39,7 +39,8 @@ def test_keep_in_words(job, ran):
         "The micro-batch is capped at 8 (the tuned micro-batch).\n"
         "Unchanged: batch size, learning rate 0.1 and all other hyperparameters.\n"
         "Per epoch: 5,005 steps, 1,281,216 samples (49 repeated as padding).\n"
-        "The run: 450,450 steps, 25,025 of them warmup, then cosine to 0; same number of samples as the tuned run (steps counted as torch counts "
+        "The run: 450,450 steps, 25,025 of them warmup, then cosine to 0; same number of samples as the "
+        "tuned run (steps counted as torch counts "
         "them).\n"
         "Warnings:\n"
         "  - the micro-batch is at most half the tuned one; GPU utilization may drop\n"
@@ -56,8 +57,8 @@ def test_infeasible_in_words(job, ran):
     menu = [line.split("   ")[-1].strip() for line in out.splitlines()[3:]]
     assert menu[-4:] == ["--batch-tolerance 0.016", "--split ragged", "--gpus 4", "--gpus 8"]
     for flags in menu:  # to be copied
-        wanted = flags.split() if "--gpus" in flags else ["--gpus", "7", *flags.split()]
-        assert main(["plan", job, *wanted]) == 0
+        expected = flags.split() if "--gpus" in flags else ["--gpus", "7", *flags.split()]
+        assert main(["plan", job, *expected]) == 0
 
 
 @pytest.mark.parametrize("name", ["no/such/plan.json", "."])
@@ -65,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_named(job, tmp_path, ran, name):
     path = tmp_path / name
     shown = ran(["plan", job, "--gpus", "64", "-o", str(path)], 2)
     assert shown.out == "" and f"isobatch plan: {path}: cannot be written" in shown.err
-    assert sorted(it.name for it in tmp_path.iterdir()) == ["job.toml"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["job.toml"]
 
 
 def test_grow_cites_its_rule(job, ran):
@@ -99,7 +100,8 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
         (["--gpus", "8", "--set", "optimzer=sgd"], "unknown field 'optimzer': did you mean 'optimizer'?"),
-        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: --set lr must be a finite number above 0, got nan"),
+        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: --set lr must be a finite number above 0, got "
+                                             "nan"),
         (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
 )  # fmt: skip
@@ -119,8 +121,10 @@ def test_wrong_use_is_exit_2(job, ran, words, message):
         ("a.sh", "x", "use .toml, .yaml or .json; a script is read by --from (ib.Recipe.read)"),
         ("a.csv", "x", "use .toml, .yaml or .json; a table of jobs is planned by isobatch fleet"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
-        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch replan moves the run"),
-        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text 'fast'"),
+        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch "
+                                                                  "replan moves the run"),
+        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text "
+                                                       "'fast'"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_named(tmp_path, ran, name, text, message):
@@ -140,9 +144,9 @@ def test_recipes_in_three_formats_are_one(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(fields))
     (tmp_path / "a.yaml").write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in fields.items()))
     (tmp_path / "a.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items()))
-    made = [ib.Recipe.load(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
+    plans = [ib.Recipe.load(tmp_path / f"a.{kind}") for kind in ("json", "yaml", "toml")]
     expected = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, betas=(0.9, 0.95), duration="90st")
-    assert made == [expected] * 3
+    assert plans == [expected] * 3
 
 
 @pytest.mark.parametrize(
@@ -173,28 +177,48 @@ def test_rules_are_printed(ran):
 
 
 def test_no_command_is_wrong_use(capsys, ran):
-    asked = ran([], 2).err
-    assert asked.startswith("usage: isobatch COMMAND") and "exit codes: 0 done" in asked
+    request = ran([], 2).err
+    assert request.startswith("usage: isobatch COMMAND") and "exit codes: 0 done" in request
     for word in ("--version", "-V", "version"):
         assert ran([word]).out == f"isobatch {ib.__version__}\n"
     for words in (["help"], ["--help"], ["-h"]):
-        with pytest.raises(SystemExit) as done:
+        with pytest.raises(SystemExit) as ended:
             main(words)
-        assert done.value.code == 0 and capsys.readouterr().out == asked
+        assert ended.value.code == 0 and capsys.readouterr().out == request
 
 
-@pytest.mark.parametrize("command", ["sweep", "elastic", "node", "rules"])
-def test_a_command_that_is_not_there_is_answered_with_those_that_are(ran, command):
-    error = ran([command, "x"], 2).err
-    assert error.startswith(f"isobatch: unknown command {command!r}: there are plan, counts,")
-    assert "did you mean 'counts'?" in ran(["count"], 2).err
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("sweep", "did you mean 'counts'?"),
+        ("elastic", "did you mean 'counts'? It can list the GPU counts that work;"),
+        ("node", "did you mean 'validate'?"),
+        ("rules", "did you mean 'explain'?"),
+        ("count", "did you mean 'counts'?"),
+        ("zebra", "there are plan, counts,"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_one_that_does_the_job(ran, command, answer):
+    assert ran([command, "x"], 2).err.startswith(f"isobatch: unknown command {command!r}: {answer}")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("elastic", "counts"), ("sweep", "counts"), ("fit_power", "probe"), ("Plans", "Plan")]
+)
+def test_an_unknown_public_name_is_answered_with_the_nearest(name, hint):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': did you mean '{hint}'"):
+        getattr(ib, name)
+    assert not hasattr(ib, "zebra")
 
 
 def test_a_command_imports_no_other():
-    program = "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in COMMANDS if f'isobatch.cli.{n}' in sys.modules])"
+    program = (
+        "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in "
+        "COMMANDS if f'isobatch.cli.{n}' in sys.modules])"
+    )
     words = ["plan", "--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8"]
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "['plan']"
+    process = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert process.stdout.splitlines()[-1] == "['plan']"
 
 
 def test_help_shows_the_everyday_options_and_all_on_request(capsys):
@@ -233,7 +257,8 @@ def test_the_shell_completes(job, tmp_path, ran):
 def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
     file = tmp_path / "training_args.json"
     file.write_text(
-        '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "max_steps": -1, "lr_scheduler_type": "cosine"}'
+        '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "max_steps": -1, "lr_scheduler_type": '
+        '"cosine"}'
     )
     err = ran(["plan", str(file), "--gpus", "8"], 2).err
     assert "is no recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
@@ -244,16 +269,17 @@ def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
 
 
 def test_a_batch_below_the_replicas_may_grow_to_them(ran):
-    asked = ["plan", "--set", "effective_batch=4", "--set", "lr=2e-4", "--gpus", "8"]
-    menu = ran(asked, 1).out.splitlines()
+    words = ["plan", "--set", "effective_batch=4", "--set", "lr=2e-4", "--gpus", "8"]
+    menu = ran(words, 1).out.splitlines()
     assert menu[-1].split() == ["8", "samples", "(+100", "%)", "1", "×", "1", "×", "8", "--policy", "8"]
-    assert "learning rate" in ran([*asked, "--policy", "8"]).out.lower()
+    assert "learning rate" in ran([*words, "--policy", "8"]).out.lower()
 
 
 def test_a_sweep_says_how_to_find_what_would_work(capsys, ran):
     fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
     assert main(["counts", *fields, "2,3,4"]) == 0
-    assert "2 of 3 GPU counts have a plan; isobatch plan --gpus 3 says what" in capsys.readouterr().err
+    hint = "isobatch plan --set effective_batch=8 --set lr=0.1 --gpus 3 says what would work there"
+    assert f"2 of 3 GPU counts have a plan\n{hint}" in capsys.readouterr().err
     assert ran(["counts", *fields, "2,4"]).err.strip().endswith("2 of 2 GPU counts have a plan")
 
 
@@ -262,8 +288,43 @@ def test_every_step_is_no_plural():
     assert "evaluate every 30 steps, log every step." in text
 
 
-def test_a_menu_says_what_the_tool_cannot_run(ran):
+def test_a_menu_leaves_out_what_the_tool_cannot_run(ran, tmp_path):
     fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st"]
-    out, err = ran(["plan", *fields, "--gpus", "3", "--to", "transformers"], 1)
-    assert "weighted" in out and "the weighted ways cannot be written for transformers" in err
-    assert ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).err == ""
+    left_out = "Left out: weighted splits; {} gives every replica the same micro-batches."
+    out = ran(["plan", *fields, "--gpus", "3", "--to", "transformers"], 1).out
+    assert "--split" not in out and out.endswith(f"{left_out.format('transformers')}\n")
+    assert "--split ragged" in ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).out
+    file = tmp_path / "ds.json"
+    file.write_text(
+        '{"train_batch_size": 32, "zero_optimization": {}, "optimizer": {"type": "SGD", "params": {"lr": '
+        "0.1}}}"
+    )
+    out = ran(["plan", "--from", str(file), "--gpus", "3", "--tool", "deepspeed"], 1).out
+    assert "--split" not in out and left_out.format("deepspeed") in out
+
+
+def test_a_tools_file_is_what_is_written(ran, tmp_path):
+    """`-o` is the tool's file with `--to`, of a new, moved or saved plan; without `--to` it is the plan."""
+    fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st", "--gpus", "4"]
+    file, saved = tmp_path / "out.yaml", tmp_path / "plan.json"
+    output = ran(["plan", *fields, "--to", "lightning", "-o", str(file)])
+    assert output.out.startswith("4 GPUs: micro-batch 8") and "accumulate_grad_batches: 1" in file.read_text()
+    assert (
+        "is there already: --force replaces it"
+        in ran(["plan", *fields, "--to", "lightning", "-o", str(file)], 2).err
+    )
+    out = ran(["plan", *fields, "--to", "lightning", "-o", str(file), "--force", "--json"]).out
+    assert json.loads(out)["micro_batch"] == 8
+    assert (
+        "accumulate_grad_batches"
+        in ran(["plan", *fields, "--to", "lightning", "-o", "-"]).out.partition("trainer:")[2]
+    )
+    assert (
+        "Lightning has no .sh files"
+        in ran(["plan", *fields, "--to", "lightning", "-o", str(tmp_path / "a.sh")], 2).err
+    )
+    ran(["plan", *fields, "-o", str(saved)])
+    assert ib.Plan.load(saved).micro_batch == 8
+    moved = ["replan", str(saved), "--at-step", "9", "--gpus", "2", "--to", "slurm"]
+    ran([*moved, "-o", str(tmp_path / "job.sbatch")])
+    assert (tmp_path / "job.sbatch").read_text().startswith("#!/usr/bin/env bash\n#SBATCH")

@@ -22,18 +22,20 @@ def saved(tmp_path):
 def test_a_move_in_words(saved, ran):
     out = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]).out
     assert (
-        "The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run (steps counted as torch counts them).\n"
+        "The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run "
+        "(steps counted as torch counts them).\n"
         "Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.\n"
         "Resume epoch 2 at sample 2,560: none is repeated or skipped.\n"
-        "If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD does not) [Goyal et al. "
+        "If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD "
+        "does not) [Goyal et al. "
         "2017"
     ) in out
 
 
 def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, ran):
-    there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
-    assert main(["replan", saved, "--at-step", "50", "--nodes", "2", "-o", there]) == 0
-    printed = ran(["replan", there, "--at-step", "70", "--gpus", "8", "--json", "-o", back]).out
+    moved_there, back = str(tmp_path / "there.json"), str(tmp_path / "back.json")
+    assert main(["replan", saved, "--at-step", "50", "--nodes", "2", "-o", moved_there]) == 0
+    printed = ran(["replan", moved_there, "--at-step", "70", "--gpus", "8", "--json", "-o", back]).out
     plan = ib.Plan.load(back)
     assert json.loads(printed[printed.index("{") :]) == json.loads(plan.to_json())
     assert [move.step for move in plan.moves] == [50, 70]
@@ -47,7 +49,7 @@ def test_seven_gpus_need_uneven(saved, capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("words", "message"),
     [
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
@@ -58,8 +60,8 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),
     ],
 )
-def test_wrong_use(saved, asked, message, ran):
-    assert message in ran(["replan", saved, *asked], 2).err
+def test_wrong_use(saved, words, message, ran):
+    assert message in ran(["replan", saved, *words], 2).err
 
 
 def test_what_is_no_plan(tmp_path, capsys):
@@ -81,7 +83,7 @@ def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
 
 
 def test_a_menus_policy_is_taken_by_replan_too(saved, capsys, ran):
-    """`--policy 512` is what menus print, and what `isobatch plan` takes."""
+    """Menus print `--policy 512`, and `isobatch plan` takes it."""
     by_policy = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]).out
     assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
     assert capsys.readouterr().out == by_policy

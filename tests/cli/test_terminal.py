@@ -1,4 +1,4 @@
-"""What a terminal shows: colours where they are wanted, whole words at 80 columns, signs of any encoding."""
+"""The view on a terminal: colours where they are wanted, whole words at 80 columns, signs of any encoding."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CODES = re.compile(r"\x1b\[[\d;?]*[a-zA-Z]")
 
 @pytest.fixture
 def piped(capsys, monkeypatch):
-    """What goes into a pipe."""
+    """The output into a pipe."""
 
     def run(*words, **environment):
         with monkeypatch.context() as patch:
@@ -113,7 +113,8 @@ def fleet(tmp_path):
     pytest.importorskip("rich", reason="progress on a terminal comes with the extra 'fleet'")
     jobs = tmp_path / "jobs.csv"
     jobs.write_text(
-        "job,effective_batch,lr,team\nresnet50-goyal-imagenet-1k,256,0.1,the first team\na-job-名前-with-wide-signs,7,0.1,x\n"
+        "job,effective_batch,lr,team\nresnet50-goyal-imagenet-1k,256,0.1,the first "
+        "team\na-job-名前-with-wide-signs,7,0.1,x\n"
     )
     return [jobs, "--gpus", "7,8"]
 
@@ -140,11 +141,11 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(fleet):
 
 
 def test_columns_that_were_asked_for_are_all_shown(fleet):
-    asked = "job,cluster,status,reasons,nearest_world_size,nearest_batch,effective_batch,team"
-    shown = CODES.sub("", on_a_terminal("fleet", *fleet, "--columns", asked))
+    words = "job,cluster,status,reasons,nearest_world_size,nearest_batch,effective_batch,team"
+    shown = CODES.sub("", on_a_terminal("fleet", *fleet, "--columns", words))
     assert "status" in shown and "team" in shown
-    wide = CODES.sub("", on_a_terminal("fleet", *fleet, "--columns", asked, columns=200))
-    assert re.search(r"\s+".join(asked.split(",")), wide) and "the first team" in wide
+    wide = CODES.sub("", on_a_terminal("fleet", *fleet, "--columns", words, columns=200))
+    assert re.search(r"\s+".join(words.split(",")), wide) and "the first team" in wide
 
 
 def test_the_progress_leaves_nothing_behind(fleet):
@@ -180,9 +181,9 @@ def test_without_rich_a_terminal_gets_plain_columns(capsys, monkeypatch):
 def test_any_encoding_can_print_what_is_said(encoding):
     program = [sys.executable, "-m", "isobatch", "plan", *RECIPE, "--gpus", "128", "--policy", "grow"]
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    done = subprocess.run(program, capture_output=True, env=environment)
-    text = done.stdout.decode(encoding)
-    assert done.returncode == 0 and "->" in text and "?" not in text
+    process = subprocess.run(program, capture_output=True, env=environment)
+    text = process.stdout.decode(encoding)
+    assert process.returncode == 0 and "->" in text and "?" not in text
     json_done = subprocess.run([*program, "--json"], capture_output=True, env=environment)
     assert json.loads(json_done.stdout)["micro_batch"] == 32  # UTF-8 whatever the terminal is
     if encoding == "ascii":
@@ -197,9 +198,9 @@ def test_help_has_examples_that_can_be_given(capsys):
             if program == "isobatch":
                 assert words[0] in (name, "counts")
                 parser_of(words[0]).read(words[1:])
-        with pytest.raises(SystemExit) as done:
+        with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
-        assert done.value.code == 0
+        assert ended.value.code == 0
         shown = capsys.readouterr().out
         assert shown.startswith(f"usage: isobatch {name}")
         assert f"examples:\n  {lines[0]}" in shown.replace(" \\\n      ", " ")

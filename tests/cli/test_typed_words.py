@@ -1,4 +1,4 @@
-"""Numbers, names and options as people type them: read where they mean one thing, else refused with the right form beside it."""
+"""Typed numbers, names and options are read if unambiguous, else refused with the right form."""
 
 import json
 
@@ -12,7 +12,7 @@ FIELDS = {"effective_batch": "256", "lr": "0.1"}
 
 
 def planned(capsys, *options, **fields):
-    """The recipe of a plan whose fields were typed behind --set."""
+    """The recipe of a plan with fields typed after --set."""
     words = [word for name, text in {**FIELDS, **fields}.items() for word in ("--set", f"{name}={text}")]
     code = main(["plan", *words, "--gpus", "2", "--json", *options])
     out, err = capsys.readouterr()
@@ -45,8 +45,8 @@ def test_what_means_one_thing_is_read(capsys, name, text, value):
     known = {"dataset_size": "52000", "seq_len": "512", "duration": "100st"}
     recipe, err = planned(capsys, **{**known, name: text})
     assert recipe is not None, err
-    made = ib.Recipe.of(recipe)
-    assert getattr(made, name) == value
+    plans = ib.Recipe.of(recipe)
+    assert getattr(plans, name) == value
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_options_read_units(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--lr", "0.1"], "recipe fields go with --set lr=VALUE"),
         (["--learning-rate", "0.1"], "recipe fields go with --set lr=VALUE"),
@@ -148,17 +148,19 @@ def test_options_read_units(capsys):
         (["--set", "learnin_rate=0.1"], "unknown field 'learnin_rate': did you mean 'lr'?"),
         (
             ["--set", "effective_batch=64,lr=1e-3"],
-            "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: --set effective_batch=64 --set lr=1e-3",
+            "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: --set "
+            "effective_batch=64 --set lr=1e-3",
         ),
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is no multiple of 32 replicas"),
+        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is no multiple of 32 "
+                                                               "replicas"),
     ],
 )  # fmt: skip
-def test_a_wrong_word_has_the_right_one_beside_it(capsys, words, said):
+def test_a_wrong_word_has_the_right_one_beside_it(capsys, words, message):
     recipe, err = planned(capsys, *words)
-    assert recipe is None and said in err and "there are" not in err
+    assert recipe is None and message in err and "there are" not in err
 
 
 def test_no_option_is_named_that_was_not_typed(capsys):

@@ -91,7 +91,7 @@ def test_the_command_names_the_batch_and_its_counts(tmp_path, ran):
     shown = ran([*words, "--micro-batches", "4"])
     assert (
         "effective batch 96 works at 6 GPU counts, the most of any up to --max-batch: 1, 2, 3, 4, 6, 8; "
-        "--policy 96 plans it" in shown.err
+        f"isobatch plan {tmp_path}/job.json --policy 96 --gpus 1 plans it" in shown.err
     )
     rows = [json.loads(line) for line in ran([*words, "--micro-batches", "4,6", "--json"]).out.splitlines()]
     assert {row["best_batch"] for row in rows} == {96}

@@ -316,7 +316,7 @@ def test_on_the_command_line(tmp_path, capsys, ran):
     assert shown.out.splitlines()[0].startswith("gpus  micro_batch")
     assert "knee" in shown.err
     assert "fastest: 8 GPUs, 42.9 s\n" in shown.err
-    assert "left out 7 GPU counts that fill no whole nodes of 8 GPUs" in shown.err
+    assert "left out 7 GPU counts not of whole nodes of 8 GPUs" in shown.err
     assert main(["counts", *LONG, *known, "--gpus", "1,3", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["status"] for row in rows] == ["ok", "infeasible"]

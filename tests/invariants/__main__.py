@@ -1,7 +1,8 @@
-"""The long command: every check in rounds of fresh seeds, each in a process of its own, until the time is over; then the totals.
+"""The long command: every check in rounds of fresh seeds, each in its own process, until the time is over.
 
-A round that ends with an exception is a finding; one that does not end is killed, and a hang. What it may take is counted in processor
-time, since a busy machine makes each round long; only one that waits for ever is ended by the clock. Exit 0: none of either.
+A round that ends with an exception is a finding; one that does not end is killed, and a hang. What it may
+take is counted in processor time, since a busy machine makes each round long; only one that waits for ever is
+ended by the clock. Exit 0: none of either.
 """
 
 import argparse
@@ -31,12 +32,12 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="a folder for what a finding was made of")
     parser.add_argument("--round", nargs=2, metavar=("CHECK", "SEED"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.round:
+    values = parser.parse_args()
+    if values.round:
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(given.limit), most))
-        return play(given.round[0], int(given.round[1]), given.keep)
-    return look(given)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(values.limit), most))
+        return play(values.round[0], int(values.round[1]), values.keep)
+    return look(values)
 
 
 def play(name: str, seed: int, folder: Path) -> int:
@@ -50,42 +51,43 @@ def play(name: str, seed: int, folder: Path) -> int:
     return 0
 
 
-def look(given: argparse.Namespace) -> int:
+def look(values: argparse.Namespace) -> int:
     """Rounds of the checks, each as often as its share of the time says."""
-    folder = given.keep or Path(tempfile.mkdtemp(prefix="invariants-"))
+    folder = values.keep or Path(tempfile.mkdtemp(prefix="invariants-"))
     folder.mkdir(parents=True, exist_ok=True)
-    played, rounds, spent, found = Counter(), Counter(), Counter(), []
-    end, seed = time.monotonic() + 60 * given.minutes, given.seed
+    played, rounds, spent, result = Counter(), Counter(), Counter(), []
+    end, seed = time.monotonic() + 60 * values.minutes, values.seed
     while time.monotonic() < end:
-        name = min(given.only, key=lambda name: spent[name] / CHECKS[name].share)
+        name = min(values.only, key=lambda name: spent[name] / CHECKS[name].share)
         seed += 1
         started = time.monotonic()
         command = [sys.executable, "-m", "invariants", "--round", name, str(seed), "--keep", str(folder)]
-        command += ["--limit", str(given.limit)]
+        command += ["--limit", str(values.limit)]
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=WAIT * given.limit, check=False
+            process = subprocess.run(
+                command, capture_output=True, text=True, timeout=WAIT * values.limit, check=False
             )
-            failure = done.stderr.strip()[-3000:] if done.returncode else ""
-            if done.returncode == -signal.SIGXCPU:
-                failure = f"a hang: more than {given.limit:.0f} s of processor time"
+            failure = process.stderr.strip()[-3000:] if process.returncode else ""
+            if process.returncode == -signal.SIGXCPU:
+                failure = f"a hang: more than {values.limit:.0f} s of processor time"
         except subprocess.TimeoutExpired:
-            failure = f"a hang: more than {WAIT * given.limit:.0f} s of waiting"
+            failure = f"a hang: more than {WAIT * values.limit:.0f} s of waiting"
         spent[name] += time.monotonic() - started
         rounds[name] += 1
         if failure:
-            found.append((name, seed, failure))
+            result.append((name, seed, failure))
             print(f"{name}, seed {seed}: {failure}\n", flush=True)
         else:
-            played[name] += int(done.stdout)
+            played[name] += int(process.stdout)
     print(f"{'check':10} {'cases':>14} {'rounds':>7} {'findings':>9} {'hangs':>6} {'seconds':>8}")
-    for name in given.only:
-        mine = [failure for check, _, failure in found if check == name]
-        hangs = sum(failure.startswith("a hang") for failure in mine)
+    for name in values.only:
+        own = [failure for check, _, failure in result if check == name]
+        hangs = sum(failure.startswith("a hang") for failure in own)
         print(
-            f"{name:10} {played[name]:14,} {rounds[name]:7,} {len(mine) - hangs:9,} {hangs:6,} {spent[name]:8,.0f}  {CHECKS[name].counts}"
+            f"{name:10} {played[name]:14,} {rounds[name]:7,} {len(own) - hangs:9,} {hangs:6,} "
+            f"{spent[name]:8,.0f}  {CHECKS[name].counts}"
         )
-    return 1 if found else 0
+    return 1 if result else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Commands on files of strangers: whatever is in one, the command ends soon with 0, 1 or 2, and writes no control character."""
+"""Commands on files of strangers end soon with 0, 1 or 2, and write no control character."""
 
 import contextlib
 import functools
@@ -28,10 +28,12 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tool": (
         ("doctor", "FILE", "--gpus", "8"),
         ("plan", "--from", "FILE", "--gpus", "6", "--policy", "grow"),
-        ("plan", "--from", "FILE", "--gpus", "8", "--set", "gpus=4", "--set", "dataset_size=5000", "--to", "TOOL"),
+        ("plan", "--from", "FILE", "--gpus", "8", "--set", "gpus=4", "--set", "dataset_size=5000", "--to",
+            "TOOL"),
         ("counts", "--from", "FILE", "--gpus", "1..4"),
     ),
-    "recipe": (("plan", "FILE", "--gpus", "8", "--to", "TOOL"), ("counts", "FILE", "--gpus", "1..4"), ("doctor", "FILE", "--gpus", "8")),
+    "recipe": (("plan", "FILE", "--gpus", "8", "--to", "TOOL"), ("counts", "FILE", "--gpus", "1..4"),
+        ("doctor", "FILE", "--gpus", "8")),
     "plan": (
         ("explain", "FILE"),
         ("replan", "FILE", "--at-step", "5", "--gpus", "4"),
@@ -39,7 +41,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("schedule", "FILE"),
         ("schedule", "FILE", "--plot"),
     ),
-    "profile": (("plan", *SETTINGS, "--gpus", "8", "--profile", "FILE"), ("counts", *SETTINGS, "--gpus", "1..4", "--profile", "FILE")),
+    "profile": (("plan", *SETTINGS, "--gpus", "8", "--profile", "FILE"),
+        ("counts", *SETTINGS, "--gpus", "1..4", "--profile", "FILE")),
     "measurements": (("calibrate", "FILE", "-o", "OUT.json"),),
     "schedule": (("schedule", "FILE"), ("schedule", "FILE", "--plot")),
     "jobs": (
@@ -50,7 +53,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "clusters": (("fleet", "JOBS", "FILE", "-o", "OUT.csv"),),
     "pairs": (("fleet", "JOBS", "CLUSTERS", "--pairs", "FILE", "-o", "OUT.csv"),),
-    "plans": (("explain", "FILE"), ("explain", "FILE", "--jobs", "JOBS"), ("report", "FILE", "--to", "TOOL", "-o", "OUT", "--force")),
+    "plans": (("explain", "FILE"), ("explain", "FILE", "--jobs", "JOBS"),
+        ("report", "FILE", "--to", "TOOL", "-o", "OUT", "--force")),
     "model": (("estimate", "FILE", "--seq-len", "4096", "--gpu", "H100-80"),),
     "requests": (("plan", "-"), ("fleet", "-", "--gpus", "8")),
 }  # fmt: skip
@@ -77,9 +81,11 @@ def files() -> dict[str, list[tuple[str, bytes]]]:
     return {
         "tool": [*published, *configs],
         "recipe": [(".toml", (examples / "job.toml").read_bytes())]
-        + [(f".{kind.partition('.')[2]}", text) for kind, (_, whole) in seeds().items() for text in whole if "recipe" in kind],
+        + [(f".{kind.partition('.')[2]}", text) for kind,
+            (_, whole) in seeds().items() for text in whole if "recipe" in kind],
         **own,
-        "jobs": [(".csv", jobs), (".jsonl", b'{"job": "a", "effective_batch": 256, "lr": 0.1, "betas": [0.9, 0.99]}\n' * 3)],
+        "jobs": [(".csv", jobs), (".jsonl",
+            b'{"job": "a", "effective_batch": 256, "lr": 0.1, "betas": [0.9, 0.99]}\n' * 3)],
         "clusters": [(".csv", clusters)],
         "pairs": [(".csv", b"job,cluster\n" + first["job"] + b"," + first["cluster"] + b"\n")],
         "plans": [(".csv", plans.encode())],
@@ -100,7 +106,8 @@ def check_commands(seed: int, commands: int, folder: Path, kinds: tuple[str, ...
         path = folder / f"{draw.choice(['file', 'file', 'training_args', chr(27) + '[2J'])}{suffix}"
         path.write_bytes(changed)
         words = [
-            word.replace("FILE", str(path)).replace("OUT", str(folder / "out")).replace("JOBS", str(folder / "jobs.csv"))
+            word.replace("FILE", str(path)).replace("OUT", str(folder / "out")).replace("JOBS",
+                str(folder / "jobs.csv"))
             .replace("CLUSTERS", str(folder / "clusters.csv")).replace("TOOL", draw.choice(WRITERS))
             for word in draw.choice(COMMANDS[kind])
         ]  # fmt: skip
@@ -109,9 +116,9 @@ def check_commands(seed: int, commands: int, folder: Path, kinds: tuple[str, ...
         took = time.process_time() - started
         fault = fault_of(words, code, out, err) or (f"{took:.1f} s" if took > SLOW else "")
         if fault:
-            kept = folder / f"finding-{seed}-{number}{suffix}"
-            kept.write_bytes(changed)
-            raise AssertionError(f"{' '.join(words)}: {fault}: seed {seed}, {kept}\n{changed[:300]!r}")
+            copy = folder / f"finding-{seed}-{number}{suffix}"
+            copy.write_bytes(changed)
+            raise AssertionError(f"{' '.join(words)}: {fault}: seed {seed}, {copy}\n{changed[:300]!r}")
     return commands
 
 
@@ -135,7 +142,7 @@ DATA = ("fleet", "allocate", "estimate")
 
 
 def fault_of(words: list[str], code: int, out: str, err: str) -> str:
-    """Describes what a command must not do; nothing where it did none of it."""
+    """Describes a command's forbidden acts; None if there are none."""
     if code not in (0, 1, 2) or "Traceback" in err:
         return f"exit {code}: {err[-1500:]}"
     if code == 2 and not err:
@@ -147,8 +154,10 @@ def fault_of(words: list[str], code: int, out: str, err: str) -> str:
 
 
 VALUES = (
-    "x", "[]", "{}", "[[1]]", "{a: {b: [1]}}", "null", "true", "-1", "0", "1e999", ".nan", "9" * 400, '"\\e[2J"', '"\\u001b[2J"', '""', "",
-    "2020-01-01", "!!bool x", "!!timestamp foo", "!!set [a]", "!!map [a]", "!!binary x", "!!int [a]", "&a [*a]", "'", '"', "1,5", "@", "0x",
+    "x", "[]", "{}", "[[1]]", "{a: {b: [1]}}", "null", "true", "-1", "0", "1e999", ".nan", "9" * 400,
+    '"\\e[2J"', '"\\u001b[2J"', '""', "",
+    "2020-01-01", "!!bool x", "!!timestamp foo", "!!set [a]", "!!map [a]", "!!binary x", "!!int [a]",
+    "&a [*a]", "'", '"', "1,5", "@", "0x",
     "\u2028", "s3://KEY:SECRET@bucket/x", "\x1b]0;x\x07",
 )  # fmt: skip
 
@@ -179,10 +188,10 @@ def changed_file(draw: random.Random, suffix: str, text: bytes) -> bytes:
 def _changed_line(draw: random.Random, lines: list[str], line: str) -> str:
     """Another value behind one of a line's names, another cell, the line twice, or another line."""
     ends = [place for place, character in enumerate(line) if character in ":=, "]
-    what = draw.randrange(6)
-    if what < 4 and ends:
+    kind = draw.randrange(6)
+    if kind < 4 and ends:
         place = draw.choice(ends)
         rest = line[place + 1 :]
         after = rest[min((rest.find(mark) for mark in ",}" if mark in rest), default=len(rest)) :]
         return f"{line[: place + 1]} {draw.choice(VALUES)}{after}"
-    return f"{line}\n{line}" if what == 4 else draw.choice(lines)
+    return f"{line}\n{line}" if kind == 4 else draw.choice(lines)

@@ -1,4 +1,4 @@
-"""Files: whatever is in one, it loads checked or is an InputError, soon; what loads obeys arithmetic and survives its file."""
+"""Files load checked or are an InputError, soon; a loaded value obeys arithmetic and survives its file."""
 
 import copy
 import json
@@ -22,11 +22,35 @@ LONG = 10_000
 """Characters that no message may have."""
 
 POOL: list[Any] = [
-    None, True, False, 0, 1, -1, 7, 2**31, 2**40, 2**53 + 1, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, 1e-300, "", "0", "keep", "90ep",
-    "1e999ep", "nan", "NaN", "infinity", "H100", "ok", "infeasible", "cosine", "cosine(", "multistep(1ep)", "16 16 9765", "0:64 1M:256",
-    "\u0000", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "a" * 300, [], {}, [[]], [1, 2], [0.9, 0.95], {"a": 1},
+    None, True, False, 0, 1, -1, 7, 2**31, 2**40, 2**53 + 1, 2**63, 10**30, 0.5, -0.0, 1e308, 5e-324, 1e-300,
+    "", "0", "keep", "90ep",
+    "1e999ep", "nan", "NaN", "infinity", "H100", "ok", "infeasible", "cosine", "cosine(", "multistep(1ep)",
+    "16 16 9765", "0:64 1M:256",
+    "\u0000", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "a" * 300, [], {}, [[]],
+    [1, 2], [0.9, 0.95], {"a": 1},
 ]  # fmt: skip
-BYTES = [b"\x00", b"\xff", b"\xed\xa0\x80", b"{", b"}", b"[" * 40, b'"', b"\\u0000", b"\n", b"\t", b"e", b"-", b"9", b"0", b":", b"&a", b"*a", b"!!python/object", b"1e400", b"NaN"]  # fmt: skip
+BYTES = [
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"{",
+    b"}",
+    b"[" * 40,
+    b'"',
+    b"\\u0000",
+    b"\n",
+    b"\t",
+    b"e",
+    b"-",
+    b"9",
+    b"0",
+    b":",
+    b"&a",
+    b"*a",
+    b"!!python/object",
+    b"1e400",
+    b"NaN",
+]
 
 
 def _recipes() -> Iterator[ib.Recipe]:
@@ -56,14 +80,15 @@ def _plans() -> Iterator[ib.Plan]:
 
 
 def _by_this_version_and_another(plan: ib.Plan) -> Iterator[bytes]:
-    """What another version wrote is not worked out again, and must be consistent."""
+    """Another version's file is not computed anew, and must be consistent."""
     yield plan.to_json().encode()
     yield plan.to_json().replace(f'"isobatch": "{ib.__version__}"', '"isobatch": "0.0.1"').encode()
 
 
 def _measured() -> Measurements:
     steps = (
-        StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1, step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
+        StepRecord(gpus=gpus, gpus_per_node=8, micro_batch=micro, accumulation=1,
+            step_seconds=(0.01 + micro / 1e3,) * 3, memory_gib=2.0)
         for gpus in (1, 2) for micro in (8, 16, 32)
     )  # fmt: skip
     reduced = (
@@ -99,7 +124,8 @@ def seeds() -> dict[str, tuple[str, list[bytes]]]:
         "plan": (".json", [text for plan in _plans() for text in _by_this_version_and_another(plan)]),
         "profile": (".json", [msgspec.json.encode(PROFILE)]),
         "measurements": (".json", [measured, b'{"measurements": ' + measured + b"}"]),
-        "schedule": (".json", [ib.schedules.cosine_restarts(1.0, 100, 2.0).to_json().encode(), ib.schedules.wsd(1.0, 100, 10).to_json().encode()]),
+        "schedule": (".json", [ib.schedules.cosine_restarts(1.0, 100, 2.0).to_json().encode(),
+            ib.schedules.wsd(1.0, 100, 10).to_json().encode()]),
         "recipe.json": (".json", [json.dumps(fields).encode() for fields in recipes]),
         "recipe.toml": (".toml", [_toml(fields).encode() for fields in recipes]),
         "recipe.yaml": (".yaml", [_yaml(fields).encode() for fields in recipes]),
@@ -174,7 +200,7 @@ OFTEN = tuple(kind for kind in LOADERS if kind != "recipe.yaml") * 4 + ("recipe.
 
 
 def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = OFTEN) -> int:
-    """Mutates whole files and loads each: it is used, or refused by an InputError. The file at hand stays in the folder."""
+    """Mutates whole files and loads each: it works or is an InputError. The file at hand stays."""
     draw = random.Random(seed)
     for number in range(files):
         kind = kinds[number % len(kinds)]
@@ -182,21 +208,21 @@ def check_files(seed: int, files: int, folder: Path, kinds: tuple[str, ...] = OF
         path = folder / f"{kind}{suffix}"
         text = mutated(draw, whole)
         path.write_bytes(text)
-        said = "used"
+        output = "used"
         started = time.process_time()
         try:
             LOADERS[kind](path)
         except ib.InputError as error:
-            said = str(error)
+            output = str(error)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic is none of Exception
-            kept = folder / f"finding-{seed}-{number}-{kind}{suffix}"
-            kept.write_bytes(text)
+            saved = folder / f"finding-{seed}-{number}-{kind}{suffix}"
+            saved.write_bytes(text)
             raise AssertionError(
-                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {kept}"
+                f"{kind}: {type(error).__name__}: {str(error)[:300]}: seed {seed}, {saved}"
             ) from error
-        assert 0 < len(said) < LONG, f"a message of {len(said)} characters: seed {seed}: {text[:2000]!r}"
+        assert 0 < len(output) < LONG, f"a message of {len(output)} characters: seed {seed}: {text[:2000]!r}"
         took = time.process_time() - started
         assert took < SLOW, f"{kind}: {took:.1f} s: seed {seed}: {text[:2000]!r}"
     return files
@@ -221,26 +247,26 @@ def grafted(draw: random.Random, tree: Any) -> Any:
 
 
 def changed_bytes(draw: random.Random, whole: list[bytes], text: bytes) -> bytes:
-    """The bytes of a file, changed in a few places, also by what stands in others."""
+    """Changes the bytes of a file in a few places, also by bytes of other places."""
     data = bytearray(text)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at = draw.randrange(len(data) + 1)
-        other = min(len(data), at + draw.choice([1, 1, 3, 20, 400]))
-        what = draw.randrange(7)
-        if what == 0:
-            data[at:other] = b""
-        elif what == 1:
+        second = min(len(data), at + draw.choice([1, 1, 3, 20, 400]))
+        kind = draw.randrange(7)
+        if kind == 0:
+            data[at:second] = b""
+        elif kind == 1:
             data[at:at] = draw.choice(BYTES)
-        elif what == 2:
-            data[at:other] = draw.choice(BYTES)
-        elif what == 3 and data:
+        elif kind == 2:
+            data[at:second] = draw.choice(BYTES)
+        elif kind == 3 and data:
             data[at % len(data)] ^= 1 << draw.randrange(8)
-        elif what == 4:
-            data[at:at] = data[at:other]
-        elif what == 5:
+        elif kind == 4:
+            data[at:at] = data[at:second]
+        elif kind == 5:
             rival = draw.choice(whole)
             start = draw.randrange(len(rival))
-            data[at:other] = rival[start : start + draw.choice([3, 40, 1000])]
+            data[at:second] = rival[start : start + draw.choice([3, 40, 1000])]
         else:
             _numeral(draw, data, at)
     return bytes(data)
@@ -273,20 +299,20 @@ def _graft(draw: random.Random, tree: Any) -> None:
     if not places:
         return
     parent, key = draw.choice(places)
-    what = draw.randrange(6)
-    if what == 0:
+    kind = draw.randrange(6)
+    if kind == 0:
         del parent[key]
-    elif what in (1, 2):
+    elif kind in (1, 2):
         value = parent[key]
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         near = [value + 1, value - 1, value * 2, -value, value / 3, 0, float(value)] if number else POOL
         # A copy: else what is changed later is in the tree twice, and in the pool.
         parent[key] = copy.deepcopy(draw.choice(near if draw.random() < 0.7 else POOL))
-    elif what == 3:
-        other, name = draw.choice(places)
-        if name in other if isinstance(other, dict) else name < len(other):
-            parent[key] = json.loads(json.dumps(other[name]))
-    elif what == 4:
+    elif kind == 3:
+        second, name = draw.choice(places)
+        if name in second if isinstance(second, dict) else name < len(second):
+            parent[key] = json.loads(json.dumps(second[name]))
+    elif kind == 4:
         if isinstance(parent, dict):
             parent[draw.choice([f"{key}_", key.upper(), "", "schema"])] = parent[key]
         else:

@@ -14,34 +14,35 @@ from reference import goodput as reference
 
 def check_goodput(seed: int, pairs: int) -> int:
     """The best split of random pairs against a grid of splits, in NumPy."""
-    given = ours(random_pairs(pairs, seed))
+    values = ours(random_pairs(pairs, seed))
     draw = np.random.default_rng(seed)
-    given["lead"] = draw.choice([0.0, 0.3, 1.0], pairs)
-    given["update_seconds"] = draw.choice([0.0, 0.05], pairs)
-    found = optimize_goodput(**given)
-    batch, goodput = found["effective_batch"], found["goodput"]
+    values["lead"] = draw.choice([0.0, 0.3, 1.0], pairs)
+    values["update_seconds"] = draw.choice([0.0, 0.05], pairs)
+    result = optimize_goodput(**values)
+    batch, goodput = result["effective_batch"], result["goodput"]
     works = batch > 0
-    product = found["micro_batch"] * found["accumulation"] * given["replicas"]
+    product = result["micro_batch"] * result["accumulation"] * values["replicas"]
     assert (product[works] == batch[works]).all(), f"the product: seed {seed}"
-    assert (batch[works] <= given["max_batch"][works]).all() and (
-        batch[works] >= given["tuned_batch"][works]
+    assert (batch[works] <= values["max_batch"][works]).all() and (
+        batch[works] >= values["tuned_batch"][works]
     ).all(), seed
-    assert (found["micro_batch"][works] <= given["max_micro_batch"][works]).all(), f"the cap: seed {seed}"
-    columns = {name: column.tolist() for name, column in given.items()}
+    assert (result["micro_batch"][works] <= values["max_micro_batch"][works]).all(), f"the cap: seed {seed}"
+    columns = {name: column.tolist() for name, column in values.items()}
     for row in range(pairs):
-        one = {name: column[row] for name, column in columns.items()}
-        most = one["max_batch"] // one["replicas"]
-        micros = draw.integers(1, min(most, one["max_micro_batch"]) + 1, 24).tolist() if most else []
+        single = {name: column[row] for name, column in columns.items()}
+        most = single["max_batch"] // single["replicas"]
+        micros = draw.integers(1, min(most, single["max_micro_batch"]) + 1, 24).tolist() if most else []
         splits = [
             (micro, passes)
             for micro in {*micros}
             for passes in range(1, 40)
-            if one["tuned_batch"] <= one["replicas"] * micro * passes <= one["max_batch"]
+            if single["tuned_batch"] <= single["replicas"] * micro * passes <= single["max_batch"]
         ]
         if splits:
             assert works[row], f"there is a split: seed {seed}, row {row}"
-            rival = max(reference.goodput(one, *split) for split in splits)
-            assert goodput[row] >= rival * (1 - 1e-9), f"a grid does better: {rival} > {goodput[row]}: seed {seed}, row {row}: {one}"  # fmt: skip
+            rival = max(reference.goodput(single, *split) for split in splits)
+            assert goodput[row] >= rival * (1 - 1e-9), (f"a grid does better: {rival} > {goodput[row]}: "
+                                                        f"seed {seed}, row {row}: {single}")  # fmt: skip
     return pairs
 
 
@@ -62,21 +63,21 @@ def check_counts(seed: int, sweeps: int) -> int:
         if not any(count <= node.gpus_per_node or count % node.gpus_per_node == 0 for count in gpus):
             continue
         policy = draw.choice(["keep", 512])
-        found = ib.counts(recipe, gpus, profile=PROFILE, cluster=node, policy=policy)
-        for row, count in enumerate(found.columns["gpus"].tolist()):
+        result = ib.counts(recipe, gpus, profile=PROFILE, cluster=node, policy=policy)
+        for row, count in enumerate(result.columns["gpus"].tolist()):
             shape = ib.Cluster(
                 nodes=max(1, count // node.gpus_per_node), gpus_per_node=min(count, node.gpus_per_node),
                 memory_gib=node.memory_gib, price_per_gpu_hour=2.0,
             )  # fmt: skip
             plan = ib.plan(recipe, shape, profile=PROFILE, policy=policy)
             for name in ("micro_batch", "effective_batch", "total_steps", "hours", "cost", "memory_gib"):
-                got, want = found.columns[name][row].item(), getattr(plan, name)
-                assert got == want or (want is None and (got == -1 or got != got)), (
-                    f"{name} on {count}: {got}, {want}"
+                actual, want = result.columns[name][row].item(), getattr(plan, name)
+                assert actual == want or (want is None and (actual == -1 or actual != actual)), (
+                    f"{name} on {count}: {actual}, {want}"
                 )
-        hours = found.columns["hours"]
-        if found.fastest is not None:
-            assert found.columns["gpus"][np.nanargmin(hours)] == found.fastest
+        hours = result.columns["hours"]
+        if result.fastest is not None:
+            assert result.columns["gpus"][np.nanargmin(hours)] == result.fastest
     return sweeps
 
 

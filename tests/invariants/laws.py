@@ -1,4 +1,4 @@
-"""Every check, and which of them hold each public name to its laws."""
+"""Every check, and the checks of each public name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from invariants.rows import check_rows
 
 @dataclass(frozen=True)
 class Check:
-    """`run(seed, size, folder)` plays `size` cases from a seed and gives how many it played; `few` and `many` are sizes."""
+    """`run(seed, size, folder)` plays `size` cases of a seed and counts them; `few`, `many`: sizes."""
 
     run: Callable[[int, int, Path], int]
     counts: str
@@ -28,18 +28,28 @@ class Check:
 
 
 CHECKS = {
-    "rows": Check(lambda seed, size, _: check_rows(seed, size), "bulk rows against identities", 1 << 15, 1 << 20, 3),
-    "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions", 400, 10_000, 6),
-    "alone": Check(lambda seed, size, _: check_alone(seed, size), "plans alone against the fleet's row, and their files", 100, 2000, 2),
-    "files": Check(lambda seed, size, folder: check_files(seed, size, folder), "mutated files", 700, 20_000, 6),
-    "commands": Check(lambda seed, size, folder: check_commands(seed, size, folder), "commands on mutated files", 60, 5000, 6),
+    "rows": Check(lambda seed, size, _: check_rows(seed, size), "bulk rows against identities", 1 << 15,
+        1 << 20, 3),
+    "oracle": Check(lambda seed, size, _: check_oracle(seed, size), "plans against the oracle in fractions",
+        400, 10_000, 6),
+    "alone": Check(lambda seed, size, _: check_alone(seed, size), "plans alone against the fleet's row, "
+                                                                  "and their files", 100, 2000, 2),
+    "files": Check(lambda seed, size, folder: check_files(seed, size, folder), "mutated files", 700, 20_000,
+        6),
+    "commands": Check(lambda seed, size, folder: check_commands(seed, size, folder), "commands on mutated "
+                                                                                     "files", 60, 5000, 6),
     "calls": Check(lambda seed, size, _: check_calls(seed, size), "calls with any arguments", 700, 10_000, 2),
     "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
-    "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30, 300, 1),
-    "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid", 100, 5000, 1),
-    "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own words", 5, 300, 1),
-    "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100, 0.3),
-    "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50, 2000, 0.3),
+    "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30,
+        300, 1),
+    "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid",
+        100, 5000, 1),
+    "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own "
+                                                                              "words", 5, 300, 1),
+    "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100,
+        0.3),
+    "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50,
+        2000, 0.3),
 }  # fmt: skip
 
 LAWS: dict[str, tuple[str, ...]] = {

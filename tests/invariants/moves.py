@@ -1,4 +1,4 @@
-"""Moves of a run under way: what was done stays done, samples are neither lost nor doubled, and the learning rate follows the samples."""
+"""Moves of a run under way: no sample is lost or doubled, and the learning rate follows the samples."""
 
 import random
 from fractions import Fraction
@@ -10,9 +10,9 @@ import isobatch as ib
 
 
 def check_moves(seed: int, runs: int) -> int:
-    """Moves random runs a few times each, and holds every move to what it conserves."""
+    """Moves random runs a few times each, and checks the conserved quantities."""
     draw = random.Random(seed)
-    done = 0
+    process = 0
     for number in range(runs):
         run = _run(draw)
         if run is None:
@@ -26,29 +26,38 @@ def check_moves(seed: int, runs: int) -> int:
             changes = (
                 {} if draw.random() < 0.6 else {"effective_batch": draw.choice([32, 60, 64, 128, 512, 1000])}
             )
-            case = f"seed {seed}, run {number}: {run.recipe}, {run.settings}, moves {[(m.step, m.before.world_size) for m in run.moves]}, at_step {step} on {gpus} {changes}"  # fmt: skip
+            case = (f"seed {seed}, run {number}: {run.recipe}, {run.settings}, moves "
+                    f"{[(m.step, m.before.world_size) for m in run.moves]}, at_step {step} on "
+                    f"{gpus} {changes}")  # fmt: skip
             moved = ib.replan(run, at_step=step, cluster=gpus, **changes)
             if moved.status == "infeasible":
                 assert moved.reasons, case
                 continue
             _hold(run, moved, step, case)
             run = moved
-            done += 1
+            process += 1
         assert ib.Plan.from_json(run.to_json()) == run, f"its file is another plan: seed {seed}, run {number}"
-    return done
+    return process
 
 
 def _run(draw: random.Random) -> ib.Plan | None:
     fields = {
-        "duration": draw.choice(["4ep", "2.5ep", "90ep", "300st", "1000st", "54321sp"]), "dataset_size": draw.choice([197, 1000, 5120, 255]),
+        "duration": draw.choice(["4ep", "2.5ep", "90ep", "300st", "1000st", "54321sp"]),
+        "dataset_size": draw.choice([197, 1000, 5120, 255]),
         "warmup": draw.choice(["1ep", "10%", "20st", "0st"]), "drop_last": draw.choice([False, False, True]),
         "convention": draw.choice(["torch", "torch", "lightning", "transformers", "megatron"]),
-        "optimizer": draw.choice(["sgd", "adamw"]), "schedule": draw.choice(["cosine", "linear", "cosine", "constant"]), "lr": 0.1,
+        "optimizer": draw.choice(["sgd", "adamw"]),
+        "schedule": draw.choice(["cosine", "linear", "cosine", "constant"]), "lr": 0.1,
     }  # fmt: skip
     if fields["convention"] == "megatron":
         fields |= {"duration": "54321sp", "warmup": "10%"}
     batch = draw.choice([32, 64, 48])
-    plan = ib.plan(ib.Recipe(effective_batch=batch, **fields), draw.choice([1, 2, 4, 8]), policy=draw.choice(["keep", "keep", "grow"]), max_micro_batch=draw.choice([None, 8]))  # fmt: skip
+    plan = ib.plan(
+        ib.Recipe(effective_batch=batch, **fields),
+        draw.choice([1, 2, 4, 8]),
+        policy=draw.choice(["keep", "keep", "grow"]),
+        max_micro_batch=draw.choice([None, 8]),
+    )
     return None if plan.status == "infeasible" else plan
 
 
@@ -61,7 +70,7 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
             assert moved.position(before) == run.position(before), (
                 f"the position of step {before}, done before: {case}"
             )
-    here = run.position(step)
+    place = run.position(step)
     assert moved.total_steps >= step, f"{moved.total_steps} steps, of which {step} were done: {case}"
     if moved.moves and moved.moves[-1].step == step:
         move = moved.moves[-1]
@@ -72,21 +81,21 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
             f"{move.epoch, move.offset}, {moved.position(step)}: {case}"
         )
         # A move at the step of the one before takes its place, with what that one would have dropped.
-        done = here
+        process = place
         if run.moves and run.moves[-1].step == step:
-            done = msgspec.structs.replace(run.moves[-1].before, moves=run.moves[:-1]).position(step)
-        assert moved.position(step).samples >= done.samples, f"samples are lost: {case}"
+            process = msgspec.structs.replace(run.moves[-1].before, moves=run.moves[:-1]).position(step)
+        assert moved.position(step).samples >= process.samples, f"samples are lost: {case}"
         if run.settings.policy != "grow" and moved.total_steps > step:
             back = ib.replan(moved, at_step=step, cluster=run.cluster, effective_batch=run.effective_batch)
             assert back.position(run.total_steps) == run.position(run.total_steps), f"there and back: {case}"
     # Samples only grow, by a batch a step at most, up to the end of the run.
     last = moved.total_steps
     marks = sorted({step, min(step + 1, last), (step + last) // 2, max(step, last - 1), last})
-    seen = [moved.position(mark).samples for mark in marks]
-    assert seen == sorted(seen), f"the samples fall: {seen}: {case}"
+    values = [moved.position(mark).samples for mark in marks]
+    assert values == sorted(values), f"the samples fall: {values}: {case}"
     most = max(moved.effective_batch, moved.recipe.dataset_size or 0)
-    one = moved.position(step + 1).samples - moved.position(step).samples if step < last else 1
-    assert 0 < one <= most, f"step {step} takes {one} samples: {case}"
+    single = moved.position(step + 1).samples - moved.position(step).samples if step < last else 1
+    assert 0 < single <= most, f"step {step} takes {single} samples: {case}"
     rates = [moved.lr_at(mark) for mark in marks if mark < last]
     assert all(0 <= rate < float("inf") for rate in rates), f"rates {rates}: {case}"
     if not moved.recipe.duration.endswith("ep"):
@@ -94,28 +103,30 @@ def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
 
 
 def _hold_by_samples(moved: ib.Plan, marks: list[int], case: str) -> None:
-    """Where the run is as long as its samples, the learning rate is the first plan's after as many of them, times the rule's factor."""
-    legs = [*(move.before for move in moved.moves), moved]
+    """Checks the learning rate: the first plan's after as many samples, times the rule's factor."""
+    parts = [*(move.before for move in moved.moves), moved]
     starts = [0, *(move.step for move in moved.moves)]
     first = ib.plan(
-        legs[0].recipe,
-        legs[0].cluster,
-        **{name: getattr(legs[0].settings, name) for name in ("policy", "max_micro_batch")},
+        parts[0].recipe,
+        parts[0].cluster,
+        **{name: getattr(parts[0].settings, name) for name in ("policy", "max_micro_batch")},
     )
     tuned = moved.recipe
     samples = {"st": tuned.effective_batch, "sp": 1}[tuned.duration[-2:]] * int(tuned.duration[:-2])
     progress = Fraction(0)
-    for leg, start, end in zip(legs, starts, [*starts[1:], None], strict=True):
+    for leg, start, end in zip(parts, starts, [*starts[1:], None], strict=True):
         for mark in marks:
             if start <= mark and (end is None or mark < end) and mark < moved.total_steps:
                 clock = (progress + (mark - start) * leg.effective_batch) / first.effective_batch
                 expected = first.lr_at(float(clock)) * leg.lr / first.lr
                 # A step of the clock is rounded, and the schedule is steep in its warmup.
-                assert abs(moved.lr_at(mark) - expected) <= 1e-9 * moved.recipe.lr * max(1, leg.lr / first.lr), f"step {mark}: {moved.lr_at(mark)}, by its samples {expected}: {case}"  # fmt: skip
+                assert abs(moved.lr_at(mark) - expected) <= 1e-9 * moved.recipe.lr * max(
+                    1, leg.lr / first.lr
+                ), f"step {mark}: {moved.lr_at(mark)}, by its samples {expected}: {case}"
         if end is not None:
             progress += (end - start) * leg.effective_batch
-    left = (samples - progress) / legs[-1].effective_batch
-    total = starts[-1] + (floor(left) if tuned.convention == "megatron" else ceil(left))
+    rest = (samples - progress) / parts[-1].effective_batch
+    total = starts[-1] + (floor(rest) if tuned.convention == "megatron" else ceil(rest))
     assert moved.total_steps == max(total, starts[-1]), (
         f"{moved.total_steps} steps for {samples} samples, by hand {total}: {case}"
     )

@@ -1,4 +1,4 @@
-"""Plans: against the oracle in exact fractions, and one plan against the same row of a fleet, bit for bit, over every field."""
+"""Plans against the oracle in exact fractions, and against the same row of a fleet, bit for bit."""
 
 import random
 from typing import Any
@@ -28,7 +28,7 @@ def check_oracle(seed: int, plans: int) -> int:
 
 
 def check_alone(seed: int, plans: int) -> int:
-    """Plans random rows one by one and in a fleet: each field of the one is that of the other, to the last bit."""
+    """Plans random rows one by one and in a fleet: all fields agree to the last bit."""
     draw = random.Random(seed)
     profile = draw.choice([None, PROFILE])
     rows = [
@@ -37,23 +37,23 @@ def check_alone(seed: int, plans: int) -> int:
     order = np.arange(plans)
     jobs = table("job", [recipe | settings for recipe, _, settings in rows], order)
     clusters = table("cluster", [shape for _, shape, _ in rows], order)
-    found = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, profile=profile)
-    names = sorted(set(found) & set(ib.Plan.__struct_fields__) - {"cluster"})
-    values = {name: found[name].tolist() for name in names}
+    result = ib.plan_fleet(jobs, clusters, pairs={"job": order, "cluster": order}, profile=profile)
+    names = sorted(set(result) & set(ib.Plan.__struct_fields__) - {"cluster"})
+    values = {name: result[name].tolist() for name in names}
     for number, (recipe, shape, settings) in enumerate(rows):
         case = f"seed {seed}, row {number}: {recipe}, {shape}, {settings}, profile {profile is not None}"
-        plan, said = _planned(recipe, shape, settings, profile)
+        plan, output = _planned(recipe, shape, settings, profile)
         if plan is None:
             named = ib.Reason.of(values["reasons"][number])
-            assert any(reason.value.startswith("invalid") for reason in named), f"{said}: {case}: {named}"
+            assert any(reason.value.startswith("invalid") for reason in named), f"{output}: {case}: {named}"
             continue
         bits = sum(1 << reason.bit for reason in plan.reasons)
         assert bits == values["reasons"][number], f"reasons {plan.reasons}: {case}"
         for name in names:
             if name != "reasons":
-                got, want = values[name][number], getattr(plan, name)
-                missing = want is None and (got == -1 or got != got)
-                assert got == want or missing, f"{name} is {want} alone and {got} in a fleet: {case}"
+                actual, want = values[name][number], getattr(plan, name)
+                missing = want is None and (actual == -1 or actual != actual)
+                assert actual == want or missing, f"{name} is {want} alone and {actual} in a fleet: {case}"
         _check_whole(plan, case)
     return plans
 
@@ -61,7 +61,7 @@ def check_alone(seed: int, plans: int) -> int:
 def _planned(
     recipe: dict[str, Any], shape: dict[str, Any], settings: dict[str, Any], profile: ib.Profile | None
 ) -> tuple[ib.Plan | None, str]:
-    """The plan, or what is said of an input that cannot be one."""
+    """The plan, or the message of an impossible input."""
     try:
         return ib.plan(ib.Recipe(**recipe), ib.Cluster(**shape), profile=profile, **settings), ""
     except ib.InputError as error:
@@ -69,10 +69,12 @@ def _planned(
 
 
 def _more(draw: random.Random, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Fields that the oracle does not know."""
+    """Fields unknown to the oracle."""
     chances = {
-        "momentum": [0.0, 0.9], "min_lr": [0.0, 1e-5], "parameters": [10**9], "precision": ["bf16", "fp32"], "clip_norm": [1.0],
-        "bucket_cap_mb": [25.0], "ema_decay": [0.0, 0.9999], "betas": [(0.0, 0.0), (0.9, 0.95)], "eps": [0.0, 1e-6],
+        "momentum": [0.0, 0.9], "min_lr": [0.0, 1e-5], "parameters": [10**9], "precision": ["bf16", "fp32"],
+        "clip_norm": [1.0],
+        "bucket_cap_mb": [25.0], "ema_decay": [0.0, 0.9999], "betas": [(0.0, 0.0), (0.9, 0.95)],
+        "eps": [0.0, 1e-6],
         "schedule": ["cosine", "linear", "wsd(decay=10%)"], "weight_decay": [0.0, 0.1],
     }  # fmt: skip
     return recipe | {name: draw.choice(values) for name, values in chances.items() if draw.random() < 0.15}
@@ -80,7 +82,8 @@ def _more(draw: random.Random, recipe: dict[str, Any]) -> dict[str, Any]:
 
 def _shape(draw: random.Random) -> dict[str, Any]:
     chances = {
-        "gpu": ["H100"], "memory_gib": [16.0, 80.0], "intra_gb_s": [300.0], "inter_gb_s": [25.0], "latency_us": [0.0, 10.0],
+        "gpu": ["H100"], "memory_gib": [16.0, 80.0], "intra_gb_s": [300.0], "inter_gb_s": [25.0],
+        "latency_us": [0.0, 10.0],
         "price_per_gpu_hour": [0.0, 2.5],
     }  # fmt: skip
     return cluster(draw) | {
@@ -89,8 +92,8 @@ def _shape(draw: random.Random) -> dict[str, Any]:
 
 
 def _uneven(draw: random.Random, settings: dict[str, Any]) -> dict[str, Any]:
-    taken = {"split", "accumulation_multiple"} & settings.keys()  # uneven goes without these
-    if draw.random() < 0.2 and not taken:
+    used_names = {"split", "accumulation_multiple"} & settings.keys()  # uneven goes without these
+    if draw.random() < 0.2 and not used_names:
         settings["split"] = "uneven"
     return settings
 
@@ -106,7 +109,7 @@ def _wider(draw: random.Random, settings: dict[str, Any], profile: ib.Profile | 
 
 
 def _check_whole(plan: ib.Plan, case: str) -> None:
-    """What a plan says of itself: its file is the plan, its ranks share the batch, its rates are finite."""
+    """A plan's own claims: its file is the plan, its ranks share the batch, its rates are finite."""
     assert ib.Plan.from_json(plan.to_json()) == plan, f"its file is another plan: {case}"
     if plan.status == "infeasible":
         return
@@ -124,5 +127,5 @@ def _check_whole(plan: ib.Plan, case: str) -> None:
         else:
             rates = schedule.values([0, plan.warmup_steps or 0, plan.total_steps // 2, plan.total_steps - 1])
             assert all(0 <= rate <= plan.lr * (1 + 1e-12) for rate in rates), f"rates {rates}: {case}"
-    seen = [plan.position(step).samples for step in range(0, 200, 7)]
-    assert seen == sorted(seen), f"the samples fall: {case}"
+    values = [plan.position(step).samples for step in range(0, 200, 7)]
+    assert values == sorted(values), f"the samples fall: {case}"

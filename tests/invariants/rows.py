@@ -16,7 +16,16 @@ Columns = dict[str, NDArray[Any]]
 CLUSTERS = 128
 INFEASIBLE = np.uint64(sum(1 << reason.bit for reason in ib.Reason if reason.severity == "infeasible"))
 LAID_OUT = np.uint64(1 << ib.Reason.RAGGED.bit | 1 << ib.Reason.UNEVEN.bit)
-KEPT_WHERE_INFEASIBLE = {"job", "cluster", "status", "reasons", "world_size", "data_parallel", "nearest_world_size", "nearest_batch"}  # fmt: skip
+KEPT_WHERE_INFEASIBLE = {
+    "job",
+    "cluster",
+    "status",
+    "reasons",
+    "world_size",
+    "data_parallel",
+    "nearest_world_size",
+    "nearest_batch",
+}
 
 
 def planned(seed: int, rows: int) -> tuple[Columns, Columns, Columns, dict[str, Any]]:
@@ -29,17 +38,17 @@ def planned(seed: int, rows: int) -> tuple[Columns, Columns, Columns, dict[str, 
 
 
 def check_rows(seed: int, rows: int) -> int:
-    """Holds the rows of random jobs on random clusters to their identities, and some of them to themselves in another order."""
-    found, jobs, clusters, settings = planned(seed, rows)
+    """Checks identities of the rows of random jobs on random clusters, some also in another order."""
+    result, jobs, clusters, settings = planned(seed, rows)
     case = f"seed {seed}, {rows} rows, {settings}"
-    count = len(found["status"])
+    count = len(result["status"])
     assert count == len(jobs["lr"]) * CLUSTERS
     job, cluster = np.divmod(np.arange(count), CLUSTERS)
-    _hold(found, _taken(jobs, job), _taken(clusters, cluster), settings, case)
+    _hold(result, _taken(jobs, job), _taken(clusters, cluster), settings, case)
     again = np.random.default_rng(seed).integers(0, count, min(count, 2048))
     pairs = {"job": job[again], "cluster": cluster[again]}
     for name, column in ib.plan_fleet(jobs, clusters, pairs=pairs, **settings).items():
-        same = _bits(column) == _bits(found[name][again])
+        same = _bits(column) == _bits(result[name][again])
         assert same.all(), f"{name} in another order: {case}, rows {again[~same][:5]}"
     return count
 
@@ -90,11 +99,26 @@ def _jobs(draw: np.random.Generator, count: int) -> Columns:
     lengths = ["90ep", "0.3ep", "1000st", "123457sp", "1e15sp", "3e9tok", "1ep"]
     columns["duration"] = _few(draw, lengths, count)
     columns["warmup"] = _few(draw, ["5ep", "100st", "10%", "28.43%", "2000sp", "0st"], count)
-    columns["optimizer"] = _few(draw, ["sgd", "adamw", "adam", "lamb", "lars", "lion", "muon", "rmsprop", "adafactor"], count)  # fmt: skip
+    columns["optimizer"] = _few(
+        draw, ["sgd", "adamw", "adam", "lamb", "lars", "lion", "muon", "rmsprop", "adafactor"], count
+    )
     columns["convention"] = _few(draw, ["torch", "lightning", "transformers", "megatron"], count)
     columns["decay"] = _few(draw, ["lr_multiplied", "independent"], count)
     columns["drop_last"] = draw.random(count) < 0.3
-    gone = draw.choice(["micro_batch", "gpus", "noise_scale", "dataset_size", "warmup", "duration", "decay", "seq_len", "none"], 3)  # fmt: skip
+    gone = draw.choice(
+        [
+            "micro_batch",
+            "gpus",
+            "noise_scale",
+            "dataset_size",
+            "warmup",
+            "duration",
+            "decay",
+            "seq_len",
+            "none",
+        ],
+        3,
+    )
     if "gpus" in gone:
         gone = [*gone, "micro_batch"]
     return {name: column for name, column in columns.items() if name not in gone}
@@ -116,7 +140,7 @@ def _clusters(draw: np.random.Generator, count: int) -> Columns:
 
 
 def _settings(draw: np.random.Generator) -> dict[str, Any]:
-    """Keywords of the call that do not contradict each other."""
+    """Keywords of the call without contradictions."""
     chosen = {
         "policy": draw.choice(np.array(["keep", "grow", 256, 768, 4096], object)),
         "rule": str(draw.choice([name for name, *_ in _core.rules()])),
@@ -150,29 +174,29 @@ def _settings(draw: np.random.Generator) -> dict[str, Any]:
     return chosen | {"split": str(draw.choice(splits))}
 
 
-def _hold(found: Columns, job: Columns, cluster: Columns, settings: dict[str, Any], case: str) -> None:
+def _hold(result: Columns, job: Columns, cluster: Columns, settings: dict[str, Any], case: str) -> None:
     def every(holds: NDArray[np.bool_], law: str) -> None:
         if not holds.all():
             row = int(np.argmin(holds))
-            sides = {name: column[row] for side in (job, cluster, found) for name, column in side.items()}
+            sides = {name: column[row] for side in (job, cluster, result) for name, column in side.items()}
             raise AssertionError(f"{law}: {case}, row {row}: {sides}")
 
-    feasible = found["status"] != "infeasible"
-    reasons = found["reasons"]
+    feasible = result["status"] != "infeasible"
+    reasons = result["reasons"]
     every(feasible == (reasons & INFEASIBLE == 0), "infeasible where a reason says so, and only there")
-    every((found["status"] == "ok") == (reasons == 0), "ok where there is no reason")
-    for name, column in found.items():
+    every((result["status"] == "ok") == (reasons == 0), "ok where there is no reason")
+    for name, column in result.items():
         if name not in KEPT_WHERE_INFEASIBLE:
             unknown = np.isnan(column) if column.dtype.kind == "f" else column == -1
             every(feasible | unknown, f"{name} is unknown where there is no plan")
         if column.dtype.kind == "f":
             every(~np.isinf(column), f"{name} is finite")
-    _hold_batches(found, job, cluster, settings, feasible, every)
-    _hold_lengths(found, job, settings, feasible, every)
+    _hold_batches(result, job, cluster, settings, feasible, every)
+    _hold_lengths(result, job, settings, feasible, every)
 
 
 def _hold_batches(
-    found: Columns,
+    result: Columns,
     job: Columns,
     cluster: Columns,
     settings: dict[str, Any],
@@ -183,18 +207,20 @@ def _hold_batches(
         every(~feasible | holds, text)
 
     micro, accumulation, replicas, batch = (
-        found[name].astype(np.int64)
+        result[name].astype(np.int64)
         for name in ("micro_batch", "accumulation", "data_parallel", "effective_batch")
     )
     product = micro * accumulation * replicas
-    laid_out = found["reasons"] & LAID_OUT != 0
+    laid_out = result["reasons"] & LAID_OUT != 0
     law(
         np.where(laid_out, (product >= batch) & (batch >= replicas), product == batch),
         "the product is the batch",
     )
-    law(found["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
-    law(replicas * cluster["model_parallel"] == found["world_size"], "replicas × model_parallel = world size")
-    law(found["world_size"] % np.maximum(cluster["expert_parallel"], 1) == 0, "whole sets of experts")
+    law(result["world_size"] == cluster["nodes"] * cluster["gpus_per_node"], "the world size")
+    law(
+        replicas * cluster["model_parallel"] == result["world_size"], "replicas × model_parallel = world size"
+    )
+    law(result["world_size"] % np.maximum(cluster["expert_parallel"], 1) == 0, "whole sets of experts")
     law(micro >= settings.get("min_micro_batch", 1), "the least micro-batch")
     cap = settings["max_micro_batch"] or job.get("micro_batch", np.int64(2**31 - 1))
     law((micro >= 1) & (micro <= cap), "the cap on the micro-batch")
@@ -204,43 +230,49 @@ def _hold_batches(
     law(accumulation % settings.get("accumulation_multiple", 1) == 0, "the multiple of the accumulation")
     tuned = job["effective_batch"]
     if settings["policy"] == "keep":
-        wanted = tuned
-        _hold_kept(found, job, settings, law)
+        expected = tuned
+        _hold_kept(result, job, settings, law)
     elif settings["policy"] == "grow":
         share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else settings["max_micro_batch"]
-        wanted = replicas * (0 if share is None else share)
+        expected = replicas * (0 if share is None else share)
     else:
-        wanted = np.full_like(tuned, settings["policy"])
+        expected = np.full_like(tuned, settings["policy"])
     if settings.get("split") == "smaller":
-        law(batch <= wanted, "a batch that is lowered")
+        law(batch <= expected, "a batch that is lowered")
     else:
-        law(np.abs(batch - wanted) <= settings["batch_tolerance"] * wanted, "the batch is in the tolerance")
-    law(np.isclose(found["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15), "the batch's change")  # fmt: skip
+        law(
+            np.abs(batch - expected) <= settings["batch_tolerance"] * expected,
+            "the batch is in the tolerance",
+        )
     law(
-        (found["lr"] > 0) & np.isclose(found["lr"], job["lr"] * found["lr_scale"], rtol=1e-15),
+        np.isclose(result["batch_change"], batch / np.maximum(tuned, 1) - 1, rtol=1e-15, atol=1e-15),
+        "the batch's change",
+    )
+    law(
+        (result["lr"] > 0) & np.isclose(result["lr"], job["lr"] * result["lr_scale"], rtol=1e-15),
         "lr = tuned lr × scale",
     )
     for name in ("beta1", "beta2", "momentum", "ema_decay"):
-        value = found[name]
+        value = result[name]
         law(np.isnan(value) | ((value >= 0) & (value < 1)), f"{name} lies in [0, 1)")
     tuned_beta2 = np.where(np.isin(job["optimizer"], ["lion", "rmsprop"]), 0.99, 0.999)
     floor = np.minimum(float(settings.get("beta2_rule", "auto").partition(":")[2] or 0), tuned_beta2)
-    law(np.isnan(found["beta2"]) | (found["beta2"] >= floor), "the floor under beta2")
-    near = (found["nearest_world_size"] != -1) | (found["nearest_batch"] != -1)
+    law(np.isnan(result["beta2"]) | (result["beta2"] >= floor), "the floor under beta2")
+    near = (result["nearest_world_size"] != -1) | (result["nearest_batch"] != -1)
     every(~(feasible & near), "what would work is named only where nothing does")
 
 
-def _hold_kept(found: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
-    """Under keep the learning rate moves with the run's length alone, and so does the decay, where either is asked to."""
+def _hold_kept(result: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
+    """Checks keep: learning rate and decay move with the run's length alone, and only on request."""
     tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
     ratio, power = ib.Settings(duration_scale=settings.get("duration_scale")).duration
     if power is None or ratio == 1:
-        law(found["lr"] == job["lr"], "keep holds the learning rate")
-        law(found["weight_decay"] == tuned_decay, "keep holds the weight decay")
+        law(result["lr"] == job["lr"], "keep holds the learning rate")
+        law(result["weight_decay"] == tuned_decay, "keep holds the weight decay")
         return
     scale = ratio**-power
     law(
-        np.isclose(found["lr"], job["lr"] * scale, rtol=1e-14, atol=1e-322),
+        np.isclose(result["lr"], job["lr"] * scale, rtol=1e-14, atol=1e-322),
         "the learning rate follows the length",
     )
     independent = job["decay"] == "independent" if "decay" in job else False
@@ -252,17 +284,17 @@ def _hold_kept(found: Columns, job: Columns, settings: dict[str, Any], law: Any)
     for optimizer, moved in by_optimizer.items():
         factor = np.where(job["optimizer"] == optimizer, moved, factor)
     law(
-        np.isclose(found["weight_decay"], tuned_decay * factor, rtol=1e-14, atol=1e-322),
+        np.isclose(result["weight_decay"], tuned_decay * factor, rtol=1e-14, atol=1e-322),
         "the decay follows the length",
     )
 
 
 def _hold_lengths(
-    found: Columns, job: Columns, settings: dict[str, Any], feasible: NDArray[np.bool_], every: Any
+    result: Columns, job: Columns, settings: dict[str, Any], feasible: NDArray[np.bool_], every: Any
 ) -> None:
-    batch = found["effective_batch"]
-    steps, served = found["steps_per_epoch"], found["samples_per_epoch"]
-    padded, dropped = found["padded_samples"], found["dropped_samples"]
+    batch = result["effective_batch"]
+    steps, served = result["steps_per_epoch"], result["samples_per_epoch"]
+    padded, dropped = result["padded_samples"], result["dropped_samples"]
     known = feasible & (steps != -1)
     if "dataset_size" in job:
         every(
@@ -270,8 +302,11 @@ def _hold_lengths(
             "served − padded + dropped = the dataset",
         )
         every(~known | (padded * dropped == 0), "nothing is padded and dropped at once")
-    every(~known | ((steps >= 1) & (served <= steps * batch) & (served > (steps - 1) * batch)), "steps × batch covers an epoch")  # fmt: skip
-    total = found["total_steps"]
+    every(
+        ~known | ((steps >= 1) & (served <= steps * batch) & (served > (steps - 1) * batch)),
+        "steps × batch covers an epoch",
+    )
+    total = result["total_steps"]
     timed = feasible & (total != -1)
     every(~timed | ((total >= 1) & (total <= 2**53)), "a run has a step")
     if "duration" not in job or settings["rule"] in HOLD_LOSS:

@@ -18,15 +18,16 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_public_name_has_a_law():
     assert set(LAWS) == set(ib.__all__), "a public name without a law: add it to LAWS"
-    for name, held in LAWS.items():
-        assert held, name
-        for law in held:
+    for name, laws in LAWS.items():
+        assert laws, name
+        for law in laws:
             assert law in CHECKS or (ROOT / law).exists(), f"{name}: {law}"
 
 
 def test_every_public_function_is_called_with_anything():
     functions = {name for name in ib.__all__ if callable(getattr(ib, name)) and name.islower()}
-    # One writes folders, one draws, one calls what it is given, one measures the machine, and one takes nothing.
+    # One writes folders, one draws, one calls what it is given, one measures the machine, and one takes
+    # nothing.
     assert functions - {name.partition(".")[0] for name in CALLS} == {
         "plan_files",
         "plot",
@@ -70,10 +71,10 @@ for seed in range(2):
 def test_one_thread_plans_what_many_plan():
     def hashes(threads):
         environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": str(ROOT / "tests")}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", HASH], env=environment, capture_output=True, text=True, check=True
         )
-        return done.stdout
+        return process.stdout
 
     assert hashes("1") == hashes("5") != ""
 

@@ -15,7 +15,7 @@ VOID = {"meta", "input", "br", "link", "img", "hr"}
 
 
 class Parsed(HTMLParser):
-    """What a page consists of: its tags with attributes, the texts by the tag that they are in, the cells of the table of all rows, and whether all tags close."""
+    """The parts of a page: tags with attributes, texts by tag, cells of the table of all rows, open tags."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -76,7 +76,7 @@ def hostile_fleet():
 
 
 def timed_profile():
-    """A profile with which every plan has hours."""
+    """A profile for hours in every plan."""
     from isobatch.forecast.profile import Constant, Profile
 
     return Profile(
@@ -109,7 +109,7 @@ def wide_fleet(jobs, *, profile=None):
 
 
 def validation(*texts):
-    """A report with a proof that failed for each text; without any, one that passed and one that did not, with their figures."""
+    """A report with a failed proof for each text; without texts, one passed and one failed, with figures."""
     from isobatch.diagnosis.causes import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
     from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, Rank

@@ -12,8 +12,8 @@ for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
 
 
-def line(seconds, **held):
-    return {"seconds": seconds, "jobs": [{"job": job, "nodes": nodes} for job, nodes in held.items()]}
+def line(seconds, **holdings):
+    return {"seconds": seconds, "jobs": [{"job": job, "nodes": nodes} for job, nodes in holdings.items()]}
 
 
 LOG = [
@@ -26,11 +26,11 @@ LOG = [
 
 def test_each_band_is_what_the_log_says(tmp_path):
     path = tmp_path / "pool.jsonl"
-    path.write_text("".join(json.dumps(it) + "\n" for it in LOG))
+    path.write_text("".join(json.dumps(item) + "\n" for item in LOG))
     page = allocation_page(log_in(str(path)))
     bands = page.drawings[0].chart.to_dict()["data"]["values"]
     # n1 has the rows 0 to 3, n2 those from 4 to 7, and n10 the last one.
-    assert [tuple(band[it] for it in ("job", "start", "end", "low", "high")) for band in bands] == [
+    assert [tuple(band[item] for item in ("job", "start", "end", "low", "high")) for band in bands] == [
         ("a", 0, 1, 2, 4),
         ("a", 0, 2.5, 0, 2),
         ("b", 1, 2, 2, 4),

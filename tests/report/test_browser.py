@@ -1,4 +1,4 @@
-"""The page in a headless Chromium: nothing foreign runs, the table sorts and filters, nothing is wider than the window."""
+"""The page in Chromium: nothing foreign runs, the table sorts and filters, nothing exceeds the window."""
 
 import html as escapes
 import re
@@ -37,24 +37,29 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
 ]
 
-WAIT = "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && (document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new Promise((go) => setTimeout(go, 10)); };"
+WAIT = (
+    "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && "
+    "(document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new "
+    "Promise((go) => setTimeout(go, 10)); };"
+)
 
 
 def run(tmp_path, text, script, width=900, dark=False):
-    """What a script finds in the page, as a text: the script is added, and its digest to what the page lets run."""
+    """Runs a script in the page and returns its answer; its digest is added to the permitted ones."""
     import base64
     import hashlib
 
     code = (
         f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();"
-        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = JSON.stringify(found);"
+        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = "
+        "JSON.stringify(found);"
         "document.body.append(place); })();"
     )
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
     page = tmp_path / "page.html"
     page.write_text(text.replace("</body>", f"<script>{code}</script></body>"), encoding="utf-8")
-    done = subprocess.run(
+    process = subprocess.run(
         [
             CHROMIUM,
             "--headless=new",
@@ -74,12 +79,17 @@ def run(tmp_path, text, script, width=900, dark=False):
     )
     import json
 
-    return json.loads(escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    return json.loads(
+        escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)[1])
+    )
 
 
 def test_nothing_foreign_runs(tmp_path):
     text = html(page_of_value(hostile_fleet(), title="a page"))
-    script = "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody script').length, document.querySelectorAll('#rows tbody tr').length]"
+    script = (
+        "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody "
+        "script').length, document.querySelectorAll('#rows tbody tr').length]"
+    )
     assert run(tmp_path, text, script) == ["a page", 0, 33]
 
 
@@ -87,7 +97,8 @@ def test_the_table_sorts_and_filters(tmp_path):
     table = wide_fleet(100, profile=timed_profile())
     text = html(page_of_value(table))
     script = """
-    const rows = () => [...document.querySelectorAll('#rows tbody tr')].map((row) => [...row.children].map((cell) => cell.textContent));
+    const cells = (row) => [...row.children].map((cell) => cell.textContent);
+    const rows = () => [...document.querySelectorAll('#rows tbody tr')].map(cells);
     const shown = () => document.getElementById('rows-shown').textContent;
     const heads = [...document.querySelectorAll('#rows thead th')];
     const column = heads.findIndex((head) => head.textContent === 'effective_batch');

@@ -1,4 +1,4 @@
-"""What a page may compare: jobs on all their clusters, each GPU type by itself, and always the same jobs."""
+"""The comparisons of a page: jobs on all their clusters, each GPU type by itself, always the same jobs."""
 
 import json
 
@@ -18,8 +18,8 @@ pa = pytest.importorskip("pyarrow")
 
 
 def made(table, select, top=1, types=None):
-    said = {"isobatch.select": json.dumps({"by": select, "top": top})}
-    return table.replace_schema_metadata(said | {"isobatch.gpu_types": json.dumps(types or {})})
+    output = {"isobatch.select": json.dumps({"by": select, "top": top})}
+    return table.replace_schema_metadata(output | {"isobatch.gpu_types": json.dumps(types or {})})
 
 
 def of_rows(**columns):
@@ -31,7 +31,7 @@ def of_rows(**columns):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Plans of three jobs on two types of GPUs, all of them and what --select keeps, as the command writes them."""
+    """Plans of three jobs on two types of GPUs, whole and by --select, as the command writes them."""
     folder = tmp_path_factory.mktemp("choices")
     (folder / "jobs.csv").write_text(
         "job,effective_batch,lr,duration\na,256,0.1,9000st\nb,512,0.1,900st\nc,64,0.1,9000st\n"
@@ -41,7 +41,7 @@ def files(tmp_path_factory):
         "\n".join(("cluster,nodes,gpus_per_node,gpu,price_per_gpu_hour", *rows))
     )
     timed_profile().save(folder / "profile.json")
-    asked = ["fleet", *(str(folder / name) for name in ("jobs.csv", "clusters.csv"))]
+    words = ["fleet", *(str(folder / name) for name in ("jobs.csv", "clusters.csv"))]
     for name, options in (
         ("all.parquet", []),
         ("best.parquet", ["--select", "cheapest"]),
@@ -49,7 +49,7 @@ def files(tmp_path_factory):
         ("three.parquet", ["--select", "fastest", "--top", "3"]),
     ):
         output = ["--profile", str(folder / "profile.json"), "-o", str(folder / name)]
-        assert main([*asked, *options, *output]) == 0
+        assert main([*words, *options, *output]) == 0
     return folder
 
 
@@ -60,10 +60,10 @@ def page(files, name):
 
 @pytest.mark.parametrize("name", ["best.parquet", "best.csv", "three.parquet"])
 def test_chosen_rows_are_not_compared(files, name):
-    said = page(files, name)
-    text = said.text("bdi")
-    assert "knee" not in said.text("dt", "th", "caption") and "Where each job is fastest" not in text
-    assert not [it for it in said.of("svg") if "over GPUs" in it["aria-label"]]
+    output = page(files, name)
+    text = output.text("bdi")
+    assert "knee" not in output.text("dt", "th", "caption") and "Where each job is fastest" not in text
+    assert not [item for item in output.of("svg") if "over GPUs" in item["aria-label"]]
     assert "A knee, and where a job is fastest or cheapest, need a table of all rows" in text
     chosen = "--select fastest kept 3 rows" if name == "three.parquet" else "--select cheapest kept 1 row"
     assert (chosen in text) == (name != "best.csv")
@@ -74,19 +74,21 @@ def test_the_figures_of_chosen_rows_are_theirs(files):
 
     table = pq.read_table(files / "three.parquet")
     best = [table["job"].to_pylist().index(job) for job in "abc"]
-    figures = {it.label: it for it in fleet_page(table).headlines}
+    figures = {item.label: item for item in fleet_page(table).headlines}
     spent = sum(table["gpu_hours"][row].as_py() for row in best)
     assert figures["GPU-hours"].value == figure(spent)
     assert figures["GPU-hours"].note == "the best row of each job"
 
 
 def test_all_rows_are_compared_by_cluster_and_type(files):
-    said = page(files, "all.parquet")
-    text = said.text("bdi")
+    output = page(files, "all.parquet")
+    text = output.text("bdi")
     # An hour on an H100 is no hour on an A100.
-    assert "knee" not in said.text("dt", "th", "caption")
+    assert "knee" not in output.text("dt", "th", "caption")
     assert "GPUs on 4xH100" in text and "GPUs on 1xA100" in text and "cheapest" in text
-    (hours,) = (it["aria-label"] for it in said.of("svg") if it["aria-label"].startswith("Hours over"))
+    (hours,) = (
+        item["aria-label"] for item in output.of("svg") if item["aria-label"].startswith("Hours over")
+    )
     assert "a line for each job and GPU type" in hours and "a on H100" in hours
 
 
@@ -110,9 +112,9 @@ def test_rows_without_a_cost_are_left_out_and_counted():
 def test_a_file_says_how_it_was_made(files):
     import pyarrow.parquet as pq
 
-    found = of_metadata(pq.read_schema(files / "three.parquet").metadata)
-    assert (found.select, found.top, found.settings["policy"]) == ("fastest", 3, "keep")
-    assert found.gpu_types == {f"{n}x{gpu}": gpu for gpu in ("H100", "A100") for n in (1, 2, 4)}
+    result = of_metadata(pq.read_schema(files / "three.parquet").metadata)
+    assert (result.select, result.top, result.settings["policy"]) == ("fastest", 3, "keep")
+    assert result.gpu_types == {f"{n}x{gpu}": gpu for gpu in ("H100", "A100") for n in (1, 2, 4)}
     assert of_metadata(pq.read_schema(files / "all.parquet").metadata).select == "all"
 
 
@@ -123,7 +125,7 @@ def test_jobs_on_one_cluster_have_no_knee():
         profile=timed_profile(),
     )
     shown = fleet_page(table)
-    assert "knee" not in [it.label for it in shown.headlines]
+    assert "knee" not in [item.label for item in shown.headlines]
     assert "Each job has one row" in shown.lead
     assert [section.title for section in shown.sections] == ["Where each job is", "Why not", "All rows"]
 

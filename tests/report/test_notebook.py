@@ -1,4 +1,4 @@
-"""What a notebook shows: a few lines, a small table, a chart; and a repr that fits a screen."""
+"""The view in a notebook: a few lines, a small table, a chart; and a repr that fits a screen."""
 
 import subprocess
 import sys
@@ -39,7 +39,8 @@ def test_a_repr_fits_a_screen(name):
 
 def test_a_repr_says_what_was_planned():
     assert repr(VALUES["plan"]).startswith(
-        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; Recipe(effective_batch=256"
+        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; "
+        "Recipe(effective_batch=256"
     )
     assert repr(VALUES["never"]).startswith("Plan(infeasible: 7 GPUs; Recipe(")
     long = ib.Recipe(
@@ -55,7 +56,7 @@ def test_a_cell_is_html_without_markup_of_others(name):
     parsed = Parsed(text)
     assert not parsed.open and not {"script", "img", "link", "style"} & {tag for tag, _ in parsed.tags}
     assert all(not key.startswith("on") for _, attributes in parsed.tags for key in attributes)
-    assert all(it.get("scope") for it in parsed.of("th"))
+    assert all(item.get("scope") for item in parsed.of("th"))
 
 
 def test_a_plan_in_a_cell_reads_in_five_lines():
@@ -111,8 +112,8 @@ def test_values_have_a_chart(name, tmp_path):
 def test_without_a_profile_batch_and_learning_rate_are_drawn():
     grown = ib.counts(RECIPE, [4, 8, 16, 24], policy="grow")
     for layer, name in zip(ib.plot(grown).chart.to_dict()["vconcat"], ("effective_batch", "lr"), strict=True):
-        seen = {row["gpus"]: row[name] for row in layer["data"]["values"]}
-        assert seen == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
+        values = {row["gpus"]: row[name] for row in layer["data"]["values"]}
+        assert values == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
 
 
 def test_the_rules_are_drawn_as_they_are_planned():
@@ -152,8 +153,8 @@ assert ("isobatch.planning.plan", "Plan") in html.deferred_printers
 import sys
 assert "isobatch.report" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_schedule_has_a_chart_to_its_end():
@@ -171,8 +172,32 @@ def test_what_cannot_be_drawn_says_why():
         ib.plot(VALUES["never"])
     with pytest.raises(ib.InputError, match="nothing to draw: batch and learning rate are the same"):
         ib.plot(ib.counts(RECIPE, [8]))
-    with pytest.raises(ib.InputError, match="value must be"):
-        ib.plot(RECIPE)
+    for value, why in (
+        (3, "value must be a Plan, Counts"),
+        ({"a": 1}, "has no column 'status': it is no fleet's plans"),
+        ({"status": 1, "reasons": 2}, "table must have columns of values of one length"),
+        ([], "value must be a list of 1 to 6 plans, got 0"),
+        ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, got 2 \(FeasiblePlan, int\)"),
+        ([VALUES["plan"], VALUES["never"]], "nothing to draw of one of the plans"),
+        (ib.Recipe(effective_batch=8, lr=0.1), "nothing to draw: it is infeasible, or has no length"),
+        ("cosin", "did you mean 'cosine'"),
+    ):
+        with pytest.raises(ib.InputError, match=why):
+            ib.plot(value)
+
+
+def test_a_recipe_plans_and_a_schedules_name_have_a_chart(tmp_path):
+    assert ib.plot(RECIPE).chart.to_dict() == ib.plot(ib.plan(RECIPE, 8)).chart.to_dict()
+    rows = ib.plot([ib.plan(RECIPE, gpus, policy="grow") for gpus in (8, 16, 32)]).chart.to_dict()["data"][
+        "values"
+    ]
+    peaks = {run: max(row["lr"] for row in rows if row["run"] == run) for run in {row["run"] for row in rows}}
+    assert peaks == pytest.approx({"1: 8 GPUs": 0.1, "2: 16 GPUs": 0.2, "3: 32 GPUs": 0.4})
+    rows = ib.plot("linear", steps=10).chart.to_dict()["data"]["values"]
+    assert (rows[0]["lr"], rows[-1]["step"], rows[-1]["lr"]) == (1.0, 10.0, 0.0)
+    ib.plan(RECIPE, 8).save(tmp_path / "plan.json")
+    for path in (tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        assert ib.plot(path).chart.to_dict() == ib.plot(RECIPE).chart.to_dict()
 
 
 def test_without_the_extras_a_cell_is_text():
@@ -191,5 +216,5 @@ except ib.InputError as error:
 else:
     raise AssertionError("no error")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

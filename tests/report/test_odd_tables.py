@@ -1,4 +1,4 @@
-"""Tables that no fleet wrote, or only some columns of: a page or one line of error, never a traceback."""
+"""Tables of other origin, or with only some columns: a page or one line of error, never a traceback."""
 
 from pathlib import Path
 
@@ -62,12 +62,12 @@ def test_a_reason_that_is_there_twice_is_one():
 @pytest.mark.parametrize("left_out", ["world_size", "gpu_hours"])
 def test_times_without_their_gpus_are_not_compared(plans, left_out):
     page = fleet_page(plans.drop([left_out]), deadline=1e9)
-    figures = {it.label: it for it in page.headlines}
+    figures = {item.label: item for item in page.headlines}
     assert figures["GPU-hours"].value == "unknown"
     assert figures["GPU-hours"].note == f"the table has no {left_out}"
     assert "hours" in page.sections[-1].tables[0].columns
     gone = with_column(plans, left_out, pa.array([None] * plans.num_rows, pa.float64()))
-    assert {it.label: it for it in fleet_page(gone).headlines}["GPU-hours"].value == "unknown"
+    assert {item.label: item for item in fleet_page(gone).headlines}["GPU-hours"].value == "unknown"
 
 
 def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
@@ -77,7 +77,11 @@ def test_a_row_without_its_gpus_is_left_out_of_the_comparison(plans):
     assert fleet_page(some).headlines[2].value != "unknown"
 
 
-UNREADABLE = [pa.array([2**31 - 1], pa.date32()), pa.array([1], pa.timestamp("s", tz="a\x1b[2J")), pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b")))]  # fmt: skip
+UNREADABLE = [
+    pa.array([2**31 - 1], pa.date32()),
+    pa.array([1], pa.timestamp("s", tz="a\x1b[2J")),
+    pa.array([[1]], pa.list_(pa.timestamp("s", tz="a\0b"))),
+]
 """Cells that no value of Python stands for."""
 
 
@@ -99,7 +103,7 @@ def test_a_column_of_a_kind_that_cannot_be_read_is_named(name, cells):
 @pytest.mark.parametrize("hours", ["9" * 400, "9" * 6000, "true", "-1", '"x"', "[]", "1e999"])
 def test_settings_that_no_fleet_wrote_have_no_deadline(plans, hours):
     odd = plans.replace_schema_metadata({b"isobatch.settings": b'{"deadline_hours": %s}' % hours.encode()})
-    assert "deadline met" not in [it.label for it in fleet_page(odd).headlines]
+    assert "deadline met" not in [item.label for item in fleet_page(odd).headlines]
 
 
 def test_settings_too_deep_to_read(plans):
@@ -115,10 +119,10 @@ def test_a_table_is_read_alike_from_any_file(tmp_path):
     for suffix in ("parquet", "csv", "jsonl"):
         file = tmp_path / f"plans.{suffix}"
         assert main(["fleet", JOBS, CLUSTERS, "-o", str(file)]) == 0
-        found = plans_of(read_table(file))
-        assert (found.status == plans.status).all() and (found.reasons == plans.reasons).all()
+        result = plans_of(read_table(file))
+        assert (result.status == plans.status).all() and (result.reasons == plans.reasons).all()
         for name in ("lr", "world_size", "nearest_batch", "hours"):
-            np.testing.assert_array_equal(found.number(name), plans.number(name))
+            np.testing.assert_array_equal(result.number(name), plans.number(name))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,8 @@ def test_a_table_is_read_alike_from_any_file(tmp_path):
     [
         ({"status": ["ok"]}, "has no column 'reasons'"),
         ({"status": ["fine"], "reasons": [[]]}, "status must be ok, caution or infeasible, got 'fine'"),
-        ({"status": ["ok"], "reasons": ["odd"]}, "reasons must be names of reasons, as a fleet's table has them"),
+        ({"status": ["ok"], "reasons": ["odd"]}, "reasons must be names of reasons, as a fleet's table has "
+                                                 "them"),
         ({"status": ["ok"], "reasons": [""], "lr": ["x"]}, "column 'lr' must have numbers"),
     ],
 )  # fmt: skip

@@ -37,7 +37,7 @@ def self_contained(text, parsed):
                 assert value.startswith("#"), f'<{tag} {name}="{value}">'
     assert "@import" not in text and not re.search(r"url\((?!#)", text)
     policy = next(
-        it["content"] for it in parsed.of("meta") if it.get("http-equiv") == "Content-Security-Policy"
+        item["content"] for item in parsed.of("meta") if item.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy.startswith("default-src 'none'")
 
@@ -49,10 +49,10 @@ def readable(parsed):
     assert levels[0] == 1 and set(levels[1:]) == {2}
     tags = [tag for tag, _ in parsed.tags]
     assert tags.count("table") == tags.count("caption") > 0
-    assert all(it.get("scope") in ("col", "row") for it in parsed.of("th"))
+    assert all(item.get("scope") in ("col", "row") for item in parsed.of("th"))
     for chart in parsed.of("svg"):
         assert chart["role"] == "img" and len(chart["aria-label"]) > 30
-    names = [it["id"] for _, it in parsed.tags if "id" in it]
+    names = [item["id"] for _, item in parsed.tags if "id" in item]
     assert len(names) == len(set(names))
 
 
@@ -61,8 +61,10 @@ def test_hostile_texts_stay_texts():
     tags = {tag for tag, _ in parsed.tags}
     assert "img" not in tags and len(parsed.of("script")) == 1
     assert "\u202e" not in text and "\x1b" not in text and "\x00" not in text and "\u2028" not in text
-    said = parsed.text("bdi")
-    assert HOSTILE[0] in said and HOSTILE[1] in said and HOSTILE[7] in said and "\\u202egnp.exe" in said
+    output = parsed.text("bdi")
+    assert (
+        HOSTILE[0] in output and HOSTILE[1] in output and HOSTILE[7] in output and "\\u202egnp.exe" in output
+    )
     cells = {cell for column in columns_of(parsed).values() for cell in column}
     assert HOSTILE[0] in cells and "a\\x00b\\x1b[2J\\nc" in cells
     assert all(cell.isprintable() for cell in cells)
@@ -84,12 +86,12 @@ def test_a_fleet_says_how_many_and_why_not_the_others():
 def test_a_fleet_with_times_has_the_knee_and_the_deadline():
     table = wide_fleet(5, profile=timed_profile())
     _, parsed = shown(table, deadline=2.0, currency="€")
-    assert [it["aria-label"].split(".")[0] for it in parsed.of("svg")][:2] == [
+    assert [item["aria-label"].split(".")[0] for item in parsed.of("svg")][:2] == [
         "Hours over GPUs",
         "Cost over GPUs",
     ]
-    said = parsed.text()
-    assert "knee" in said and "deadline met" in said and "€" in said
+    output = parsed.text()
+    assert "knee" in output and "deadline met" in output and "€" in output
     hours, gpus = table["hours"], table["world_size"]
     least = sum(
         min(h * g for h, g in zip(hours[at : at + 10], gpus[at : at + 10], strict=True) if h == h)
@@ -111,7 +113,7 @@ def test_below_a_chart_each_job_has_its_own_ends():
     table = ib.plan_fleet(jobs, clusters, pairs=pairs, profile=timed_profile())
     _, parsed = shown(table)
     long, short, more = (figure(hours) for hours in table["hours"])
-    (hours,) = (it["aria-label"] for it in parsed.of("svg") if it["aria-label"].startswith("Hours"))
+    (hours,) = (item["aria-label"] for item in parsed.of("svg") if item["aria-label"].startswith("Hours"))
     assert f"long {long} on 8 GPUs; short {short} on 8 GPUs, {more} on 16 GPUs." in hours
 
 
@@ -151,8 +153,8 @@ def test_of_many_rows_the_first_are_shown_and_the_others_counted(tmp_path):
 def test_a_plan_has_old_beside_new_and_its_curves():
     plan = ib.plan(RECIPE, 32, policy="grow", profile=timed_profile())
     text, parsed = shown(plan)
-    labels = [it["aria-label"].split(".")[0] for it in parsed.of("svg")]
-    assert labels == [f"Learning rate over {it}" for it in ("optimizer steps", "samples")]
+    labels = [item["aria-label"].split(".")[0] for item in parsed.of("svg")]
+    assert labels == [f"Learning rate over {item}" for item in ("optimizer steps", "samples")]
     assert "as tuned" in text and "1,024" in parsed.text("bdi") and "256" in parsed.text("bdi")
     assert "Learning rate 0.1 → 0.4 by rule linear for sgd" in parsed.text("bdi")
 
@@ -162,15 +164,15 @@ def test_a_ramp_has_its_stages():
 
     plan = ib.plan(msgspec.structs.replace(RECIPE, ramp="64 64 10000"), 16)
     _, parsed = shown(plan)
-    assert [it["aria-label"] for it in parsed.of("svg")][-1].startswith(
+    assert [item["aria-label"] for item in parsed.of("svg")][-1].startswith(
         "Samples per step. Samples per step in 4 stages"
     )
 
 
 def test_a_plan_that_cannot_be_has_its_menu():
     _, parsed = shown(ib.plan(RECIPE, 7))
-    said = parsed.text("bdi")
-    assert "Cannot train on 7 GPUs as asked:" in said and "split=" in said
+    output = parsed.text("bdi")
+    assert "Cannot train on 7 GPUs as asked:" in output and "split=" in output
 
 
 def test_a_validation_has_its_verdicts_and_its_all_reduce():
@@ -223,8 +225,8 @@ def test_wrong_use(tmp_path, monkeypatch, ran, words, message):
     ib.plan(RECIPE, 7).save("never.json")
     (tmp_path / "jobs.csv").write_text("job,lr\na,0.1\n")
     (tmp_path / "odd.json").write_text("{}")
-    said = ran(["report", *words], 2)
-    assert message in said.err and "Traceback" not in said.err
+    output = ran(["report", *words], 2)
+    assert message in output.err and "Traceback" not in output.err
     assert not (tmp_path / "a.html").exists()
 
 
@@ -237,7 +239,7 @@ def test_the_heading_is_the_answer():
     assert page_of_value(hostile_fleet()).title == f"{len(HOSTILE)} of {len(HOSTILE)} jobs can be planned"
     never = page_of_value(ib.plan(RECIPE, 7))
     assert never.title.endswith("as asked: 256 samples cannot be split evenly over 7 replicas")
-    assert [it.title for it in never.sections] == ["What would work"]
+    assert [item.title for item in never.sections] == ["What would work"]
     grown = page_of_value(ib.plan(RECIPE, 64, policy="grow"))
     assert grown.sections[0].title == "Warnings" and grown.sections[0].points
     changed, same = grown.sections[1].tables
@@ -258,10 +260,13 @@ def test_without_the_extra_it_says_what_to_install(tmp_path):
 
     ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
     for package in ("altair", "vl_convert", "jinja2"):
-        program = f"import sys; sys.modules[{package!r}] = None\nfrom isobatch.cli import main\nsys.exit(main(sys.argv[1:]))"
+        program = (
+            f"import sys; sys.modules[{package!r}] = None\nfrom isobatch.cli import "
+            "main\nsys.exit(main(sys.argv[1:]))"
+        )
         words = ["report", "plan.json", "-o", "a.html"]
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
         )
-        assert done.returncode == 2 and "pip install 'isobatch[report]'" in done.stderr
-        assert "Traceback" not in done.stderr
+        assert process.returncode == 2 and "pip install 'isobatch[report]'" in process.stderr
+        assert "Traceback" not in process.stderr

@@ -82,7 +82,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
          {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {}},
          "DeepSpeed stops", '"train_batch_size": 64'),
         ("a.json", {"train_batch_size": "auto", "zero_optimization": {}, "gradient_clipping": 1.0}, '"auto"',
-         "isobatch plan --to deepspeed"),
+         "write the numbers down"),
         ("a.json", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}, "Adam is AdamW",
          "adam_w_mode"),
         ("a.sh", "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 --adam-beta2 0.95",
@@ -303,7 +303,10 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     first, *_ = found(tmp_path, without, 64, tuned_gpus=8).findings
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 --global-batch-size"
-    for batch, change in ((960, "--rampup-batch-size 48 48 900"), (1000, "isobatch plan --from writes")):
+    for batch, change in (
+        (960, "--rampup-batch-size 48 48 900"),
+        (1000, "--global-batch-size 1008 --rampup-batch-size 48 48 900"),
+    ):
         findings = found(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings
         (stopped,) = [it for it in findings if "ramp's" in it.what]
         assert stopped.change.startswith(change)

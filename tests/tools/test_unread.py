@@ -1,13 +1,7 @@
-<<<<<<< HEAD
 """A reader knows the settings it ignores: each setting of its tool is used, known to be harmless, or named.
 The names in `fields/` are those of the tools' own classes, with their versions; where a class is installed it
 is asked itself.
 """
-=======
-"""A reader knows what it ignores: each setting of its tool is used, known to be harmless, or named. The names
-in `fields/` are those of the tools' own classes, with their versions; where a class is installed it is asked
-itself."""
->>>>>>> tools
 
 import dataclasses
 import inspect
@@ -74,7 +68,6 @@ def test_an_everyday_file_has_no_note():
 @pytest.mark.parametrize(
     ("launch", "gpus"),
     [
-<<<<<<< HEAD
         ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python "
          "--max-restarts 3", 4),
         ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed "
@@ -82,15 +75,6 @@ def test_an_everyday_file_has_no_note():
          4),
         ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core "
          "--no_ssh", 16),
-=======
-        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3",
-         4),
-        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed "
-            "--zero_stage 2 --gpu_ids all",
-         4),
-        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh",
-         16),
->>>>>>> tools
         ("deepspeed --include localhost:0,1,4 --master_port 9", 3),
     ],
 )  # fmt: skip
@@ -115,11 +99,7 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
     [
         ("transformers", {**FILE, "per_gpu_train_batch_size": 4}, "effective_batch"),
         ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9,
-<<<<<<< HEAD
                      "relora": True}, "schedule"),
-=======
-         "relora": True}, "schedule"),
->>>>>>> tools
         ("deepspeed", {"train_batch_size": 8, "elasticity": {"enabled": True}}, "effective_batch"),
     ],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""The command line. A command is a file here, with DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`; it is imported when it is called.
+"""The command line. Each command is a file here, which is imported when it is called.
+
+A command has DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`.
 
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
@@ -13,12 +15,12 @@ from typing import NoReturn
 from isobatch.cli.parser import Parser, coloured, completion
 from isobatch.cli.terminal import leave, prepare, say
 from isobatch.errors import InputError, unknown
-from isobatch.words import printable
+from isobatch.words import nearest, printable
 
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts at which a recipe works, and why not others",
+        "counts": "list the GPU counts that work; find the batch that works at most",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where the ranks of a run meet that loses some",
     },
@@ -86,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return 0
     except Exception as error:
-        # What torch makes of a signal while it watches ranks: an end from outside, as of a scheduler, is no fault.
+        # What torch makes of a signal while it watches ranks: an end from outside, as of a
+        # scheduler, is no fault.
         signalled = getattr(error, "sigval", None)
         return _failed(program, error) if signalled is None else 128 + int(signalled)
 
@@ -118,7 +121,9 @@ def _top(words: list[str]) -> int:
         print(coloured(_help(), sys.stderr), file=sys.stderr)
         return 2
     if not words[0].startswith("-") and words[0] != "version":
-        raise unknown("command", words[0], COMMANDS)
+        close = nearest(words[0], COMMANDS)
+        does = f" It can {COMMANDS[close]}." if close else ""
+        raise InputError(f"{unknown('command', words[0], COMMANDS)}{does}")
     top = Parser("isobatch")
     top.add_argument("-V", "--version", action="store_true")
     top.add_argument("--completion", choices=("bash", "zsh", "tcsh"))
@@ -151,8 +156,7 @@ exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);
 
 
 def _failed(program: str, error: Exception) -> int:
-    """Reports an error no command has foreseen: a package that an extra brings, a stdout that takes no more, or a fault of our
-    own."""
+    """Reports an unforeseen error: a missing extra, a stdout that is full, or a fault of our own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
         say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'", error=True)
         return 2
@@ -164,9 +168,9 @@ def _failed(program: str, error: Exception) -> int:
         _drop_stdout()
         say(f"{program}: cannot write to stdout: {error.strerror or error}", error=True)
         return 2
-    what = printable(f"{type(error).__name__}: {error}", 200)
+    fault = printable(f"{type(error).__name__}: {error}", 200)
     say(
-        f"{program}: a fault of isobatch itself ({what}). Please report it with the command and what "
+        f"{program}: a fault of isobatch itself ({fault}). Please report it with the command and what "
         "ISOBATCH_TRACEBACK=1 shows: see CONTRIBUTING.md",
         error=True,
     )

@@ -14,7 +14,10 @@ EXAMPLES = (
     "isobatch allocate jobs.csv nodes.csv --held held.csv --objective finish -o allocation.csv",
     "isobatch allocate jobs.csv nodes.csv --json | jq .changes",
 )
-EVERYDAY = "--held --objective --p --policy --rule --max-micro-batch --batch-tolerance --split --profile --deadline-hours --output --json"
+EVERYDAY = (
+    "--held --objective --p --policy --rule --max-micro-batch --batch-tolerance --split --profile "
+    "--deadline-hours --output --json"
+)
 _SHOWN = (
     "job", "status", "gpus", "nodes", "micro_batch", "accumulation", "lr", "speedup", "hours_left", "why",
 )  # fmt: skip
@@ -22,7 +25,8 @@ _SHOWN = (
 
 OPTIONS = {
     "jobs": (
-        "a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, profile (a file) …",
+        "a table of jobs (CSV, Parquet, JSON lines): a Recipe's fields, and min_gpus, max_gpus, weight, "
+        "profile (a file) …",
         {"type": options.path},
     ),
     "nodes": (
@@ -49,18 +53,28 @@ def run(args: argparse.Namespace) -> int:
             "--json prints the whole answer, and --output writes the rows: give one or the other"
         )
     how = {"objective": args.objective, "held": args.held, "p": args.p, **options.settings(args)}
-    found = allocate(args.jobs, nodes, **how)
+    allocation = allocate(args.jobs, nodes, **how)
     if args.json:
-        write_json(found.to_json())
+        write_json(allocation.to_json())
     elif args.output:
         with table_writer(args.output, {}) as write:
-            write(found.table)
+            write(allocation.table)
     else:
         with rows_to_stdout(_SHOWN) as write:
-            write(found.table)
-    running, why = words.counted(len(found.placement), "job"), found.idle_why and f" ({found.idle_why})"
-    say(f"{running} on {words.counted(found.used, 'GPU')}, {found.idle:,} idle{why}")
-    say(f"{found.objective} {words.figure(found.value)}, at most {words.percent(found.gap)} from the best")
-    for note in found.notes:
+            write(allocation.table)
+    running, why = (
+        words.counted(len(allocation.placement), "job"),
+        allocation.idle_why and f" ({allocation.idle_why})",
+    )
+    say(f"{running} on {words.counted(allocation.used, 'GPU')}, {allocation.idle:,} idle{why}")
+    say(
+        f"{allocation.objective} {words.figure(allocation.value)}, at most {words.percent(allocation.gap)} "
+        "from the best"
+    )
+    unknown = sum(why.startswith("no profile") for why in allocation.table["why"].to_pylist())
+    if unknown:
+        todo = "give --profile FILE or a column profile; isobatch estimate makes one from a data sheet"
+        say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")
+    for note in allocation.notes:
         say(note)
     return 0

@@ -7,23 +7,28 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.source import FROM, Source, read, source, target
+from isobatch.cli.source import FROM, Source, read, retyped, source, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be, unknown
+from isobatch.files.texts import shell_words
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
-from isobatch.tools import detect
 from isobatch.tools.platforms import PLATFORMS, write
 from isobatch.words import count, counted, duration, few, figure, percent, price, real, spent
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
 _EXACT = ("lr",)
+_HERE = ("--gpus", "--to", "--json", "--output")
+"""Options that say which counts are listed, and where."""
 
 
-DESCRIPTION = "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, what more GPUs buy and cost; also as a platform's own table."
+DESCRIPTION = (
+    "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, "
+    "what more GPUs buy and cost; also as a platform's own table."
+)
 EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
@@ -32,7 +37,10 @@ EXAMPLES = (
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
-EVERYDAY = f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch --micro-batches --to --json --output"
+EVERYDAY = (
+    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch "
+    "--micro-batches --to --json --output"
+)
 
 
 OPTIONS = {
@@ -45,25 +53,28 @@ OPTIONS = {
         "--currency SIGN": ("of the price (default: $)", "$"),
     },
     "how to plan": {"settings": options.add_settings},
-    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these counts, split into these "
+    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these "
+    "counts, split into these "
     "micro-batches (default: into any)",
-    "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the tool whose lines the page has "
+    "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the "
+    "tool whose lines the page has "
     "to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
-    "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under policies keep and grow or that of "
+    "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under "
+    "policies keep and grow or that of "
     "--policy; or its charts (.svg, .png)",
 }
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the counts that work, why the others do not, and the best, or writes their page; 1 where none works."""
+    """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
 
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
-    given, tool = _source(args)
-    tuned, asked = given.recipe, given.settings(options.settings(args))
-    profiles, deadline = asked.pop("profile", []), asked.pop("deadline_hours", None)
+    recipe_source, tool = _source(args)
+    tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
+    profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
     if len(profiles) > 1:
         raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
     if deadline is not None and not profiles:
@@ -76,24 +87,26 @@ def run(args: argparse.Namespace) -> int:
         profile = profiles[0] if profiles else None
         micros = args.micro_batches
         return counts(
-            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **asked, **policy
+            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **keywords, **policy
         )
 
-    found = under()
+    listing = under()
     if args.output:
-        beside = [] if "policy" in asked else [under(policy="grow")]
-        _write_page(args, found, beside=beside, tool=tool, deadline=deadline)
-        return 0 if found.working else 1
+        beside = [] if "policy" in keywords else [under(policy="grow")]
+        _write_page(args, listing, beside=beside, tool=tool, deadline=deadline)
+        return 0 if listing.working else 1
     if args.to:
-        text, notes = write(found, args.to)
+        text, notes = write(listing, args.to)
         print(text, end="")
         for note in notes:
             say(note)
         return 0
-    rows = [dict(zip(found.columns, row, strict=True)) for row in zip(*found.columns.values(), strict=True)]
-    for row, groups in zip(rows, found.groups, strict=True):
+    rows = [
+        dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)
+    ]
+    for row, groups in zip(rows, listing.groups, strict=True):
         row["groups"] = groups
-    best = {"best_batch": found.best_batch} if "best_micro_batch" in found.columns else {}
+    best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
         for row in rows:
@@ -102,10 +115,8 @@ def run(args: argparse.Namespace) -> int:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
         left_out = counted(unfilled, "GPU count")
-        say(f"left out {left_out} that fill no whole nodes of {args.gpus_per_node} GPUs")
-    without = [int(row["gpus"]) for row in rows if row["status"] == "infeasible"]
-    hint = f"; isobatch plan --gpus {without[0]} says what would work there" if without else ""
-    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{hint}")
+        say(f"left out {left_out} not of whole nodes of {args.gpus_per_node} GPUs")
+    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(rows, args)}")
     for line in _refused(rows, bool(profiles)):
         say(line)
     for line in options.sheet_memory(profiles, args.memory_gib):
@@ -114,34 +125,40 @@ def run(args: argparse.Namespace) -> int:
         say(why)
     if not profiles and args.price_per_gpu_hour is not None:
         say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
-    for line in _summary(found, rows, args.currency, deadline):
+    for line in _summary(listing, rows, args, deadline):
         say(line)
-    return 0 if feasible or found.best_batch else 1
+    return 0 if feasible or listing.best_batch else 1
+
+
+def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """Writes the command for the ways out at the first infeasible count; empty if all are feasible."""
+    refused = next((int(row["gpus"]) for row in rows if row["status"] == "infeasible"), None)
+    again = shell_words(retyped(args, "counts", "plan", without=_HERE))
+    return "" if refused is None else f"\n{again} --gpus {refused} says what would work there"
 
 
 def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
-    """Reads the recipe, and tells the tool whose lines a page has: that of --to, else that of --from where it is written, too."""
+    """Reads the recipe, and the tool for the lines to copy of a page: that of --to, else of --from."""
     if not args.output or args.to:
         return source(args), target(args) if args.output else None
     if not args.source:
         return source(args), None
-    given = read(args)
-    tool = detect.tool_of(given.pages[0].tool)
-    return given, tool.name if tool.writer is not None else tool.written_as or None
+    recipe_source = read(args)
+    return recipe_source, recipe_source.tool
 
 
-def _write_page(args: argparse.Namespace, found: Any, **shown: Any) -> None:
+def _write_page(args: argparse.Namespace, listing: Any, **shown: Any) -> None:
     from isobatch.report.pages import write
 
     name = Path(args.source[0] if args.source else args.recipe or "the recipe").name
     title = f"{name}: what changes with the number of GPUs?"
-    write(found, args.output, title=title, currency=args.currency, **shown)
-    size, many = Path(args.output).stat().st_size, len(found.columns["gpus"])
+    write(listing, args.output, title=title, currency=args.currency, **shown)
+    size, many = Path(args.output).stat().st_size, len(listing.columns["gpus"])
     say(f"{args.output}: {counted(many, 'GPU count')}, {size / 1e6:.2f} MB")
 
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
-    """The table, with the range of hours, GPU-hours and cost where one is known; with a deadline its last column says where it is met."""
+    """Prints the table: with ranges where they are known, and a verdict for each count under a deadline."""
     if not any(map(_share, rows)):
         names = tuple(name for name in names if name != "range")
     if all(len(row["groups"]) == 1 for row in rows):
@@ -163,7 +180,7 @@ def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, dea
 
 
 def _share(row: dict[str, Any]) -> float | None:
-    """Returns half the width of the range of a row's hours and cost, as a share of them; None where it is not known."""
+    """Returns the relative error of a row's hours and cost; None where it is not known."""
     return row["hours_error"] / row["hours"] if row["hours_error"] > 0 and row["hours"] > 0 else None
 
 
@@ -201,40 +218,44 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}{rest}"
 
 
-def _summary(found: Any, rows: list[dict[str, Any]], currency: str, deadline: float | None) -> list[str]:
-    """Names the fastest, the cheapest and the knee, each with its range and what may be better, and the counts that keep the deadline."""
+def _summary(
+    listing: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
+) -> list[str]:
+    """Names the fastest and the cheapest count, the knee, and the counts within the deadline."""
     from isobatch.fleet.counts import end_of, grows_here
 
-    columns, lines = found.columns, []
-    for what in ("fastest", "cheapest", "knee"):
-        gpus = getattr(found, what)
+    columns, lines, currency = listing.columns, [], args.currency
+    for best in ("fastest", "cheapest", "knee"):
+        gpus = getattr(listing, best)
         if gpus is None:
             continue
         at = columns["gpus"].tolist().index(gpus)
         end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
-        text = f"{what}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
+        text = f"{best}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
         lines.append(text + (f" ({end})" if end else ""))
     known = [row for row in rows if row["hours"] == row["hours"]]
     if known and grows_here(columns):
-        lines.append(_of_loss(found))
+        lines.append(_of_loss(listing))
     if known and not any(map(_share, known)):
         lines.append("no range known of hours and cost: the profile has no errors")
     if deadline is not None:
         lines.append(_deadline(rows, deadline, currency))
     if "best_micro_batch" in columns:
-        lines.append(_best_batch(found))
-    if found.critical_batch is not None:
-        lines.append(f"critical batch: {figure(found.critical_batch)} samples, {found.definition}")
+        lines.append(_best_batch(listing, args))
+    if listing.critical_batch is not None:
+        lines.append(f"critical batch: {figure(listing.critical_batch)} samples, {listing.definition}")
     return lines
 
 
-def _best_batch(found: Any) -> str:
-    """Names the batch that works at the most counts, and these."""
-    if found.best_batch is None:
+def _best_batch(listing: Any, args: argparse.Namespace) -> str:
+    """Names the batch with the most feasible counts, and these counts."""
+    if listing.best_batch is None:
         return "no batch up to --max-batch works at any of these GPU counts"
-    gpus = found.columns["gpus"][found.columns["best_micro_batch"] > 0].tolist()
+    gpus = listing.columns["gpus"][listing.columns["best_micro_batch"] > 0].tolist()
     where = f"{counted(len(gpus), 'GPU count')}, the most of any up to --max-batch: {few(map(str, gpus), 20)}"
-    return f"effective batch {count(found.best_batch)} works at {where}; --policy {found.best_batch} plans it"
+    again = shell_words(retyped(args, "counts", "plan", without=(*_HERE, "--max-batch")))
+    todo = f"{again} --policy {listing.best_batch} --gpus {gpus[0]} plans it"
+    return f"effective batch {count(listing.best_batch)} works at {where}; {todo}"
 
 
 def _spent(row: dict[str, Any], currency: str) -> str:
@@ -242,10 +263,10 @@ def _spent(row: dict[str, Any], currency: str) -> str:
     return spent(row["hours"], row["hours_error"], row["cost"], currency)
 
 
-def _of_loss(found: Any) -> str:
-    """Says to which loss the hours of batches that grow are."""
+def _of_loss(listing: Any) -> str:
+    """Explains why the hours of growing batches are not hours to the same loss."""
     same = "the batch grows over the same samples, so that hours and cost are not to the same loss"
-    if found.critical_batch is None:
+    if listing.critical_batch is None:
         return f"{same}, and no knee is known: it needs a noise scale (--set noise_scale=N, or the profile's)"
     return f"{same}; the knee counts that, by the critical batch (samples_over_least)"
 
@@ -253,13 +274,15 @@ def _of_loss(found: Any) -> str:
 def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str:
     """Says where the deadline is met and where only likely, and the fewest GPU-hours for it."""
     text = f"deadline {duration(deadline * 3600)}:"
-    kept: dict[str | None, list[dict[str, Any]]] = {}
+    by_verdict: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         if row["status"] != "infeasible":
-            kept.setdefault(_verdict(row, deadline), []).append(row)
-    good = {name: kept[name] for name in ("met", "likely") if name in kept}
+            by_verdict.setdefault(_verdict(row, deadline), []).append(row)
+    good = {name: by_verdict[name] for name in ("met", "likely") if name in by_verdict}
     if not good:
-        return f"{text} met at none of {'the counts with known hours' if None in kept else 'these counts'}"
+        return (
+            f"{text} met at none of {'the counts with known hours' if None in by_verdict else 'these counts'}"
+        )
     counts = [
         f"{name} at {counted(len(some), 'count')}, from {counted(int(some[0]['gpus']), 'GPU')}"
         for name, some in good.items()
@@ -267,7 +290,8 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     surely = "" if "met" in good else "surely met at none, "
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
     return (
-        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on {counted(int(least['gpus']), 'GPU')}, "
+        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on "
+        f"{counted(int(least['gpus']), 'GPU')}, "
         f"{_spent(least, currency)}"
     )
 

@@ -1,4 +1,4 @@
-"""`isobatch doctor`: what a configuration will really do on a given number of GPUs, and what a running script really has."""
+"""`isobatch doctor`: the real effect of a configuration on a number of GPUs, or of a running script."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from isobatch.equivalence.running_recipe import Mismatch
 
 DESCRIPTION = (
-    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, what isobatch plan refuses,"
-    " and what the tool does without a word. With a training command after -- it starts the command, ends it before its second"
-    " optimizer step, and says what really runs beside what the command says. Exit codes: 0 nothing found, 1 something stops the"
-    " run, changes the training, cannot be planned, or runs otherwise than the command says, 2 cannot be read."
+    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, what "
+    "isobatch plan refuses,"
+    " and what the tool does without a word. With a training command after -- it starts the command, ends "
+    "it before its second"
+    " optimizer step, and says what really runs beside what the command says. Exit codes: 0 nothing found, "
+    "1 something stops the"
+    " run, changes the training, cannot be planned, or runs otherwise than the command says, 2 cannot be "
+    "read."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
@@ -36,10 +40,11 @@ LIMIT = 600.0
 
 OPTIONS = {
     "file": (
-        "another tool's configuration, or a checkpoint folder of transformers' Trainer; or, after --, a training command",
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer; or, after --, a "
+        "training command",
         {"nargs": "*"},
     ),
-    "GPUs to run on (default: every row of a HyperPod recipe); of a command the recipe is planned on them": options.GPUS,
+    "GPUs to run on (default: every row of a HyperPod recipe; of a command, none)": options.GPUS,
     **TOOL,
     "--limit SECONDS": (f"time of a command until its second step (default {LIMIT:.0f})", LIMIT),
     "--json": "print the findings as JSON",
@@ -54,9 +59,11 @@ def run(args: argparse.Namespace) -> int:
     if len(args.file) != 1:
         raise missing("file", "name a configuration, or a training command after --")
     cluster = options.cluster(args, optional=True)
-    given = {("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()}
-    with naming_set(given):
-        examination = examine(args.file[0], cluster, tool=args.tool, **given)
+    recipe_fields = {
+        ("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()
+    }
+    with naming_set(recipe_fields):
+        examination = examine(args.file[0], cluster, tool=args.tool, **recipe_fields)
     if args.json:
         write_json(examination.to_json())
     else:
@@ -65,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
-    """Starts a command, and plans from what it runs; 1 where it runs otherwise than it says, or has no plan."""
+    """Starts a command and plans its run; 1 if the run differs from the command, or has no plan."""
     from isobatch.equivalence.running import observe
     from isobatch.equivalence.running_recipe import differences, recipe_of
     from isobatch.equivalence.running_text import text_of
@@ -98,7 +105,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _examination(running: Running, mismatches: Sequence[Mismatch]) -> Examination:
-    """Returns what a command runs as the findings of a file, for JSON."""
+    """Converts the mismatches of a run into findings, for JSON."""
     findings = tuple(
         Issue(
             f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.seen}",

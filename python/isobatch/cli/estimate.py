@@ -22,7 +22,8 @@ EXAMPLES = (
     "isobatch estimate --laws --tokens 1e11 --parameters 1e9",
 )
 EVERYDAY = (
-    "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel --utilization --inter-gb-s --output "
+    "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel "
+    "--utilization --inter-gb-s --output "
     "--json --laws --tokens"
 )
 
@@ -51,7 +52,8 @@ OPTIONS = {
         {"type": _shares, "default": (0.3, 0.5)},
     ),
     "--recompute WHAT": (
-        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), none or full",
+        "what is not kept for the backward pass: attention (its scores, as in flash attention; default), "
+        "none or full",
         "attention",
     ),
     "--shards N": ("GPUs over which weights, gradients and optimizer are sharded (default: 1)", 1),
@@ -59,7 +61,8 @@ OPTIONS = {
     "-o/--output FILE": "write the profile here, as JSON",
     "--json": "print it as JSON",
     "published laws of a fresh language-model run": {
-        "--laws": "print what each says of the batch and the learning rate, and how far they agree (with --tokens, --parameters)",
+        "--laws": "print what each says of the batch and the learning rate, and how far they agree (with "
+        "--tokens, --parameters)",
         "--tokens D": ("tokens of the run", {"type": size}),
         "--effective-batch B": ("in sequences: for the law of Power", {"type": float}),
         "--tuned-tokens D0": (
@@ -83,32 +86,33 @@ def run(args: argparse.Namespace) -> int:
     faults = [missing("--gpu", "a data sheet (--gpu list shows all)")] if args.gpu is None else []
     faults += [missing("--seq-len", "tokens in a sample, such as 4096")] if args.seq_len is None else []
     raise_all(faults)
-    asked: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
-    found = estimated(args.model, gpu=args.gpu, seq_len=args.seq_len, **asked)
+    keywords: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}
+    estimate = estimated(args.model, gpu=args.gpu, seq_len=args.seq_len, **keywords)
     if args.output:
-        found.profile.save(args.output)
+        estimate.profile.save(args.output)
     if args.json:
-        write_json(found.profile)
+        write_json(estimate.profile)
     else:
-        rows = [(it.name, _ends(it.low, it.high), it.unit, it.source) for it in found.figures]
+        rows = [(line.name, _ends(line.low, line.high), line.unit, line.source) for line in estimate.figures]
         show_table(("figure", "range", "unit", "source"), rows)
-    for line in found.missing:
+    for line in estimate.missing:
         say(f"not in it: {line}")
-    _say_how(args, found)
+    _say_how(args, estimate)
     return 0
 
 
-def _say_how(args: argparse.Namespace, found: Any) -> None:
+def _say_how(args: argparse.Namespace, estimate: Any) -> None:
     """Says whether a GPU holds the model's states, and the options to plan with the profile."""
     from isobatch.forecast.data_sheets import sheet_of
     from isobatch.forecast.estimate import STATES
 
     sheet = sheet_of(args.gpu)
     fits = sheet.memory_gb * 1e9 / 2**30
-    for it in found.figures:
-        if it.name == STATES and it.low > fits:
+    for line in estimate.figures:
+        if line.name == STATES and line.low > fits:
             say(
-                f"{it.name}: {_ends(it.low, it.high)} GiB do not fit {sheet.name}, which has {figure(fits)} GiB: share them "
+                f"{line.name}: {_ends(line.low, line.high)} GiB do not fit {sheet.name}, which has "
+                f"{figure(fits)} GiB: share them "
                 "by --shards, --tensor-parallel or --pipeline-parallel"
             )
     parallel = args.tensor_parallel * args.pipeline_parallel
@@ -118,10 +122,10 @@ def _say_how(args: argparse.Namespace, found: Any) -> None:
 
 def _list(sheets: Any) -> None:
     formats, rows = ("bf16", "fp16", "tf32", "fp32"), []
-    for it in sheets:
-        speeds = [f"{it.tflops[name]:g}" if name in it.tflops else "" for name in formats]
-        memory, link = (f"{it.memory_gb:g}", f"{it.memory_gb_s:g}"), f"{it.link} {it.link_gb_s:g}"
-        rows.append((it.name, it.title, *memory, *speeds, link, it.source))
+    for sheet in sheets:
+        speeds = [f"{sheet.tflops[name]:g}" if name in sheet.tflops else "" for name in formats]
+        memory, link = (f"{sheet.memory_gb:g}", f"{sheet.memory_gb_s:g}"), f"{sheet.link} {sheet.link_gb_s:g}"
+        rows.append((sheet.name, sheet.title, *memory, *speeds, link, sheet.source))
     show_table(("gpu", "", "GB", "GB/s", *formats, "link, GB/s", "source"), rows)
 
 
@@ -140,40 +144,43 @@ def _laws(args: argparse.Namespace) -> int:
 
     if args.tokens is None:
         raise missing("--tokens", "the tokens of the run, for --laws")
-    asked = {
+    keywords = {
         name: getattr(args, name) for name in ("tokens", "parameters", "effective_batch", "tuned_tokens")
     }
-    found = laws(**asked)
+    every_law = laws(**keywords)
     if args.json:
-        write_json({**msgspec.structs.asdict(found), "batch_spread": found.batch_spread})
+        write_json({**msgspec.structs.asdict(every_law), "batch_spread": every_law.batch_spread})
         return 0
-    best = f"The batch that trains best, tokens; the laws lie within {found.batch_spread:.3g}× of each other:"
+    best = (
+        f"The batch that trains best, tokens; the laws lie within {every_law.batch_spread:.3g}× of each "
+        "other:"
+    )
     contested = "contested, not even the sign is agreed"
     parts = {
-        best: found.batch_laws,
-        "Where a larger batch stops paying (critical batch), tokens:": found.critical_laws,
-        "The peak learning rate:": found.lr_laws,
-        f"A learning rate tuned at the other length is multiplied by ({contested}):": found.duration_laws,
-        "A batch that was best at the other length is multiplied by:": found.batch_duration_laws,
+        best: every_law.batch_laws,
+        "Where a larger batch stops paying (critical batch), tokens:": every_law.critical_laws,
+        "The peak learning rate:": every_law.lr_laws,
+        f"A learning rate tuned at the other length is multiplied by ({contested}):": every_law.duration_laws,
+        "A batch that was best at the other length is multiplied by:": every_law.batch_duration_laws,
     }
     for title, some in parts.items():
         if some:
             print(title)
             _show_laws(some, args.seq_len, batch="tokens" in title)
             print()
-    said = [law for some in parts.values() for law in some]
-    for caution in dict.fromkeys(law.caution for law in said if law.caution):
-        names = dict.fromkeys(law.name for law in said if law.caution == caution)
+    shown_laws = [law for some in parts.values() for law in some]
+    for caution in dict.fromkeys(law.caution for law in shown_laws if law.caution):
+        names = dict.fromkeys(law.name for law in shown_laws if law.caution == caution)
         print(f"* {caution} ({', '.join(names)})")
     print("These were fitted to other people's data and models: start a search from the range.")
     return 0
 
 
-def _show_laws(found: tuple[Law, ...], seq_len: int | None, *, batch: bool) -> None:
+def _show_laws(shown_laws: tuple[Law, ...], seq_len: int | None, *, batch: bool) -> None:
     seq_len = seq_len if batch else None
     sequences = [f"sequences of {seq_len:,}"] if seq_len is not None else []
     rows = []
-    for law in found:
+    for law in shown_laws:
         value = f"{figure(law.value / 1e6)} M" if batch else figure(law.value)
         each = [] if seq_len is None else [f"{round(law.value / seq_len):,}"]
         rows.append((law.name + ("*" if law.caution else ""), value, *each, law.formula, law.source))

@@ -21,7 +21,8 @@ MAX_PLACES = 5
 """Rows of one kind of illegal value that are named."""
 
 DESCRIPTION = (
-    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and what is "
+    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not "
+    "and what is "
     "nearest."
 )
 EXAMPLES = (
@@ -33,12 +34,14 @@ EXAMPLES = (
 
 
 OPTIONS = {
-    "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: stdin; or a plan that "
+    "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: "
+    "stdin; or a plan that "
     "`isobatch plan -o` saved",
     "--job ID": "only this job's rows",
     "--cluster ID": "only rows on this cluster",
     "--gpus N": "only rows on this many GPUs",
-    "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its value and what is legal",
+    "--jobs FILE": "the jobs that were planned: of a row whose values are illegal, name the field, its "
+    "value and what is legal",
     "--clusters FILE": "their clusters likewise (needs --jobs)",
     **DECIMAL,
     "--illegal": "list the illegal values by kind, the most frequent first, with their jobs (needs --jobs)",
@@ -97,21 +100,22 @@ def _explained(args: argparse.Namespace) -> int:
         if value and args.jobs is None:
             raise InputError(f"{name} needs --jobs FILE, the jobs that were planned")
     table = read_table(args.plans)
-    given = None if args.jobs is None else Inputs(args.jobs, args.clusters, decimal=args.decimal)
-    asked = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
-    rows = _matching(table, {name: value for name, value in asked.items() if value is not None}, args.plans)
-    if args.illegal and given is not None:
-        return _listed(table, rows, given)
+    inputs = None if args.jobs is None else Inputs(args.jobs, args.clusters, decimal=args.decimal)
+    filters = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
+    rows = _matching(table, {name: value for name, value in filters.items() if value is not None}, args.plans)
+    if args.illegal and inputs is not None:
+        return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
-            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, --cluster or --gpus",
+            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, "
+            "--cluster or --gpus",
             file=args.plans,
         )
-    show_lines("\n\n".join(explain(table, row, jobs=given) for row in rows))
+    show_lines("\n\n".join(explain(table, row, jobs=inputs) for row in rows))
     return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
 
 
-def _listed(table: Any, rows: list[int], given: Inputs) -> int:
+def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
     """Prints the illegal values by kind, the most frequent first, each with its jobs; 1 if there are any."""
     from isobatch.fleet.explain import is_illegal, kinds_of_faults
     from isobatch.fleet.rows import decimal_hint
@@ -129,7 +133,7 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
                 None
             )
             continue
-        place, texts = given.faults(**ids)
+        place, texts = inputs.faults(**ids)
         faults |= dict.fromkeys((place, text) for text in texts)
     for text, places in kinds_of_faults(faults):
         show_lines(f"{counted(len(places), 'row')}: {text}{decimal_hint([text])}")
@@ -137,17 +141,17 @@ def _listed(table: Any, rows: list[int], given: Inputs) -> int:
     return 1 if faults else 0
 
 
-def _matching(table: Any, asked: dict[str, Any], file: str) -> list[int]:
+def _matching(table: Any, filters: dict[str, Any], file: str) -> list[int]:
     """Finds the rows asked for."""
     rows = list(range(table.num_rows))
-    for name, value in asked.items():
+    for name, value in filters.items():
         typed = "--gpus" if name == "world_size" else f"--{name}"
         if name not in table.column_names:
             raise InputError(f"has no column {name!r}", file=file, field=typed)
         values = [str(each) for each in table[name].to_pylist()]
-        left = [row for row in rows if values[row] == str(value)]
-        if not left:
+        matching = [row for row in rows if values[row] == str(value)]
+        if not matching:
             legal = list(dict.fromkeys(values[row] for row in rows))
             raise unknown(name, str(value), legal, field=typed, file=file)
-        rows = left
+        rows = matching
     return rows

@@ -24,18 +24,21 @@ EXAMPLES = (
 )
 
 EVERYDAY = (
-    "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy --rule --max-micro-batch "
+    "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy "
+    "--rule --max-micro-batch "
     "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict"
 )
 
 
 OPTIONS = {
     "jobs": (
-        "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL (s3://…); -: stdin",
+        "jobs as CSV, Parquet or JSON lines, columns as a Recipe's fields: a file, folder, glob or URL "
+        "(s3://…); -: stdin",
         {"type": options.path},
     ),
     "[clusters]": (
-        "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own cluster's",
+        "clusters likewise, columns as a Cluster's fields; left out: each row of the jobs has its own "
+        "cluster's",
         {"type": options.path},
     ),
     "--gpus A..B|N,N": "plan each job on these numbers of GPUs, in the place of clusters",
@@ -50,10 +53,12 @@ OPTIONS = {
     "--select WHICH": ("rows to keep per job: all (default), fastest, cheapest or goodput", "all"),
     "--top N": "keep the best N rows per job (needs --select; default: 1)",
     "output": {
-        "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file for each file of jobs "
+        "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file "
+        "for each file of jobs "
         "(default: stdout)",
         "--json": "write JSON lines to stdout",
-        "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which spreadsheets would run",
+        "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which "
+        "spreadsheets would run",
         "--strict": "exit with 1 if any row is infeasible",
     },
     "output into a folder": {
@@ -62,7 +67,8 @@ OPTIONS = {
             {"action": argparse.BooleanOptionalAction, "default": True},
         ),
         "--engine ENGINE": ("local (default), or ray: run on a Ray cluster", "local"),
-        "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this machine)",
+        "--address ADDRESS": "address of the Ray cluster: auto, or host:port (default: start one on this "
+        "machine)",
     },
 }
 
@@ -83,14 +89,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_recipe(jobs: str) -> None:
-    """Refuses one recipe, which is no table, and JSON with a list of them."""
+    """Refuses a single recipe and a JSON list, since jobs are a table."""
     if PurePosixPath(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         return
-    held: object = None
+    content: object = None
     with suppress(OSError, ValueError, RecursionError):
-        held = json.loads(read_bytes(jobs))
-    if isinstance(held, list):
-        many, how = words.counted(len(held), "value"), "jq -c '.[]' FILE > jobs.jsonl"
+        content = json.loads(read_bytes(jobs))
+    if isinstance(content, list):
+        many, how = words.counted(len(content), "value"), "jq -c '.[]' FILE > jobs.jsonl"
         todo = f"give each job a line of its own, in a .jsonl file ({how})"
         raise InputError(f"this is a list of {many}: {todo}", file=jobs)
     todo = "use isobatch plan or isobatch counts, or put its fields into columns"
@@ -101,22 +107,24 @@ def _planned(args: argparse.Namespace) -> int:
     from isobatch.fleet.query import query
 
     names = ("columns", "select", "top", "decimal")
-    asked = query(_clusters(args), **{name: getattr(args, name) for name in names}, **options.settings(args))
+    fleet_query = query(
+        _clusters(args), **{name: getattr(args, name) for name in names}, **options.settings(args)
+    )
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
         if into_folder:
-            plans = _into_folder(args, asked)
+            plans = _into_folder(args, fleet_query)
             summary, failed = plans.summary, plans.failed
         else:
-            summary = _into_one(args, asked)
+            summary = _into_one(args, fleet_query)
     except KeyboardInterrupt:
         say(f"isobatch fleet: {_what_is_left(args.output, is_folder=into_folder)}")
         raise
     for line in summary.lines():
         say(line)
-    if args.profile and (asked.clusters is None or not asked.clusters.has("memory_gib")):
-        for line in options.sheet_memory(asked.profiles):
+    if args.profile and (fleet_query.clusters is None or not fleet_query.clusters.has("memory_gib")):
+        for line in options.sheet_memory(fleet_query.profiles):
             say(line)
     for why in failed.values():
         say(f"isobatch fleet: {why}")
@@ -136,13 +144,13 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 
 def _clusters(args: argparse.Namespace) -> Any:
-    """Finds the clusters: their file's place, or those of the options; None where each row of the jobs has its own."""
+    """Returns the clusters of the options, or their file; None if each row of the jobs has its own."""
     about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
-    given = [name for name, value in about.items() if value is not None]
+    options_given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
-        if given:
-            option = f"--{given[0].replace('_', '-')}"
-            raise InputError(f"{option} needs --gpus: a table of clusters has the column {given[0]}")
+        if options_given:
+            option = f"--{options_given[0].replace('_', '-')}"
+            raise InputError(f"{option} needs --gpus: a table of clusters has the column {options_given[0]}")
         return args.clusters
     # Clusters are called by their GPU counts. Columns, as there may be millions of rows.
     import numpy as np
@@ -177,12 +185,12 @@ def _is_folder(output: str) -> bool:
     return is_named or fs.get_file_info(place).type == FileType.Directory
 
 
-def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
+def _into_folder(args: argparse.Namespace, fleet_query: Any) -> Any:
     from isobatch.fleet.plan_folder import connect
     from isobatch.fleet.plan_folder import run as plan_into
 
-    for name, given in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
-        if given:
+    for name, value in (("--pairs", args.pairs), ("--escape-formulas", args.escape_formulas)):
+        if value:
             raise InputError(f"{name} needs a file as the output, not a folder")
     if args.address:
         if args.engine != "ray":
@@ -190,10 +198,10 @@ def _into_folder(args: argparse.Namespace, asked: Any) -> Any:
         connect(args.address)
     how = {"engine": args.engine, "resume": args.resume, "note": say}
     with progress("files") as advance:
-        return plan_into(asked, args.jobs, args.output, progress=advance, **how)
+        return plan_into(fleet_query, args.jobs, args.output, progress=advance, **how)
 
 
-def _into_one(args: argparse.Namespace, asked: Any) -> Any:
+def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
     from isobatch.fleet.job_files import BLOCK_ROWS, plan_blocks
@@ -202,20 +210,20 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
 
     is_given = {"--engine": args.engine != "local", "--address": args.address is not None}
     is_given["--no-resume"] = not args.resume
-    for name, given in is_given.items():
-        if given:
+    for name, is_set in is_given.items():
+        if is_set:
             raise InputError(f"{name} needs a folder as the output: -o FOLDER")
     jobs = find(args.jobs)
     if args.output:
-        others = (find(place) for place in (args.clusters, args.pairs) if place is not None)
-        for files in (jobs, *others):
+        inputs = (find(place) for place in (args.clusters, args.pairs) if place is not None)
+        for files in (jobs, *inputs):
             refuse_output(files, *location(args.output))
     if args.pairs:
-        fleets = asked.fleet(args.jobs, pairs=args.pairs).blocks(BLOCK_ROWS)
+        fleets = fleet_query.fleet(args.jobs, pairs=args.pairs).blocks(BLOCK_ROWS)
     else:
-        fleets = stream(asked, jobs, note=say)
+        fleets = stream(fleet_query, jobs, note=say)
     summary = Summary()
-    with _sink(args, asked) as write, progress("rows") as advance:
+    with _sink(args, fleet_query) as write, progress("rows") as advance:
         for fleet, table, status, reasons in plan_blocks(fleets):
             write(table)
             summary.add(fleet, status, reasons)
@@ -224,12 +232,12 @@ def _into_one(args: argparse.Namespace, asked: Any) -> Any:
 
 
 @contextmanager
-def _sink(args: argparse.Namespace, asked: Any) -> Iterator[Any]:
+def _sink(args: argparse.Namespace, fleet_query: Any) -> Iterator[Any]:
     if args.output:
         from isobatch.files.write import table_writer
 
-        with table_writer(args.output, asked.metadata, escape_formulas=args.escape_formulas) as write:
+        with table_writer(args.output, fleet_query.metadata, escape_formulas=args.escape_formulas) as write:
             yield write
         return
-    with rows_to_stdout(asked.columns, json=args.json, escape_formulas=args.escape_formulas) as write:
+    with rows_to_stdout(fleet_query.columns, json=args.json, escape_formulas=args.escape_formulas) as write:
         yield write

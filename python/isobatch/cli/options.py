@@ -39,7 +39,7 @@ def gpu_count(text: str) -> int:
     """
     if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
         raise argparse.ArgumentTypeError(
-            f"must be one whole number, got {shown(text)}: isobatch counts --gpus {text.strip()} plans several"
+            f"must be one whole number, got {shown(text)} (isobatch counts lists several)"
         )
     return count(text)
 
@@ -70,10 +70,10 @@ def path(text: str) -> str:
 
 def names(text: str) -> list[str]:
     """Names between commas."""
-    found = [name.strip() for name in text.split(",")]
-    if not all(found):
+    parts = [name.strip() for name in text.split(",")]
+    if not all(parts):
         raise _must_be("names between commas", text)
-    return found
+    return parts
 
 
 _MAX_GPUS = 2**31
@@ -132,10 +132,10 @@ def number(field: str) -> Callable[[str], Any]:
     is_whole = any(name == field and legal.startswith("a whole number") for name, _, legal in _core.fields())
 
     def read(text: str) -> Any:
-        found = _core.number(field, _ungrouped(text) if is_whole else text)
-        if found is None or (is_whole and type(found) is not int):
+        value = _core.number(field, _ungrouped(text) if is_whole else text)
+        if value is None or (is_whole and type(value) is not int):
             raise _must_be("a whole number" if is_whole else "a number", text, field)
-        return found
+        return value
 
     return read
 
@@ -159,9 +159,10 @@ def add_options(where: Any, rows: Mapping[str, Any]) -> None:
 
     Args:
         where: the parser or group.
-        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without a dash), what each does,
-            or a pair of that and its default, or what else argparse takes; by title, the table of a group; by any name, a
-            function that adds some. An argument in brackets may be left out.
+        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without
+            a dash), what each does, or a pair of that and its default, or what else argparse takes; by title,
+            the table of a group; by any name, a function that adds some. An argument in brackets may be left
+            out.
     """
     for usage, row in rows.items():
         if callable(row):
@@ -193,7 +194,8 @@ def _decimal(text: str) -> str:
 
 DECIMAL: dict[str, Any] = {
     "--decimal SIGN": (
-        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of many countries write "
+        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets "
+        "of many countries write "
         "them; . reads 256.000 as 256, which is refused without it",
         {"type": _decimal},
     )
@@ -329,27 +331,27 @@ _READ: dict[str, Callable[[str], Any]] = {
 def add_settings(where: Any) -> None:
     """Adds an option for each setting, and --profile."""
     for name, hint in get_type_hints(Settings, include_extras=True).items():
-        kind, called, what = get_args(hint)
+        kind, called, text = get_args(hint)
         usage = f"--{name.replace('_', '-')}"
         if kind is bool:
-            _add(where, usage, what, {"action": "store_true", "default": None})
+            _add(where, usage, text, {"action": "store_true", "default": None})
             continue
         if name == "max_micro_batch":
-            found = "or what `isobatch validate --find-micro-batch -o REPORT` found"
-            called, what = "N|REPORT", f"{what}; {found}"
+            alternative = "or what `isobatch validate --find-micro-batch -o REPORT` found"
+            called, text = "N|REPORT", f"{text}; {alternative}"
         # The core refuses a fraction where it must be whole.
         is_number = {int, float} & {kind, *get_args(kind)}
         reader = _READ.get(name, number(name) if is_number else str)
-        _add(where, f"{usage} {called}", what, {"type": reader})
+        _add(where, f"{usage} {called}", text, {"type": reader})
     profile = "what `isobatch calibrate` wrote, for time, memory and cost; repeat it for several GPU types"
     _add(where, "--profile FILE", profile, {"action": "append"})
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Collects the given settings by name."""
-    found = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
+    values = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
     if args.profile:
         from isobatch.forecast.profile import Profile
 
-        found["profile"] = [Profile.load(path) for path in args.profile]
-    return found
+        values["profile"] = [Profile.load(path) for path in args.profile]
+    return values

@@ -30,15 +30,16 @@ def coloured(text: str, stream: Any) -> str:
     """Paints a help's headings, commands and options where the stream takes colours."""
     if not has_colours(stream):
         return text
-    text = re.sub(r"^\S[^\n]*:$", lambda found: paint(found[0], "title"), text, flags=re.MULTILINE)
-    text = re.sub(r"^usage:", lambda found: paint(found[0], "title"), text)
+    text = re.sub(r"^\S[^\n]*:$", lambda match: paint(match[0], "title"), text, flags=re.MULTILINE)
+    text = re.sub(r"^usage:", lambda match: paint(match[0], "title"), text)
     names = r"(?<=^  )(?:-[^\n]*?|[a-z]+)(?=  |$)"
-    return re.sub(names, lambda found: paint(found[0], "typed"), text, flags=re.MULTILINE)
+    return re.sub(names, lambda match: paint(match[0], "typed"), text, flags=re.MULTILINE)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, since they change their meaning with the next option, and without the usage in
-    front of an error.
+    """An argument parser without abbreviations, and without the usage in front of an error.
+
+    An abbreviation would change its meaning with the next option.
 
     Args:
         prog: the command as it is typed.
@@ -64,33 +65,35 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="all", help=text)
 
     def format_help(self) -> str:
-        """The help: usage in one line, the options, a recipe's fields where one can be given, and examples."""
+        """Writes the help: usage, options, the fields of a recipe, and examples."""
         description, hidden = self.description, []
         self.description = textwrap.fill(description or "", 78)
         if self.everyday is not None and not self.shows_all:
-            hidden = [it for it in self._actions if it.option_strings and not self._is_everyday(it)]
-        helps = [it.help for it in hidden]
-        for it in hidden:
-            it.help = argparse.SUPPRESS
+            hidden = [
+                action for action in self._actions if action.option_strings and not self._is_everyday(action)
+            ]
+        helps = [action.help for action in hidden]
+        for action in hidden:
+            action.help = argparse.SUPPRESS
         self.usage, self.epilog = self._short_usage(), self._below(len(hidden))
         try:
             return coloured(super().format_help(), sys.stdout)
         finally:
             self.description = description
-            for it, text in zip(hidden, helps, strict=True):
-                it.help = text
+            for action, text in zip(hidden, helps, strict=True):
+                action.help = text
 
     def _is_everyday(self, action: argparse.Action) -> bool:
         return action.dest == "help" or not {*action.option_strings}.isdisjoint(self.everyday or ())
 
     def _short_usage(self) -> str:
         parts = [self.prog]
-        for it in self._actions:
-            name = it.metavar if isinstance(it.metavar, str) else it.dest.upper()
-            if it.option_strings:
-                parts += [f"{it.option_strings[-1]} {name}"] if it.required else []
+        for action in self._actions:
+            name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            if action.option_strings:
+                parts += [f"{action.option_strings[-1]} {name}"] if action.required else []
             else:
-                parts.append({"?": f"[{name}]", "+": f"{name} ..."}.get(str(it.nargs), name))
+                parts.append({"?": f"[{name}]", "+": f"{name} ..."}.get(str(action.nargs), name))
         return " ".join([*parts, "[options]"])
 
     def _below(self, hidden: int) -> str:
@@ -109,17 +112,17 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines)
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments, and as `words` what was typed.
+        """Reads the arguments; `words` are as typed.
 
         Raises:
             InputError: they cannot be read.
         """
         try:
-            args, left = self.parse_known_args(argv)
+            args, unknown_words = self.parse_known_args(argv)
         except argparse.ArgumentError as error:
             raise self._unreadable(error) from None
-        if left:
-            raise self._left_over(left[0])
+        if unknown_words:
+            raise self._left_over(unknown_words[0])
         args.words = [*(argv or ())]
         return args
 
@@ -150,12 +153,12 @@ class Parser(argparse.ArgumentParser):
             return unknown(option, choice[1].strip("'\""), re.findall(r"[\w.+-]+", choice[2]))
         kind = re.fullmatch(r"invalid (\w+) value: (.*)", message)
         if kind:
-            got = printable(kind[2], 100)
-            return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {got}", field=option)
+            value = printable(kind[2], 100)
+            return InputError(f"{option} must be {_KINDS.get(kind[1], kind[1])}, got {value}", field=option)
         if message.startswith("expected "):
             count = message.split()[1]
-            what = "a value" if count in ("one", "1") else f"{count} values"
-            return InputError(f"{option} needs {what}: see {self.prog} --help", field=option)
+            needed = "a value" if count in ("one", "1") else f"{count} values"
+            return InputError(f"{option} needs {needed}: see {self.prog} --help", field=option)
         return InputError(f"{option} {message}", field=option)
 
     def _left_over(self, word: str) -> InputError:
@@ -195,7 +198,7 @@ def _wrapped(names: Sequence[str]) -> list[str]:
 
 
 def _continued(command: str, room: int = 76) -> str:
-    """Breaks a command before its last option that fits into a line; what is printed can still be copied."""
+    """Breaks a command before an option, to fit the line; it can still be copied."""
     cut = command.rfind(" -", 0, room)
     if len(command) <= room + 2 or cut < 0:
         return command

@@ -4,13 +4,24 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, fields, is_plan, job, say_weighted, show, source, target
+from isobatch.cli.source import (
+    FROM,
+    TO,
+    explained,
+    fields,
+    form,
+    is_plan,
+    job,
+    save_export,
+    show,
+    source,
+    target,
+)
 from isobatch.cli.terminal import say, show_lines, stdin, write_json
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
@@ -19,11 +30,9 @@ from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
 
-if TYPE_CHECKING:
-    from isobatch.tools.export import Export
-
 DESCRIPTION = (
-    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved plan and --to, writes it "
+    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a "
+    "saved plan and --to, writes it "
     "as another tool's file."
 )
 EXAMPLES = (
@@ -34,21 +43,26 @@ EXAMPLES = (
     "isobatch plan plan.json --to slurm",
     """echo '{"recipe":{"effective_batch":256,"lr":0.1},"gpus":8}' | isobatch plan -""",
 )
-EVERYDAY = f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json --output"
+EVERYDAY = (
+    f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} "
+    "--json --output"
+)
 
 
 OPTIONS = {
-    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON requests on stdin, one a line, "
+    "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON "
+    "requests on stdin, one a line, "
     "each answered",
     "recipe": FROM,
     "another tool": TO,
     "--force": "with --to and -o: replace the tool's file where it is there",
     "target cluster": options.CLUSTER,
     "how to plan": {"settings": options.add_settings},
-    "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake tensors from your own model and "
+    "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
+    "tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, write the tool's file there instead",
+    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place (-: to stdout)",
 }
 
 
@@ -57,59 +71,60 @@ def run(args: argparse.Namespace) -> int:
     if args.recipe == "-":
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
-                what = "reads requests from stdin, one a line, and answers each"
-                raise InputError(f"- {what}: it goes without files of others")
+                does = "reads requests from stdin, one a line, and answers each"
+                raise InputError(f"- {does}: it goes without files of others")
         return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
-    given, where = source(args), options.cluster(args)
-    tuned, how = given.recipe, given.settings(options.settings(args))
+    suffix = None if tool is None else form(args)
+    recipe_source, where = source(args), options.cluster(args)
+    tuned, how = recipe_source.recipe, recipe_source.settings(options.settings(args))
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)
-    made = plan(tuned, where, **how)
-    written = None
-    if tool is not None and made.status != "infeasible":
-        written = made.to(tool, form=_form(args), job=job(args, own=given.own(tool)))
-    if written is not None and args.output == "-":
-        return _write(written, args)
-    if written is not None and args.output:
-        _write(written, args)
-        written = None
-    elif args.output and args.output != "-" and tool is None:
-        made.save(args.output)
-    if args.json or args.output == "-":
-        write_json(made.to_json())
-    else:
-        show_lines(made.explain(), made.status)
-    for line in (*_by_noise(made, how), *options.sheet_memory(how.get("profile", ()), where.memory_gib)):
+    planned = plan(tuned, where, **how)
+    export = None
+    if tool is not None and planned.status != "infeasible":
+        export = planned.to(tool, form=suffix, job=job(args, own=recipe_source.own(tool)))
+    if args.output and args.output != "-" and tool is None:
+        planned.save(args.output)
+    if args.json or (args.output == "-" and tool is None):
+        write_json(planned.to_json())
+    elif args.output != "-" or export is None:
+        show_lines(explained(planned, tool or recipe_source.tool), planned.status)
+    sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib)
+    for line in (*_by_noise(planned, how), *sheet):
         say(line)
-    if written is not None:
-        show(written)
-    if made.status == "infeasible":
-        say_weighted(tool, made)
-        return 1
-    return 0
+    if export is not None and args.output is not None:
+        save_export(export, args.output, force=args.force)
+    elif export is not None:
+        show(export)
+    return 1 if planned.status == "infeasible" else 0
 
 
-def _by_noise(made: Plan, how: Mapping[str, Any]) -> Iterator[str]:
-    """Says which noise scale decided the batch of policy goodput, and the batches at the ends of its interval."""
-    if made.settings.policy != "goodput" or made.status == "infeasible":
+def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
+    """Names the noise scale behind the batch of policy goodput, and the batches at the ends of its range."""
+    if planned.settings.policy != "goodput" or planned.status == "infeasible":
         return
-    profiles = [it for it in how["profile"] if it.gpu in (None, made.cluster.gpu) or len(how["profile"]) == 1]
-    known = profiles[0].noise_scale if made.recipe.noise_scale is None and profiles else None
+    profiles = [
+        profile
+        for profile in how["profile"]
+        if profile.gpu in (None, planned.cluster.gpu) or len(how["profile"]) == 1
+    ]
+    known = profiles[0].noise_scale if planned.recipe.noise_scale is None and profiles else None
     if known is None or not known.error or profiles[0].noise_by_progress:
         yield "the batch is goodput's for a noise scale whose range is not known"
         return
     ends = [max(known.value - known.error, 1.0), known.value + known.error]
-    found = [
-        plan(msgspec.structs.replace(made.recipe, noise_scale=end), made.cluster, **how).effective_batch
+    batches = [
+        plan(msgspec.structs.replace(planned.recipe, noise_scale=end), planned.cluster, **how).effective_batch
         for end in ends
     ]
-    if None not in found:
+    if None not in batches:
         yield (
-            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the ends of that range it would be "
-            f"{exact(found[0])} and {exact(found[1])}"
+            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the "
+            "ends of that range it would be "
+            f"{exact(batches[0])} and {exact(batches[1])}"
         )
 
 
@@ -118,47 +133,30 @@ def _write_saved(args: argparse.Namespace) -> int:
     if args.source or args.set or options.settings(args) or options.cluster(args, optional=True) is not None:
         why = "is a saved plan, which has its recipe and cluster: isobatch replan moves its run to another"
         raise InputError(why, file=args.recipe)
-    return _write(Plan.load(args.recipe).require().to(args.to, form=_form(args), job=job(args)), args)
-
-
-def _form(args: argparse.Namespace) -> str:
-    """Returns the format of the tool's file, by the name of --output."""
-    from isobatch.tools.export import form_of
-
-    return form_of(args.to, None if args.output == "-" else args.output)
-
-
-def _write(made: "Export", args: argparse.Namespace) -> int:
-    """Writes a tool's file alone on stdout, or into --output; its notes go to stderr."""
-    for note in made.notes:
-        say(f"{made.tool}: {note}")
-    if args.output is None or args.output == "-":
-        print(made, end="")
-        return 0
-    if Path(args.output).exists() and not args.force:
-        raise InputError("is there already: --force replaces it", file=args.output)
-    made.save(args.output)
+    export = Plan.load(args.recipe).require().to(args.to, form=form(args), job=job(args))
+    save_export(export, args.output, force=args.force)
     return 0
 
 
 def _fitting(factory: str, tuned: Recipe, where: Cluster, how: dict[str, Any]) -> int:
-    """Works out the largest micro-batch that fits; its reckoning goes to stderr."""
+    """Computes the largest micro-batch for the memory; the computation goes to stderr."""
     from isobatch.validate.memory import memory_of
 
     if "max_micro_batch" in how:
         raise InputError("--memory-of and --max-micro-batch are both caps: give one of the two")
     if where.memory_gib is None:
         raise missing("--memory-gib", "the memory of one GPU, for --memory-of")
-    found = memory_of(
+    memory = memory_of(
         factory, memory_gib=where.memory_gib, precision=tuned.precision or "fp32", clip_norm=tuned.clip_norm
     )
-    say(found.explain())
-    if not found.micro_batch:
+    say(memory.explain())
+    if not memory.micro_batch:
         raise InputError(f"not even one sample fits {where.memory_gib:g} GiB", field="--memory-of")
-    return found.micro_batch
+    return memory.micro_batch
 
 
-# ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one process open ----
+# ---- requests on stdin: one JSON request a line, one JSON answer a line, so that any language can keep one
+# process open ----
 
 OWN = ("id", "recipe", "cluster", "gpus", "settings", "explain", "allocate")
 """Keys of a request; beside them any setting of `isobatch.plan`."""
@@ -182,30 +180,30 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     Returns:
         0, 2 where a request could not be used, or 3 where isobatch failed at one.
     """
-    refused = faults = asked = 0
+    refused = faults = count_read = 0
     requests = stdin()
     while line := requests.readline(MAX_REQUEST_BYTES):
         if not line.strip():
             continue
-        asked += 1
-        found: dict[str, Any] = {}
+        count_read += 1
+        request: dict[str, Any] = {}
         try:
             if len(line) == MAX_REQUEST_BYTES:
                 _skip_line(requests, line)
                 raise InputError(f"the line has {MAX_REQUEST_BYTES:,} bytes or more")
-            found = _request(line)
-            answer = _answer(found, fields, where, how)
+            request = _request(line)
+            answer = _answer(request, fields, where, how)
         except InputError as error:
             refused += 1
-            answer = _refusal(found, error)
+            answer = _refusal(request, error)
         except Exception as error:  # one fault must not end the others
             faults += 1
             text = printable(f"a fault of isobatch itself ({type(error).__name__}: {error})", 300)
-            answer = {"id": found.get("id"), "error": text, "fields": []}
+            answer = {"id": request.get("id"), "error": text, "fields": []}
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
     if refused or faults:
-        say(f"{count(refused + faults)} of {counted(asked, 'request')} could not be answered")
+        say(f"{count(refused + faults)} of {counted(count_read, 'request')} could not be answered")
     return 3 if faults else 2 if refused else 0
 
 
@@ -217,19 +215,19 @@ def _skip_line(requests: IO[bytes], line: bytes) -> None:
 
 def _request(line: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(line)
-        if isinstance(found, dict):
+        request = msgspec.json.decode(line)
+        if isinstance(request, dict):
             from isobatch.files.limits import refuse_duplicate_keys
 
-            refuse_duplicate_keys(line, found)
+            refuse_duplicate_keys(line, request)
     except InputError:
         raise
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         why = printable(str(error).removeprefix("JSON is malformed: "), 200)
         raise InputError(f"the line is not JSON: {why}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(found)}")
-    return found
+    if not isinstance(request, dict):
+        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(request)}")
+    return request
 
 
 def _as_json(value: Any) -> str:
@@ -237,51 +235,51 @@ def _as_json(value: Any) -> str:
     return printable(msgspec.json.encode(value).decode(), 80)
 
 
-def _refusal(found: Mapping[str, Any], error: InputError) -> dict[str, Any]:
-    text = _PYTHONS.sub(lambda it: f"got {_JSONS[it[1]]}", str(error))
-    return {"id": found.get("id"), "error": text, "fields": list(error.fields)}
+def _refusal(request: Mapping[str, Any], error: InputError) -> dict[str, Any]:
+    text = _PYTHONS.sub(lambda match: f"got {_JSONS[match[1]]}", str(error))
+    return {"id": request.get("id"), "error": text, "fields": list(error.fields)}
 
 
 def _answer(
-    found: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
+    request: Mapping[str, Any], fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]
 ) -> dict[str, Any]:
-    for name in found:
+    for name in request:
         if name not in (*OWN, *Settings._fields):
             raise unknown("key", name, (*OWN, *Settings._fields), field=name)
-    if "allocate" in found:
-        return {"id": found.get("id"), "allocation": _division(found, how)}
+    if "allocate" in request:
+        return {"id": request.get("id"), "allocation": _division(request, how)}
     tuned, cluster, settings = _each(
-        lambda: _recipe(found, fields),
-        lambda: _cluster(found, where, is_timed="profile" in how),
-        lambda: _settings(found, how),
+        lambda: _recipe(request, fields),
+        lambda: _cluster(request, where, is_timed="profile" in how),
+        lambda: _settings(request, how),
     )
-    made = plan(tuned, cluster, **settings)
+    planned = plan(tuned, cluster, **settings)
     answer = {
-        "id": found.get("id"),
-        "status": made.status,
-        "plan": msgspec.Raw(msgspec.json.format(made.to_json().encode(), indent=-1)),
+        "id": request.get("id"),
+        "status": planned.status,
+        "plan": msgspec.Raw(msgspec.json.format(planned.to_json().encode(), indent=-1)),
     }
-    return answer | ({"explain": made.explain()} if found.get("explain") else {})
+    return answer | ({"explain": planned.explain()} if request.get("explain") else {})
 
 
-def _division(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+def _division(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
     """Divides the pool of a request over its jobs."""
     from isobatch.allocation.allocate import allocate
 
-    asked, known = _table(found, "allocate"), ("jobs", "nodes", "held", "objective", "p")
-    for name in asked:
+    question, known = _table(request, "allocate"), ("jobs", "nodes", "held", "objective", "p")
+    for name in question:
         if name not in known:
             raise unknown("key", name, known, field=name)
-    raise_all(missing(name, "allocate needs it") for name in known[:2] if name not in asked)
+    raise_all(missing(name, "allocate needs it") for name in known[:2] if name not in question)
     for name in ("jobs", "nodes", "held"):
-        rows = asked.get(name, [])
+        rows = question.get(name, [])
         is_table = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
         is_placement = isinstance(rows, dict) and name == "held"
         if not (is_table or is_placement or (name == "nodes" and type(rows) is int)):
             raise must_be("a list of objects, one a row", rows, field=name)
-    settings = _settings(found, how)
-    options = {name: asked[name] for name in known[2:] if asked.get(name) is not None}
-    return allocate(asked["jobs"], asked["nodes"], **options, **settings).to_json()
+    settings = _settings(request, how)
+    options = {name: question[name] for name in known[2:] if question.get(name) is not None}
+    return allocate(question["jobs"], question["nodes"], **options, **settings).to_json()
 
 
 def _each(*parts: Callable[[], Any]) -> list[Any]:
@@ -297,18 +295,21 @@ def _each(*parts: Callable[[], Any]) -> list[Any]:
     return values
 
 
-def _recipe(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    given = {**fields, **_table(found, "recipe")}
-    if not given:
+def _recipe(request: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    values = {**fields, **_table(request, "recipe")}
+    if not values:
         raise missing("recipe", 'give its fields, such as "recipe": {"effective_batch": 256, "lr": 0.1}')
-    if isinstance(given.get("betas"), list):
-        given["betas"] = tuple(given["betas"])
+    if isinstance(values.get("betas"), list):
+        values["betas"] = tuple(values["betas"])
     # null is unknown, as in a fleet's cells.
-    return Recipe.of({name: value for name, value in given.items() if value is not None})
+    return Recipe.of({name: value for name, value in values.items() if value is not None})
 
 
-def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    inner, own = _table(found, "settings"), {name: found[name] for name in Settings._fields if name in found}
+def _settings(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
+    inner, own = (
+        _table(request, "settings"),
+        {name: request[name] for name in Settings._fields if name in request},
+    )
     for name in inner:
         if name not in Settings._fields:
             raise unknown("setting", name, Settings._fields, field=name)
@@ -316,30 +317,30 @@ def _settings(found: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any
         raise InputError(
             f"{twice[0]} is in the request and in its settings: give one or the other", field=twice[0]
         )
-    given = {**how, **inner, **own}
-    checked_settings({name: value for name, value in given.items() if name != "profile"})
-    return given
+    values = {**how, **inner, **own}
+    checked_settings({name: value for name, value in values.items() if name != "profile"})
+    return values
 
 
-def _cluster(found: Mapping[str, Any], where: Any, *, is_timed: bool) -> Any:
-    if "gpus" in found:
-        if "cluster" in found:
+def _cluster(request: Mapping[str, Any], where: Any, *, is_timed: bool) -> Any:
+    if "gpus" in request:
+        if "cluster" in request:
             raise InputError("gpus goes without cluster: give one or the other", field="gpus")
-        gpus = found["gpus"]
+        gpus = request["gpus"]
         if type(gpus) is not int or not 1 <= gpus <= 2**31:
             raise must_be("a whole number from 1 to 2,147,483,648", gpus, field="gpus")
         nodes, per_node = options.nodes_of(gpus, is_timed=is_timed, name="gpus")
         return Cluster(nodes=nodes, gpus_per_node=per_node)
-    if "cluster" in found:
-        return Cluster(**_table(found, "cluster"))
+    if "cluster" in request:
+        return Cluster(**_table(request, "cluster"))
     if where is None:
         raise missing("cluster", 'give "gpus": N, or "cluster": {"nodes": N, "gpus_per_node": M}')
     return where
 
 
-def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(request: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Reads a part of a request with names of its own."""
-    part = found.get(name, {})
+    part = request.get(name, {})
     if not isinstance(part, dict):
         raise must_be("an object", part, field=name)
     return part

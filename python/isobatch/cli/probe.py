@@ -11,8 +11,10 @@ from isobatch.cli import options
 from isobatch.cli.terminal import say, write_json
 
 DESCRIPTION = (
-    "Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and says which to "
-    "take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by then. Exit codes: "
+    "Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and "
+    "says which to "
+    "take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what it knows by "
+    "then. Exit codes: "
     "0 the plan's lies in it, 1 it does not, 2 nothing can be said, 130 interrupted."
 )
 EXAMPLES = ("isobatch probe plan.json --workload my_training:factory --budget 10m",)
@@ -43,16 +45,16 @@ def run(args: argparse.Namespace) -> int:
     with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
         names = ("budget", "seeds", "batches", "samples", "device")
         values: dict[str, Any] = {name: getattr(args, name) for name in names}
-        found = probe(args.plan, args.workload, say=say, **values)
+        finding = probe(args.plan, args.workload, say=say, **values)
     if args.output is not None:
-        write_whole(args.output, found.to_json().encode() + b"\n")
+        write_whole(args.output, finding.to_json().encode() + b"\n")
     if args.json:
-        write_json(found.to_json())
+        write_json(finding.to_json())
     else:
-        print(found.show(), flush=True)
+        print(finding.show(), flush=True)
     if args.recipe is not None:  # last: where there is none to write, what was found is said all the same
-        found.save_recipe(args.recipe)
-    return 130 if found.stopped == "interrupted" else found.exit_code
+        finding.save_recipe(args.recipe)
+    return 130 if finding.stopped == "interrupted" else finding.exit_code
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, Source, job, read, say_weighted, show, target
+from isobatch.cli.source import FROM, TO, Source, explained, form, job, read, save_export, show, target
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
@@ -21,9 +21,11 @@ EVERYDAY = (
 
 
 OPTIONS = {
-    "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, --from",
+    "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, "
+    "--from",
     "--at-step N": (
-        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from says it itself",
+        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from "
+        "says it itself",
         {"type": int},
     ),
     "--effective-batch N": "effective batch to move to",
@@ -33,18 +35,20 @@ OPTIONS = {
     "how to plan (what is not given stays as the plan has it, its policy too)": {
         "settings": options.add_settings
     },
+    "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON",
+    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place",
 }
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     tool = target(args)
-    running, step, checkpoint, given = _running(args)
+    suffix = None if tool is None else form(args)
+    running, step, checkpoint, recipe_source = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
-    how, batch = given.settings(options.settings(args)), args.effective_batch
+    how, batch = recipe_source.settings(options.settings(args)), args.effective_batch
     if type(how.get("policy")) is int:  # as `isobatch plan` takes it, and as menus print it
         if batch is not None:
             raise InputError("--policy and --effective-batch both give the batch: give one of the two")
@@ -55,22 +59,21 @@ def run(args: argparse.Namespace) -> int:
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
-    written = (
-        moved.to(tool, job=job(args, resume=checkpoint, own=given.own(tool)))
-        if tool is not None and feasible
-        else None
-    )
-    if args.output:
+    export = None
+    if tool is not None and feasible:
+        export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))
+    if args.output and args.to is None:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(moved.explain(), moved.status)
+        show_lines(explained(moved, tool or recipe_source.tool), moved.status)
     if moved.status == "infeasible":
-        say_weighted(tool, moved)
         return 1
-    if written is not None:
-        show(written)
+    if export is not None and args.to is not None and args.output is not None:
+        save_export(export, args.output, force=args.force)
+    elif export is not None:
+        show(export)
     return 0
 
 
@@ -85,18 +88,19 @@ def _saved(file: str) -> Any:
 
 
 def _between_checkpoints(running: Any, step: int) -> None:
-    """Warns on stderr of a step at which the run saved nothing."""
+    """Warns on stderr of a step without a checkpoint."""
     every = running.save_steps
     if every and step > every and step % every and not running.moves:
         last = step // every * every
         say(
-            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step {words.count(last)}, that is "
+            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of "
+            f"step {words.count(last)}, that is "
             f"--at-step {last}"
         )
 
 
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
-    """Reads the plan of the run, its steps done, its checkpoint where one was given, and what it was read from."""
+    """Reads the plan of the run, its steps done, its checkpoint if any, and its source."""
     if (args.plan is None) == (not args.source):
         todo = "give the plan that the run follows, or --from with its checkpoint, and one of them only"
         raise InputError(todo, field="plan")
@@ -105,13 +109,13 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
             raise missing("--at-step", "give the optimizer steps that are done")
         running = _saved(args.plan)
         return running, args.at_step, None, Source(running.recipe)
-    given = read(args)
-    recipe, pages = given.recipe, given.pages
-    done = next((page.step for page in pages if page.step is not None), None)
-    step = done if args.at_step is None else args.at_step
+    recipe_source = read(args)
+    recipe, pages = recipe_source.recipe, recipe_source.pages
+    step_done = next((page.step for page in pages if page.step is not None), None)
+    step = step_done if args.at_step is None else args.at_step
     if step is None:
         raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
     if recipe.gpus is None:
         raise missing("gpus", "give the GPUs that the run was on with --set gpus=N")
     folder = next((page.file for page in pages if page.tool == "checkpoint"), None)
-    return plan(recipe, recipe.gpus), step, folder, given
+    return plan(recipe, recipe.gpus), step, folder, recipe_source

@@ -1,4 +1,4 @@
-"""`isobatch report`: plans or a validation as a page that people read, or a table of plans as files of other tools."""
+"""`isobatch report`: plans or a validation as a page, or a table of plans as files of other tools."""
 
 import argparse
 import sys
@@ -24,11 +24,13 @@ EXAMPLES = (
 
 OPTIONS = {
     "source": (
-        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's report.json, or a log of "
+        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a "
+        "validation's report.json, or a log of "
         "divisions (.jsonl); -: stdin",
         {"metavar": "FILE", "type": path},
     ),
-    "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a folder",
+    "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a "
+    "folder",
     "--title TEXT": "the page's heading (default: the answer that it has)",
     "--deadline-hours HOURS": "hours that a run may take (default: as the plans say)",
     "--currency SIGN": ("of the prices (default: $)", "$"),
@@ -63,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
     with stdin_as_file(args, "source"):
         shown = {"title": args.title, "deadline": args.deadline_hours, "currency": args.currency}
         page = page_of_file(args.source, **shown)
-    made = content(page, args.output)
+    data = content(page, args.output)
     if args.output == "-":
         sys.stdout.flush()
-        sys.stdout.buffer.write(made)
+        sys.stdout.buffer.write(data)
     else:
-        write_whole(args.output, made)
-        say(f"{args.output}: {len(made) / 1e6:.2f} MB")
+        write_whole(args.output, data)
+        say(f"{args.output}: {len(data) / 1e6:.2f} MB")
     return 0
 
 

@@ -8,19 +8,24 @@ from isobatch.errors import missing
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
-    "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, unchanged, for a few"
-    " optimizer steps each, and says whether the splits train the same, and if not, why. Exit codes: 0 the same, 1 not the"
+    "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, "
+    "unchanged, for a few"
+    " optimizer steps each, and says whether the splits train the same, and if not, why. Exit codes: 0 the "
+    "same, 1 not the"
     " same, 2 cannot be asked."
 )
 EXAMPLES = (
-    "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 2",
-    "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum {accumulation}",
+    "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 "
+    "--gradient_accumulation_steps 2",
+    "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} "
+    "--accum {accumulation}",
 )
 
 OPTIONS = {
     "command": ("the training command, after --", {"nargs": "*"}),
     "--split RxAxM": (
-        "ranks x accumulation x micro-batch; several of one batch are compared (default: the command's own, made smaller)",
+        "ranks x accumulation x micro-batch; several of one batch are compared (default: the command's "
+        "own, made smaller)",
         {"action": "append"},
     ),
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
@@ -28,7 +33,8 @@ OPTIONS = {
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
     "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
     "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
-    "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a picture (.svg, .png)",
+    "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a "
+    "picture (.svg, .png)",
     "--json": ("print the answer as JSON", {"action": "store_true"}),
 }
 

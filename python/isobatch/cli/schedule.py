@@ -111,7 +111,7 @@ def _plot(schedule: Schedule, args: argparse.Namespace) -> None:
 
 
 def characters(schedule: Schedule, steps: float | None = None, *, width: int = 72, rows: int = 8) -> str:
-    """Draws a schedule in block characters, `rows` lines high: each column is as high as the curve is anywhere in it."""
+    """Draws a schedule in block characters, `rows` lines high; a column shows its highest value."""
     from isobatch.schedules.extent import knots, span
 
     stop = span(schedule.form) if steps is None else steps

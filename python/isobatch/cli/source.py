@@ -1,10 +1,10 @@
-"""Sources of a recipe: a file of ours, files of other tools, fields on the command line, stdin; and the tool that a plan is for."""
+"""Sources of a recipe: a file of ours, files of other tools, --set, stdin; and the target tool of a plan."""
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,8 @@ TOOL: dict[str, Any] = {
 """The options of another tool's file."""
 FROM: dict[str, Any] = {
     "--from FILE": (
-        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a recipe; again for a second file of the same run",
+        "another tool's configuration, or a checkpoint folder of transformers' Trainer, in the place of a "
+        "recipe; again for a second file of the same run",
         {"dest": "source", "action": "append"},
     ),
     **TOOL,
@@ -65,7 +66,7 @@ _JOINED = re.compile(r"[,;\s]\s*(\w+)=")
 
 
 def _value(name: str, text: str) -> Any:
-    """Reads a value as its field does in a table; one that the field cannot read stays a text, and is refused as it was typed."""
+    """Reads a value as its field does in a table; an unreadable one stays a text, to be refused as typed."""
     value = _core.number("micro_batch" if name == "batch_per_gpu" else name, text)
     if value is not None:
         return value
@@ -79,7 +80,7 @@ def _value(name: str, text: str) -> Any:
 
 
 class Source(NamedTuple):
-    """A recipe, and what the files of --from say beside it.
+    """A recipe, and the readings of the files of --from.
 
     Attributes:
         pages: of the files, in their order; empty of a recipe of ours.
@@ -88,24 +89,32 @@ class Source(NamedTuple):
     recipe: Any
     pages: tuple[Any, ...] = ()
 
-    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Joins the given settings with what the files demand; the first file that demands a setting decides it."""
+    def settings(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        """Joins the typed settings with the demands of the files; the first file wins."""
         demands = {name: value for page in reversed(self.pages) for name, value in page.demands.items()}
-        return {**demands, **given}
+        return {**demands, **typed}
+
+    @property
+    def tool(self) -> str | None:
+        """The training tool: of the first file, or the one with its settings; None for a recipe."""
+        if not self.pages:
+            return None
+        tool = detect.tool_of(self.pages[0].tool)
+        return tool.name if tool.writer is not None else tool.written_as or None
 
     def own(self, tool: str | None) -> Mapping[str, Any]:
-        """The settings of the last file that is of this tool; empty where none is."""
+        """Returns the settings of the last file of this tool; empty if there is none."""
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
 
 
 @contextmanager
-def naming_set(given: Mapping[str, Any]) -> Iterator[None]:
-    """Names `--set FIELD` in the error of a field that was given so; one about the rest of a file keeps its place there."""
+def naming_set(typed: Mapping[str, Any]) -> Iterator[None]:
+    """Names `--set FIELD` in an error about a typed field; other errors keep their place in the file."""
     try:
         yield
     except InputError as error:
-        is_given = error.field in given and not error.causes
+        is_given = error.field in typed and not error.causes
         if not is_given or (
             error.file is not None and not error.message.startswith(f"{error.field} must be")
         ):
@@ -117,16 +126,16 @@ def read(args: argparse.Namespace) -> Source:
     """Reads the Recipe in the files of --from; notes on each go to stderr."""
     from isobatch.tools.read import read_recipe
 
-    given = fields(args)
+    typed = fields(args)
     legal = [*Recipe.__struct_fields__, "batch_per_gpu"]
-    for name in given:
+    for name in typed:
         if name not in legal:
             raise no_field(name, legal).at(field=f"--set {name}")
-    if isinstance(given.get("betas"), list):
-        given["betas"] = tuple(given["betas"])
+    if isinstance(typed.get("betas"), list):
+        typed["betas"] = tuple(typed["betas"])
     ends = getattr(args, "to", None) is not None
-    with naming_set(given):
-        recipe, pages = read_recipe(Recipe, args.source, given, tool=args.tool, ends=ends)
+    with naming_set(typed):
+        recipe, pages = read_recipe(Recipe, args.source, typed, tool=args.tool, ends=ends)
     for page in pages:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
@@ -159,16 +168,23 @@ def target(args: argparse.Namespace) -> str | None:
     return str(args.to)
 
 
-def say_weighted(tool: str | None, made: Any) -> None:
-    """Says under a menu if the tool of --to cannot run its weighted ways."""
-    if tool is None:
-        return
-    how = detect.writer(tool).writer
-    if how is None or how.runs_ragged:
-        return
-    if any(option.layout.irregular for option in made.options):
-        why = "which gives every replica the same micro-batches"
-        say(f"the weighted ways cannot be written for {tool}, {why}")
+def form(args: argparse.Namespace) -> str | None:
+    """Returns the format of the tool's file by the name of --output, before anything is planned."""
+    from isobatch.tools.export import form_of
+
+    return None if args.output is None else form_of(args.to, args.output)
+
+
+def explained(plan: Any, tool: str | None) -> str:
+    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them."""
+    how = None if tool is None else detect.writer(tool).writer
+    ways = [option for option in plan.options if not option.layout.irregular]
+    if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
+        return str(plan.explain())
+    from isobatch.planning.explain import explain
+
+    text = explain(plan, plan.moves, plan.legs, ways, ())
+    return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
 def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:
@@ -185,33 +201,72 @@ def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, A
     return Job(name=args.name, command=command, again=shell_words(_again(args)), **how)
 
 
-_OF_ONE_SIZE = ("--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "-o", "--output")
-"""Options, each with a value, of a plan on these GPUs; beside them --json and --force."""
+_OF_ONE_SIZE = {"--gpus", "--nodes", "--gpus-per-node", "--to", "--at-step", "--output", "--json", "--force"}
+"""Options of a plan on these GPUs, and of where it goes."""
 
 
 def _again(args: argparse.Namespace) -> list[str]:
-    """Returns the words that plan the same on other GPUs, without these: as they were typed, with the same settings."""
+    """Returns the typed command without its GPUs, to plan the same on other GPUs."""
     if not hasattr(args, "recipe") and not hasattr(args, "plan"):
         return ["isobatch", "plan", "RECIPE"]
-    kept, typed = [], iter(args.words)
+    if hasattr(args, "plan"):
+        return [*retyped(args, "replan", "replan"), "--at-step", "STEP"]
+    if args.recipe is not None and is_plan(args.recipe):
+        return [*retyped(args, "plan", "replan"), "--at-step", "STEP"]
+    return retyped(args, "plan", "plan")
+
+
+def retyped(
+    args: argparse.Namespace, command: str, another: str, *, without: Iterable[str] = _OF_ONE_SIZE
+) -> list[str]:
+    """Returns another command with the typed words, but without some options and those unknown to it.
+
+    Args:
+        args: of the command that was typed.
+        command: its name.
+        another: the name of the command to type.
+        without: options to leave out.
+    """
+    from isobatch.cli import parser_of
+
+    known, accepted = (parser_of(name)._option_string_actions for name in (command, another))
+    words, typed = ["isobatch", another], iter(args.words)
     for word in typed:
         name, equals, _ = word.partition("=")
-        if name in _OF_ONE_SIZE:
-            _ = equals or next(typed, None)
-        elif name not in ("--json", "--force"):
-            kept.append(word)
-    if hasattr(args, "plan") or (args.recipe is not None and is_plan(args.recipe)):
-        return ["isobatch", "replan", *kept, "--at-step", "STEP"]
-    return ["isobatch", "plan", *kept]
+        name = name if name in known else word[:2]
+        if name not in known:
+            words.append(word)
+            continue
+        has_value = known[name].nargs != 0 and not equals and word == name
+        values = [next(typed, "")] if has_value else []
+        if name in accepted and {*without}.isdisjoint(known[name].option_strings):
+            words += [word, *values]
+    return words
 
 
-def show(made: Any) -> None:
-    """Prints a file for a tool under a plan; notes without a place in it go to stderr."""
-    print(f"\n{made}", end="")
-    if made.file.endswith(".json"):
+def show(export: Any) -> None:
+    """Prints a tool's file under a plan; notes without a place in it go to stderr."""
+    print(f"\n{export}", end="")
+    if export.file.endswith(".json"):
         sys.stdout.flush()
-        for note in made.notes:
-            say(f"{made.tool}: {note}")
+        for note in export.notes:
+            say(f"{export.tool}: {note}")
+
+
+def save_export(export: Any, output: str | None, *, force: bool) -> None:
+    """Writes a tool's file, alone on stdout where there is no output; its notes go to stderr.
+
+    Raises:
+        InputError: the file is there already, and is not to be replaced.
+    """
+    for note in export.notes:
+        say(f"{export.tool}: {note}")
+    if output is None or output == "-":
+        print(export, end="")
+        return
+    if Path(output).exists() and not force:
+        raise InputError("is there already: --force replaces it", file=output)
+    export.save(output)
 
 
 # ---- what a file is ----
@@ -249,16 +304,15 @@ _MAX_SNIFFED_BYTES = 1 << 16
 
 @contextmanager
 def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
-    """Puts stdin into a file for the one of these arguments given as `-`: while the context lasts it is the path of a file with
-    what stdin holds.
+    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context.
 
     Raises:
         InputError: more than one is `-`.
     """
-    taken = [name for name in names if getattr(args, name) == "-"]
-    if len(taken) > 1:
-        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(taken)}")
-    if not taken:
+    dashes = [name for name in names if getattr(args, name) == "-"]
+    if len(dashes) > 1:
+        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(dashes)}")
+    if not dashes:
         yield
         return
     import shutil
@@ -273,14 +327,13 @@ def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
         except OSError as error:
             raise unwritable(error, folder) from None
         path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
-        setattr(args, taken[0], str(path))
+        setattr(args, dashes[0], str(path))
         with called(str(path), "stdin"):
             yield
 
 
 def _suffix(path: Path) -> str:
-    """Tells a file's format by its content: Parquet by its mark, JSON by its brace, of which one document or many lines, or a
-    list's bracket, else CSV."""
+    """Recognizes a file's format by its first bytes: Parquet, JSON, JSON lines, else CSV."""
     with path.open("rb") as file:
         head = file.read(_MAX_SNIFFED_BYTES)
     if head.startswith(b"PAR1"):
@@ -291,7 +344,7 @@ def _suffix(path: Path) -> str:
         return ".csv"
     first = head.lstrip().split(b"\n", 1)[0]
     try:
-        found = json.loads(first)
+        document = json.loads(first)
     except (ValueError, RecursionError):
         return ".json"  # its first line is not whole: it is laid out over many
-    return ".json" if "schema" in found else ".jsonl"
+    return ".json" if "schema" in document else ".jsonl"

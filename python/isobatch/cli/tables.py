@@ -18,10 +18,10 @@ _NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?|")
 def show_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
 ) -> list[str]:
-    """Prints a table to stdout. Cells are shown as they are: what looks like markup or controls the terminal is text too.
+    """Prints a table to stdout. Cells are plain text: markup and control characters have no effect.
 
-    On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare` are left out, the first of
-    them first; where that is not enough, words are broken.
+    On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare`
+    are left out, the first of them first; where that is not enough, words are broken.
 
     Returns:
         The names of the columns that are shown.
@@ -73,7 +73,8 @@ SHOWN = 40
 """Rows that a terminal gets to see."""
 
 _USUAL = (
-    "job", "cluster", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "reasons",
+    "job", "cluster", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps",
+    "reasons",
 )  # fmt: skip
 """Columns that a terminal gets to see where nobody asked for others."""
 _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch", "reasons")

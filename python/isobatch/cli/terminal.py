@@ -32,7 +32,7 @@ def called(path: str, name: str) -> Iterator[None]:
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Writes a message to stderr; control characters in others' names do not reach the terminal. Of an error what failed is red."""
+    """Writes a message to stderr, without control characters; the beginning of an error is red."""
     if sys.stderr is None:
         return
     for path, name in _CALLED.items():
@@ -56,7 +56,7 @@ def stdin() -> IO[bytes]:
 
 
 def write_json(value: Any) -> None:
-    """Writes a value, or a text that is JSON already, to stdout as a line of JSON. It is UTF-8 whatever the terminal is."""
+    """Writes a value, or JSON text, to stdout as a line of JSON, in UTF-8 on any terminal."""
     import msgspec
 
     text = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
@@ -65,10 +65,11 @@ def write_json(value: Any) -> None:
 
 
 _PLAINER = {
-    "×": "x", "→": "->", "−": "-", "–": "-", "—": "-", "…": "...", "·": "*", "√": "sqrt ", "≤": "<=", "≥": ">=", "¾": "3/4",
-    "½": "1/2", "η": "eta", "λ": "lambda", "σ": "sigma", "μ": "mu", "µ": "u", "ρ": "rho", "φ": "phi", "β": "beta", "Σ": "Sum",
-    "│": "|", "─": "-", "└": "+", "┴": "+", "┃": "|", "━": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-",
-    "▂": "_", "▁": "_", "✓": "ok", "’": "'", "²": "^2",
+    "×": "x", "→": "->", "−": "-", "–": "-", "—": "-", "…": "...", "·": "*", "√": "sqrt ", "≤": "<=",
+    "≥": ">=", "¾": "3/4", "½": "1/2", "η": "eta", "λ": "lambda", "σ": "sigma", "μ": "mu", "µ": "u",
+    "ρ": "rho", "φ": "phi", "β": "beta", "Σ": "Sum", "│": "|", "─": "-", "└": "+", "┴": "+", "┃": "|",
+    "━": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-", "▂": "_", "▁": "_", "✓": "ok",
+    "’": "'", "²": "^2",
 }  # fmt: skip
 """What stands for our own signs where an encoding lacks them."""
 
@@ -80,7 +81,7 @@ def _plainer(error: UnicodeError) -> tuple[str, int]:
 
 
 def prepare() -> None:
-    """Replaces our signs by plainer ones where an encoding (such as cp1252) lacks them, in the place of a traceback."""
+    """Replaces signs by plainer ones where an encoding such as cp1252 lacks them."""
     codecs.register_error("isobatch", _plainer)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -119,8 +120,9 @@ def paint(text: str, style: str) -> str:
 
 
 def fitted(line: str, room: int) -> list[str]:
-    """A line over as many as it needs to fit a terminal, cut between words; of a line of columns the options at its end get a line,
-    or the last column is as wide as there is room.
+    """Breaks a line between words to fit a terminal.
+
+    In a line of columns the options at its end get a line, or the last column takes the room that is left.
 
     >>> fitted("  - one two three", 12), fitted("  one   two   three", 12)
     (['  - one two', '    three'], ['  one   two   three'])
@@ -154,25 +156,25 @@ _SPLIT = re.compile(r"\d[\d,]*(?= ×| replicas| samples)")
 
 
 def emphasized(line: str, first: str = "") -> str:
-    """Paints the parts of a plan's line; of its first line the beginning in the colour of its status, `first`, and the split in bold.
+    """Paints the parts of a plan's line; `first` is the status of a first line, and makes its split bold.
 
     >>> emphasized("Learning rate 0.1 → 0.2: linear [Goyal et al. 2017]")
     'Learning rate 0.1 → \\x1b[1m0.2\\x1b[0m: linear\\x1b[2m [Goyal et al. 2017]\\x1b[0m'
     """
     if first:
         head, colon, rest = line.partition(":")
-        return paint(head + colon, first) + _SPLIT.sub(lambda found: paint(found[0], "figure"), rest)
+        return paint(head + colon, first) + _SPLIT.sub(lambda match: paint(match[0], "figure"), rest)
     if re.match(r"\d+\. ", line):
         return paint(line, "heading")
     if line.endswith(":") and not line.startswith(" "):
         return paint(line, "caution" if line == "Warnings:" else "heading")
     for style, pattern in _PARTS.items():
-        line = pattern.sub(lambda found, style=style: paint(found[0], style), line)  # type: ignore[misc]
+        line = pattern.sub(lambda match, style=style: paint(match[0], style), line)  # type: ignore[misc]
     return line
 
 
 def _wrapped(text: str, stream: IO[str]) -> str:
-    """A text as a terminal shows it without a word that is cut at its edge; elsewhere, and lines with a command to copy, as they are."""
+    """Breaks a text between words for a terminal; lines with a command to copy stay whole."""
     if not stream.isatty():
         return text
     room = shutil.get_terminal_size().columns
@@ -184,8 +186,7 @@ def _wrapped(text: str, stream: IO[str]) -> str:
 
 
 def show_lines(text: str, status: str = "") -> None:
-    """Prints an answer in words to stdout: on a terminal without a word that is cut at the edge, and with what answers the question
-    in bold; its first line in the colour of a status."""
+    """Prints an answer to stdout, on a terminal broken between words, its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
     for number, line in enumerate(readable(text).split("\n")):
         shown = _wrapped(line, sys.stdout)
@@ -193,8 +194,8 @@ def show_lines(text: str, status: str = "") -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yields a function to report how much is done, and of how much where it is known; a bar on a terminal."""
+def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Shows a bar on a terminal; yields a function of the count done and the total, if known."""
     if not (sys.stderr and sys.stderr.isatty()):
         yield lambda _done, _total: None
         return
@@ -203,27 +204,28 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(label, total=None)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process with this exit code. What was written goes out first, and what libraries have registered for the end is done;
-    but Python does not take torch apart object by object, which takes it as long as half of importing it.
+    """Ends the process with this exit code, after output is flushed and exit functions have run.
+
+    Python does not take torch apart object by object: that takes half as long as importing it.
 
     Args:
         code: of the command.
 
     Raises:
-        SystemExit: torch is not loaded, a thread still works, or a stream takes nothing any more: Python's own end, which waits or
-            complains, does as it always does.
+        SystemExit: torch is not loaded, a thread still works, or a stream takes nothing any more: Python's
+            own end, which waits or complains, does as it always does.
     """
     if "torch" not in sys.modules:
         raise SystemExit(code)
     import atexit
     import threading
 
-    if any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate()):
+    if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
         raise SystemExit(code)
     atexit._run_exitfuncs()
     try:

@@ -30,7 +30,7 @@ _USUAL = Options()
 
 
 def _add_extents(parser: argparse.ArgumentParser) -> None:
-    """Adds --quick and --full, which exclude each other."""
+    """Adds --quick and --full, one of them at most."""
     extents = parser.add_mutually_exclusive_group()
     few, more = "correctness only, minimal timing (under 20 s)", "more sizes and number formats"
     stored: dict[str, Any] = {"dest": "extent", "action": "store_const", "default": _USUAL.extent}

@@ -21,7 +21,7 @@ MAX_LOG_BYTES = 1 << 27
 
 
 def log_in(path: str) -> list[Record] | None:
-    """Reads a log: answers of `isobatch allocate --json`, one a line, each with the `seconds` at which it was given. None of other files.
+    """Reads a log of answers of `isobatch allocate --json`, one a line, with `seconds`; None of other files.
 
     Raises:
         InputError: a line is no such answer, or its time is before that of the line before.
@@ -34,14 +34,14 @@ def log_in(path: str) -> list[Record] | None:
     except (OSError, ValueError, RecursionError):
         return None
     lines = read_whole(path, MAX_LOG_BYTES).splitlines()
-    found: list[Record] = []
+    records: list[Record] = []
     for row, line in enumerate(lines, 1):
         record = _answer(line)
-        if record is None or (found and record["seconds"] < found[-1]["seconds"]):
+        if record is None or (records and record["seconds"] < records[-1]["seconds"]):
             legal = "an answer of isobatch allocate --json with its seconds, which do not fall"
             raise InputError(f"is not {legal}", file=path, row=row)
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def _answer(line: str) -> Record | None:
@@ -82,7 +82,7 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
 
 
 def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]:
-    """Finds who held each GPU of each node, from when to when; a job keeps its rows while it keeps as many GPUs there."""
+    """Lists the holders of each GPU over time; a job keeps its rows while it holds as many GPUs there."""
     now: list[Counter[str]] = [Counter() for _ in records]
     for used, record in zip(now, records, strict=True):
         for job in record["jobs"]:
@@ -90,34 +90,34 @@ def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]
     sizes: Counter[str] = Counter()
     for used in now:
         sizes |= used
-    found = []
-    nodes = sorted(sizes, key=lambda name: [it.zfill(9) for it in re.split(r"(\d+)", name)])
+    rows = []
+    nodes = sorted(sizes, key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
     first = dict(zip(nodes, itertools.accumulate((sizes[node] for node in nodes), initial=0), strict=False))
     owners: dict[str, list[str | None]] = {node: [None] * sizes[node] for node in nodes}
     for before, after in itertools.pairwise(records):
-        start, end = ((it["seconds"] - records[0]["seconds"]) / 3600 for it in (before, after))
+        start, end = ((record["seconds"] - records[0]["seconds"]) / 3600 for record in (before, after))
         for node, owner in owners.items():
-            wanted = Counter({str(job["job"]): job["nodes"].get(node, 0) for job in before["jobs"]})
-            kept: list[str | None] = []
+            owed = Counter({str(job["job"]): job["nodes"].get(node, 0) for job in before["jobs"]})
+            stays: list[str | None] = []
             for job in owner:
-                kept.append(job if job is not None and wanted[job] > 0 else None)
-                wanted[str(job)] -= kept[-1] is not None
-            fresh: Iterator[str] = wanted.elements()
-            owners[node] = [next(fresh, None) if job is None else job for job in kept]
-            found += [(first[node] + at, job, start, end) for at, job in enumerate(owners[node]) if job]
-    return found
+                stays.append(job if job is not None and owed[job] > 0 else None)
+                owed[str(job)] -= stays[-1] is not None
+            fresh: Iterator[str] = owed.elements()
+            owners[node] = [next(fresh, None) if job is None else job for job in stays]
+            rows += [(first[node] + at, job, start, end) for at, job in enumerate(owners[node]) if job]
+    return rows
 
 
 def _bands(rows: Sequence[tuple[int, str, float, float]]) -> list[dict[str, Any]]:
-    """Joins what follows on itself in time, then what lies beside itself."""
+    """Joins touching bands of a job: first in time, then side by side."""
     runs: list[list[Any]] = []
-    for row, job, start, end in sorted(rows, key=lambda it: (it[0], it[2])):
+    for row, job, start, end in sorted(rows, key=lambda band: (band[0], band[2])):
         if runs and runs[-1][:2] == [row, job] and runs[-1][3] == start:
             runs[-1][3] = end
         else:
             runs.append([row, job, start, end])
     bands: list[dict[str, Any]] = []
-    for row, job, start, end in sorted(runs, key=lambda it: (it[1], it[2], it[3], it[0])):
+    for row, job, start, end in sorted(runs, key=lambda band: (band[1], band[2], band[3], band[0])):
         band = {"job": job, "kind": re.sub(r"\W?\d+$", "", job), "start": start, "end": end}
         if bands and bands[-1] == band | {"low": bands[-1]["low"], "high": row}:
             bands[-1]["high"] = row + 1
@@ -127,7 +127,7 @@ def _bands(rows: Sequence[tuple[int, str, float, float]]) -> list[dict[str, Any]
 
 
 def _totals(records: Sequence[Record]) -> HtmlTable:
-    """Says what each job had in all."""
+    """Tables the totals of each job."""
     hours, waited, changes, before = Counter[str](), Counter[str](), Counter[str](), dict[str, Any]()
     for record, after in itertools.pairwise(records):
         lasts = (after["seconds"] - record["seconds"]) / 3600
@@ -138,5 +138,5 @@ def _totals(records: Sequence[Record]) -> HtmlTable:
             changes[name] += before.get(name, job["nodes"]) != job["nodes"]
             before[name] = job["nodes"]
     columns = {"job": "text", **dict.fromkeys(("GPU hours", "hours waited", "changes"), "number")}
-    rows = [(it, figure(hours[it]), figure(waited[it]), count(changes[it])) for it in before]
+    rows = [(job, figure(hours[job]), figure(waited[job]), count(changes[job])) for job in before]
     return HtmlTable("Each job in all", columns, rows, sortable=True)

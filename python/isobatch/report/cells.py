@@ -55,7 +55,10 @@ def html_of(value: Any) -> str:
 
 def _plan(plan: Plan) -> Cell:
     title, plain, points = explained(plan)
-    title, warnings = title.removesuffix(":"), [it.text for it in plan.reasons if it.severity == "caution"]
+    title, warnings = (
+        title.removesuffix(":"),
+        [reason.text for reason in plan.reasons if reason.severity == "caution"],
+    )
     if plan.status == "infeasible":
         why = points[: len(points) - len(warnings)]
         return Cell(title, plan.status, why[:_MAX_LINES], warnings, ways(plan))
@@ -78,27 +81,27 @@ def _recipe(recipe: Recipe) -> Cell:
     return Cell(f"Recipe: {batch}, learning rate {words.real(recipe.lr)}, {recipe.optimizer}", table=table)
 
 
-def _counts(found: Counts) -> Cell:
-    ends = {name: getattr(found, name) for name in ("fastest", "cheapest", "knee")}
+def _counts(counts: Counts) -> Cell:
+    ends = {name: getattr(counts, name) for name in ("fastest", "cheapest", "knee")}
     lines = [f"{name}: {counted(gpus, 'GPU')}" for name, gpus in ends.items() if gpus is not None]
     names = ("gpus", "status", "micro_batch", "accumulation", "effective_batch", "lr", "hours", "cost")
-    columns = {name: found.columns[name].tolist() for name in names}
-    if found.columns["status"].dtype.kind in "iu":
-        columns["status"] = STATUS[found.columns["status"]].tolist()
+    columns = {name: counts.columns[name].tolist() for name in names}
+    if counts.columns["status"].dtype.kind in "iu":
+        columns["status"] = STATUS[counts.columns["status"]].tolist()
     good = sum(status != "infeasible" for status in columns["status"])
     title = f"Counts: {count(good)} of {counted(len(columns['gpus']), 'GPU count')} have a plan"
     return Cell(title, lines=lines, table=_head(columns, "GPU counts"))
 
 
-def _laws(found: Laws) -> Cell:
+def _laws(laws: Laws) -> Cell:
     def ends(figures: tuple[float, float]) -> str:
         return " to ".join(words.figure(figure) for figure in figures)
 
-    lines = [] if found.lr is None else [f"learning rate: {ends(found.lr)}"]
-    lines.append(f"best batch: {ends(found.batch_tokens)} tokens")
-    laws = {"lr": found.lr_laws, "batch_tokens": found.batch_laws, "critical_batch": found.critical_laws}
-    laws |= {"lr_factor": found.duration_laws, "batch_factor": found.batch_duration_laws}
-    rows = [(name, law) for name, each in laws.items() for law in each]
+    lines = [] if laws.lr is None else [f"learning rate: {ends(laws.lr)}"]
+    lines.append(f"best batch: {ends(laws.batch_tokens)} tokens")
+    by_quantity = {"lr": laws.lr_laws, "batch_tokens": laws.batch_laws, "critical_batch": laws.critical_laws}
+    by_quantity |= {"lr_factor": laws.duration_laws, "batch_factor": laws.batch_duration_laws}
+    rows = [(name, law) for name, each in by_quantity.items() for law in each]
     columns: dict[str, list[Any]] = {"quantity": [name for name, _ in rows]}
     columns |= {
         name: [getattr(law, name) for _, law in rows] for name in ("name", "value", "formula", "source")
@@ -106,9 +109,9 @@ def _laws(found: Laws) -> Cell:
     return Cell("What the published laws say", lines=lines, table=_head(columns, "Laws"))
 
 
-def _rules(found: Rules) -> Cell:
+def _rules(rules: Rules) -> Cell:
     columns: dict[str, list[Any]] = {
-        name: [getattr(each, name) for each in found] for name in ScalingRule._fields
+        name: [getattr(each, name) for each in rules] for name in ScalingRule._fields
     }
     return Cell("How a learning rate follows the batch, k times the tuned one", table=_head(columns, "Rules"))
 
@@ -118,7 +121,7 @@ def _report(report: Report) -> Cell:
     rehearsal = f", a rehearsal {report.rehearsal}" if report.rehearsal else ""
     title = f"Validation: {count(passed)} of {counted(len(report.proofs), 'proof')} passed{rehearsal}"
     columns = {"proof": [proof.name for proof in report.proofs]}
-    columns |= {name: [str(getattr(it, name)) for it in report.proofs] for name in ("verdict", "text")}
+    columns |= {name: [str(getattr(proof, name)) for proof in report.proofs] for name in ("verdict", "text")}
     table = _head(columns, "Proofs", most=50)
     return Cell(title, str(report.verdict), table=table)
 

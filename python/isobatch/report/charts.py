@@ -1,4 +1,4 @@
-"""Figures as pictures: plain numbers in, an Altair chart out, and its SVG or PNG. Nothing here knows what a plan is."""
+"""Figures as pictures: from plain numbers to an Altair chart, and its SVG or PNG. Plans are unknown here."""
 
 import io
 import re
@@ -37,7 +37,7 @@ PICTURES = (".svg", ".png")
 _FROM_0 = "datum.value == 0 ? '0' : datum.label"
 """Of an axis in thousands or millions, the label of 0 is 0."""
 _SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
-"""Of an axis of learning rates: 3e-4, as people write it; 0.00015 would reach into the axis's title where the font is wide."""
+"""Writes learning rates on an axis as 3e-4: 0.00015 would reach into its title where the font is wide."""
 _ROLES = re.compile(r' (?:role="graphics-\w+"|aria-roledescription="[^"]*")')
 """What Vega says of each mark without a name; the whole picture has one."""
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
@@ -74,7 +74,7 @@ def _color(field: str, rows: Rows) -> Any:
 
 
 def over_run(points: Rows, axis: str, label: str) -> Any:
-    """Draws the learning rate, or the batch where the rows have it, over a run, a line for each run: of one or two.
+    """Draws the learning rate over a run, or the batch where the rows have it; a line for each run.
 
     Args:
         points: rows with `run`, `at`, `lr` or `batch`, and the axis's figure.
@@ -102,10 +102,11 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
 
 
 def held(spans: Rows, *, legend: bool) -> Any:
-    """Draws who holds which GPUs over time.
+    """Draws the holders of GPUs over time.
 
     Args:
-        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low` to `high`.
+        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low`
+            to `high`.
         legend: whether the kinds have names.
     """
     import altair as alt
@@ -153,7 +154,7 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
 
 
 def rates(points: Rows) -> Any:
-    """Draws learning rates over the batch, both in times the tuned one and logarithmic: rows with `rule`, `k` and `factor`."""
+    """Draws learning rates over the batch, relative to the tuned run: rows with `rule`, `k`, `factor`."""
     import altair as alt
 
     x = alt.X("k:Q").scale(type="log", base=2, nice=False).title("batch, times the tuned one")
@@ -201,21 +202,21 @@ def all_reduce(points: Rows) -> Any:
 
 
 def sample_weights(points: Rows) -> Any:
-    """Draws the weight of each sample, a row of bars for each split: rows with `split`, `sample` and `weight`."""
+    """Draws the weight of each sample, a row of bars a split: rows with `split`, `sample` and `weight`."""
     import altair as alt
 
     bars = _chart(points).mark_bar(color=SERIES[0]).encode(
         x=alt.X("sample:O").title("sample of the step").axis(labelAngle=0),
         y=alt.Y("weight:Q").title("weight").axis(tickCount=4),
     )  # fmt: skip
-    one = (
+    unit = (
         alt.Chart(alt.Data(values=[{"weight": 1}]))
         .mark_rule(color=MUTED, strokeDash=[4, 3])
         .encode(y="weight:Q")
     )
     splits = list(dict.fromkeys(point["split"] for point in points))
     rows = [
-        (bars.transform_filter(alt.datum.split == split) + one).properties(
+        (bars.transform_filter(alt.datum.split == split) + unit).properties(
             title=split, width=WIDTH, height=HEIGHT // 3
         )
         for split in splits
@@ -275,7 +276,7 @@ def picture(path: str, drawn: str) -> bytes:
 
 
 def inline(drawn: str, name: str, described: str) -> str:
-    """Returns an SVG text for the middle of a page: named for readers who do not see it, in the page's colours, its ids its own.
+    """Prepares an SVG for the middle of a page: with a name, the page's colours, and ids of its own.
 
     Args:
         drawn: the SVG text.
@@ -283,7 +284,7 @@ def inline(drawn: str, name: str, described: str) -> str:
         described: what it shows, in words, for screen readers.
     """
     text = drawn[drawn.index("<svg") :]
-    text = _ROLES.sub("", _IDS.sub(lambda found: f"{found[1]}{name}-{found[2]}", text))
+    text = _ROLES.sub("", _IDS.sub(lambda match: f"{match[1]}{name}-{match[2]}", text))
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"var({variable})"')
     head, _, body = text.partition(">")

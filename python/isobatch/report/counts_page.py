@@ -1,4 +1,4 @@
-"""The page of one job over GPU counts: a slider shows the plan of each, all of them made beforehand; then what more GPUs buy."""
+"""The page of one job over GPU counts: a slider over the plans, then hours and cost."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,27 +11,32 @@ from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
+from isobatch.reason import Reason
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.words import counted, duration, figure, real
+from isobatch.words import count, counted, duration, few, figure, real
 
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
 _LISTED = (
-    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error", "gpu_hours", "cost",
-    "memory_gib",
+    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error",
+    "gpu_hours", "cost", "memory_gib",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
+_MAX_REFUSED = 24
+"""Counts without a plan that a line lists."""
+_ANSWERS = ("learning rate, peak", "steps", "hours", "GPU-hours", "cost", "memory, GiB per GPU")
+"""Figures that stand out where there is no tuned run to compare with; the headline has the split."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
 
 
 class WhatIf(NamedTuple):
-    """Every plan of a page, as its script reads them (JSON), and what one chooses between."""
+    """All plans of a page as JSON for its script, and the choices between them."""
 
     counts: Sequence[int]
     policies: Sequence[tuple[str, str]]
@@ -40,7 +45,7 @@ class WhatIf(NamedTuple):
 
 
 def counts_page(
-    found: Counts,
+    counts: Counts,
     *,
     beside: Sequence[Counts] = (),
     tool: str | None = None,
@@ -61,36 +66,77 @@ def counts_page(
     Raises:
         InputError: there are more than 4,096 counts, or those beside are others.
     """
-    status = found.columns["status"]
-    plans = plans_of({**found.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+    status = counts.columns["status"]
+    plans = plans_of({**counts.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
     headlines = list[Headline]()
     if times.times_known(plans) and deadline is not None:
         headlines.append(_within(plans, deadline, currency))
     if times.times_known(plans):
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
-    if found.critical_batch is not None:
-        headlines.append(Headline("critical batch", figure(found.critical_batch), found.definition))
+    if counts.critical_batch is not None:
+        headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
-    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
-    every = rows_of(listed, "GPU count")
-    at = list(every.columns).index("status")
-    works_first = sorted(every.rows, key=lambda row: row[at] == "infeasible")
+    every = [counts, *beside]
     sections = [
         *(times.time_section(plans, deadline, currency) or _split_section(plans)),
-        Section("All counts", tables=[every._replace(rows=works_first)]),
+        _listed_counts(plans, _usual_cautions(counts)),
     ]
-    return HtmlPage(title, lead, headlines, sections, choices=_choices([found, *beside], tool))
+    return HtmlPage(title, lead, headlines, sections, choices=_choices(every, tool))
+
+
+def _usual_cautions(counts: Counts) -> int:
+    """Returns the bits of cautions of the tuned run or of every feasible count: they tell none apart."""
+    status = np.asarray(counts.columns["status"])
+    works = status != (INFEASIBLE if status.dtype.kind in "iu" else "infeasible")
+    bits = np.asarray(counts.columns["reasons"], dtype=np.uint64)
+    if not works.any():
+        return 0
+    tuned = bits[works & (counts.columns["gpus"] == (counts.recipe.gpus or 0))]
+    return int(np.bitwise_and.reduce(bits[works]) | np.bitwise_or.reduce(tuned))
+
+
+def _level(status: str, reasons: int, usual: int) -> str:
+    """Returns the status of a count; `note` where its cautions are all usual ones.
+
+    >>> _level("caution", 0b11, 0b01), _level("caution", 0b01, 0b01), _level("ok", 0, 0b01)
+    ('caution', 'note', 'ok')
+    """
+    return "note" if status == "caution" and not reasons & ~usual else status
+
+
+def _listed_counts(plans: Plans, usual: int) -> Section:
+    """Tables the feasible counts; the others are a line for each reason."""
+    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
+    table = rows_of(listed, "GPU count")
+    at = list(table.columns).index("status")
+    reasons = plans.reasons.tolist()
+    rows = [
+        [_level(cell, reasons[number], usual) if column == at else cell for column, cell in enumerate(row)]
+        for number, row in enumerate(table.rows)
+        if row[at] != "infeasible"
+    ]
+    refused: dict[Reason, list[str]] = {}
+    for row in np.flatnonzero(plans.status == INFEASIBLE).tolist():
+        for reason in Reason.of(reasons[row]):
+            if reason.severity == "infeasible":
+                refused.setdefault(reason, []).append(count(plans.gpus[row]))
+    lines = [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
+    caption = f"{counted(len(rows), 'GPU count')} with a plan: sort by a heading, find a word"
+    tables = [table._replace(rows=rows, caption=caption)] if rows else []
+    return Section("All counts", lines, tables=tables)
 
 
 def _split_section(plans: Plans) -> list[Section]:
-    """Draws batch and learning rate over the GPU counts that work, where no times are known; nothing of what is the same at all."""
+    """Draws batch and learning rate over the feasible counts, where no times are known, if they differ."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
     rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []
     for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
-            ends = (f"{real(it[name])} on {counted(it['gpus'], 'GPU')}" for it in (points[0], points[-1]))
+            ends = (
+                f"{real(point[name])} on {counted(point['gpus'], 'GPU')}" for point in (points[0], points[-1])
+            )
             chart = steps_over_gpus(points, name, label)
             drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
     return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
@@ -110,31 +156,38 @@ class _Texts:
         return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
 
-def _choices(asked: Sequence[Counts], tool: str | None) -> WhatIf:
-    gpus = asked[0].columns["gpus"].tolist()
+def _choices(listings: Sequence[Counts], tool: str | None) -> WhatIf:
+    gpus = listings[0].columns["gpus"].tolist()
     if len(gpus) > MAX_CHOICES:
         raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
-    if any(each.columns["gpus"].tolist() != gpus for each in asked):
+    if any(each.columns["gpus"].tolist() != gpus for each in listings):
         raise InputError("beside must have the same counts", field="beside")
-    names = [str(each.settings.get("policy", "keep")) for each in asked]
-    tuned = asked[0].recipe.gpus or _START
-    texts = _Texts()
-    node = asked[0].cluster.gpus_per_node
+    names = [str(each.settings.get("policy", "keep")) for each in listings]
+    tuned = listings[0].recipe.gpus or _START
+    texts, common = _Texts(), [_usual_cautions(each) for each in listings]
+    node = listings[0].cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
-        "first": int(np.argmin(np.abs(asked[0].columns["gpus"] - tuned))),
+        "first": int(np.argmin(np.abs(listings[0].columns["gpus"] - tuned))),
         "policies": names,
-        "plans": [[_choice(each.plan_at(many), tool, texts) for each in asked] for many in gpus],
+        "plans": [
+            [
+                _choice(each.plan_at(many), tool, texts, usual)
+                for each, usual in zip(listings, common, strict=True)
+            ]
+            for many in gpus
+        ],
+        "answers": _ANSWERS,
         "texts": list(texts.numbers),
     }
     policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
     return WhatIf(gpus, policies, tool, msgspec.json.encode(data).decode())
 
 
-def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
-    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out (with their GPUs), the tool's lines."""
+def _choice(plan: Plan, tool: str | None, texts: _Texts, usual: int) -> list[Any]:
+    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out, lines."""
     headline, sentences, points = explained(plan)
     if plan.status == "infeasible":
         why, points = refused(headline, points)
@@ -143,7 +196,8 @@ def _choice(plan: Plan, tool: str | None, texts: _Texts) -> list[Any]:
         return [plan.status, *texts(why), [], [], texts(*points), out, []]
     known = [texts(label, was, now) for label, now, was in figures(plan, plan.tuned()) if now]
     lines = [] if tool is None else texts(*_lines(plan, tool))
-    return [plan.status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
+    status = _level(plan.status, sum(1 << reason.bit for reason in plan.reasons), usual)
+    return [status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:
@@ -158,7 +212,7 @@ def _lines(plan: Plan, tool: str) -> list[str]:
 
 def _best(plans: Plans, currency: str) -> list[Headline]:
     """Where a job is fastest and cheapest."""
-    found = []
+    headlines = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
         values = plans.spent(name)
         if np.isnan(values).all():
@@ -166,8 +220,8 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
         row = int(np.nanargmin(values))
         end = times.end_at(plans, row)
         took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}{times.left_out(plans, name)}"
-        found.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
-    return found
+        headlines.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
+    return headlines
 
 
 def _within(plans: Plans, deadline: float, currency: str) -> Headline:

@@ -52,7 +52,7 @@ def fleet_page(
 
 
 def _answer(plans: Plans, headlines: Sequence[Headline]) -> str:
-    """Writes the heading: how many jobs can be planned or meet the deadline, and their cost, with its range."""
+    """Writes the heading: the count of jobs with a plan, or within the deadline, and their cost."""
     _, job = plans.text("job")
     good, jobs = len(np.unique(job[plans.status != INFEASIBLE])), len(np.unique(job))
     text = f"{count(good)} of {counted(jobs, 'job')} can be planned"
@@ -87,33 +87,41 @@ def _already_chosen(plans: Plans) -> str:
     how = "Each job has one row"
     if select not in (None, "all"):
         how = f"--select {printable(select, 40)} kept {counted(top, 'row')} of each job"
-    return f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several clusters."
+    return (
+        f" {how}. A knee, and where a job is fastest or cheapest, need a table of all rows, of several "
+        "clusters."
+    )
 
 
 def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Headline]:
-    jobs, clusters = (len(np.unique(plans.texts[it][1])) if it in plans.texts else 0 for it in ("job", "cluster"))  # fmt: skip
+    jobs, clusters = (
+        len(np.unique(plans.texts[column][1])) if column in plans.texts else 0
+        for column in ("job", "cluster")
+    )
     good = int((plans.status != INFEASIBLE).sum())
-    found = [
+    headlines = [
         Headline("jobs", count(jobs), f"on {counted(clusters, 'cluster')}" if clusters else ""),
         Headline("feasible rows", count(good), f"of {count(plans.rows)}"),
     ]
     if not times.times_known(plans):
-        return [*found, Headline("GPU-hours", "unknown", _why_unknown(plans))]
+        return [*headlines, Headline("GPU-hours", "unknown", _why_unknown(plans))]
     fewest, cheapest = "each job where it needs the fewest", "each job where it is cheapest"
     if not plans.compares:
         fewest = cheapest = "the best row of each job" if plans.provenance.top > 1 else "the row of each job"
     fewest, cheapest = fewest + times.left_out(plans, "gpu_hours"), cheapest + times.left_out(plans, "cost")
-    found.append(Headline("GPU-hours", _spent(plans, "gpu_hours", figure), fewest))
+    headlines.append(Headline("GPU-hours", _spent(plans, "gpu_hours", figure), fewest))
     if not np.isnan(plans.spent("cost")).all():
-        found.append(Headline("cost", _spent(plans, "cost", lambda cost: price(cost, currency)), cheapest))
+        headlines.append(
+            Headline("cost", _spent(plans, "cost", lambda cost: price(cost, currency)), cheapest)
+        )
     if plans.compares:
-        found += times.knee_of(plans)
+        headlines += times.knee_of(plans)
     if deadline is not None:
         met, likely = times.in_time(plans, deadline)
         within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"
         more = f"; likely, not surely, by {count(likely)} more" if likely else ""
-        found.append(Headline("deadline met", count(met), within + more))
-    return found
+        headlines.append(Headline("deadline met", count(met), within + more))
+    return headlines
 
 
 def _why_unknown(plans: Plans) -> str:
@@ -125,7 +133,7 @@ def _why_unknown(plans: Plans) -> str:
 
 
 def _spent(plans: Plans, name: str, write: Callable[[float], str]) -> str:
-    """Sums each job's least, with the sum of their ranges where all are known; of chosen rows its first known one, the best."""
+    """Sums the best row of each job, and their ranges if all are known."""
     values = plans.spent(name)
     known = np.flatnonzero(~np.isnan(values))
     if plans.compares:
@@ -141,7 +149,7 @@ def _spent(plans: Plans, name: str, write: Callable[[float], str]) -> str:
 
 
 def _map(plans: Plans) -> list[Section]:
-    """Tables the status of each job on each cluster, where the table names both and they are not too many to be seen."""
+    """Tables the status of each job on each cluster, if the table names both and they are few."""
     most = {"job": _MAX_GRID_ROWS, "cluster": _MAX_GRID_COLUMNS}
     if not plans.rows or not most.keys() <= plans.texts.keys():
         return []
@@ -178,7 +186,8 @@ def _reasons(plans: Plans) -> list[Section]:
     ]
     if not rows:
         return []
-    columns = {"reason": "text", "status": "status", "rows": "number", "what it says": "text", "source": "text"}  # fmt: skip
+    columns = {"reason": "text", "status": "status", "rows": "number"}
+    columns |= {"what it says": "text", "source": "text"}
     table = HtmlTable("Reasons, and how many rows have them", columns, rows)
     return [Section("Why not", tables=[table])]
 

@@ -31,8 +31,8 @@ class HtmlTable(NamedTuple):
 
     Attributes:
         caption: its heading.
-        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts" (a line may break after
-            a comma only).
+        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
+            (a line may break after a comma only).
         rows: the cells as text.
         notes: sentences below it.
         sortable: the page's script sorts and searches it; one of a page.
@@ -64,7 +64,7 @@ class Section(NamedTuple):
 
 
 class HtmlPage(NamedTuple):
-    """A page from top to bottom; `choices` are plans of which a slider shows one."""
+    """A page from top to bottom; `choices` are the plans of a slider."""
 
     title: str
     lead: str
@@ -86,7 +86,7 @@ def template(name: str) -> str:
 
 @cache
 def environment() -> Any:
-    """Loads the templates: all that they put in is escaped, and without characters that would turn or hide what is beside them."""
+    """Loads the templates: values are escaped, without characters that hide or reverse text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from pathlib import PurePath
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from isobatch.equivalence.result import Same
@@ -18,19 +19,20 @@ from isobatch.report.allocation_page import allocation_page, log_in
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
-from isobatch.report.plan_page import curve, plan_page
+from isobatch.report.plan_page import curve, plan_page, rate_points
 from isobatch.report.same_page import same_page
 from isobatch.report.validation_page import validation_page
-from isobatch.schedules import Schedule, extent
+from isobatch.schedules import Schedule, Units, extent, resolve
 from isobatch.validate.report import Report
-from isobatch.words import count, real
+from isobatch.words import count, counted, real
 
 
 def require_extra() -> None:
     """Refuses where the drawing packages are missing.
 
     Raises:
-        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair needs.
+        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair
+            needs.
     """
     if sys.flags.optimize > 1:
         raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
@@ -45,7 +47,7 @@ def require_extra() -> None:
 def page_of_file(
     path: str, *, title: str | None = None, currency: str = "$", deadline: float | None = None
 ) -> HtmlPage:
-    """Makes the page of a file: a plan or a validation (.json), a log of divisions (.jsonl), or the table of a fleet.
+    """Makes the page of a file: a plan or validation (.json), a log of divisions (.jsonl), a fleet's table.
 
     Args:
         path: a file; of a fleet's table also a folder, a glob or a URL.
@@ -64,10 +66,10 @@ def page_of_file(
         return fleet_page(read_table(path), title=title, file=path, currency=currency, deadline=deadline)
     text = read_whole(path)
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = content.get("schema") if isinstance(content, dict) else None
     if str(schema).startswith("isobatch.plan/"):
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
@@ -78,7 +80,9 @@ def page_of_file(
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
-    """Makes the page of a Plan, a Counts, a validation's Report, or the table of a fleet; `keywords` are those of `page_of_file`.
+    """Makes the page of a Plan, a Counts, a validation's Report, or a fleet's table.
+
+    `keywords` are those of `page_of_file`.
 
     Raises:
         InputError: it is none of these.
@@ -128,7 +132,7 @@ def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
 
 
 class Plot(NamedTuple):
-    """A chart: notebooks draw it as SVG, `save` writes it, and `chart` is the `altair.Chart` to change or to embed."""
+    """A chart: notebooks draw it as SVG, `save` writes it, `chart` is the `altair.Chart`."""
 
     chart: Any
 
@@ -149,21 +153,37 @@ class Plot(NamedTuple):
 
 
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws a plan, counts, rules, a schedule, a validation's report or a fleet's table, as SVG: a notebook needs no network for it.
+    """Draws plans, a recipe, counts, rules, a schedule, a validation's report or a fleet's table, as SVG.
 
     Args:
-        value: what to draw: of a plan, counts, a report or a table the charts of its page.
-        steps: where the curve of a schedule ends (default: with its run, or past what is interesting).
+        value: what to draw: of a plan, counts, a report or a table the charts of its page; of a list of plans
+            their learning rates beside each other; a recipe as its plan on the tuned GPUs; a text names a
+            file of one of these, or a schedule, which is drawn with a peak of 1.
+        steps: where the curve of a schedule ends (default: with its run, or past what is interesting; of a
+            text 1,000).
 
     Raises:
         InputError: the extra `report` is not installed, or there is nothing to draw.
+
+    >>> import isobatch as ib
+    >>> ib.plot("wsd(decay=20%)").chart.to_dict()["title"]["text"]
+    'Learning rate 1 at most, 1,000 steps'
     """
     require_extra()
     if isinstance(value, Rules):
         title = f"Learning rate by rule, at a noise scale of {_NOISE} times the tuned batch"
         return Plot(charts.themed(charts.rates(_rates()), title))
+    if isinstance(value, (str, os.PathLike)):
+        if isinstance(value, os.PathLike) or Path(value).exists():
+            return Plot(picture(page_of_file(os.fspath(value)), _NO_RUN))
+        steps = 1000 if steps is None else steps
+        value = resolve(value, peak=1.0, total_steps=steps, units=Units(tuned_batch=1, batch=1))
+    if isinstance(value, Recipe):
+        value = plan(value, value.gpus or value.model_parallel)
+    if isinstance(value, (list, tuple)):
+        return _plot_plans(value)
     if not isinstance(value, Schedule):
-        why = "it is infeasible, or has no length"
+        why = _NO_RUN
         if isinstance(value, Counts):
             why = "batch and learning rate are the same at all counts that work, and hours need a profile"
         return Plot(picture(page_of_value(value), why))
@@ -172,6 +192,26 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     points = [{"run": "schedule", "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
     title = f"Learning rate {real(max(lr for _, lr in sampled))} at most, {count(round(stop))} steps"
     return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))
+
+
+_NO_RUN = "it is infeasible, or has no length"
+
+
+def _plot_plans(plans: Sequence[Any]) -> Plot:
+    """Draws the learning rates of several plans over their samples."""
+    most = len(charts.SERIES)
+    if not 0 < len(plans) <= most or not all(isinstance(each, Plan) for each in plans):
+        kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in plans)) or "none"
+        raise InputError(
+            f"value must be a list of 1 to {most} plans, got {count(len(plans))} ({kinds})", field="value"
+        )
+    if any(each.total_steps is None for each in plans):
+        raise InputError(f"there is nothing to draw of one of the plans: {_NO_RUN}", field="value")
+    points: list[dict[str, Any]] = []
+    for number, each in enumerate(plans, start=1):
+        points += rate_points(f"{number}: {counted(each.world_size, 'GPU')}", each)
+    title = f"Learning rates of {counted(len(plans), 'plan')}"
+    return Plot(charts.themed(charts.over_run(points, "samples", "samples"), title))
 
 
 _NOISE = 8

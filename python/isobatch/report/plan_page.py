@@ -68,7 +68,7 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
 
 
 def explained(plan: Plan) -> tuple[str, list[str], list[str]]:
-    """Takes a plan's explanation apart: its first line, its sentences, and its points, of them the warnings last."""
+    """Takes a plan's explanation apart: its first line, its sentences, and its points, warnings last."""
     lines = plan.explain().splitlines()
     points = [line.removeprefix("  - ") for line in lines if line.startswith("  - ")]
     return lines[0], [line for line in lines if not line.startswith("  ") and not line.endswith(":")], points
@@ -83,14 +83,17 @@ def _layout(plan: Plan) -> str:
     """Writes a plan's split as micro-batch × accumulation × replicas = batch."""
     micro, accumulation, replicas, batch, irregular = plan.layout
     weighted = ", weighted" if irregular else ""
-    return f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples per step"
+    return (
+        f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples "
+        "per step"
+    )
 
 
 def ways(plan: Plan) -> HtmlTable | None:
     """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
     rows = [
-        (what, _keywords(plan, each), split, price)
-        for each, (what, split, price, _) in zip(plan.options, refusal.ways(plan, plan.options), strict=True)
+        (batch, _keywords(plan, each), split, price)
+        for each, (batch, split, price, _) in zip(plan.options, refusal.ways(plan, plan.options), strict=True)
     ]
     names = ["what works, best first", "ib.plan(…)", "split", "time"]
     is_timed = any(price for *_, price in rows)
@@ -98,13 +101,13 @@ def ways(plan: Plan) -> HtmlTable | None:
     return HtmlTable("What would work", columns, [row[: len(columns)] for row in rows]) if rows else None
 
 
-def _keywords(asked: Plan, option: Plan) -> str:
+def _keywords(refused_plan: Plan, option: Plan) -> str:
     changed = [
         f"{name}={value!r}"
         for name, value in option.settings._asdict().items()
-        if getattr(asked.settings, name) != value
+        if getattr(refused_plan.settings, name) != value
     ]
-    if option.cluster != asked.cluster:
+    if option.cluster != refused_plan.cluster:
         where = option.world_size if option.cluster.nodes == 1 else option.cluster
         changed.insert(0, f"cluster={where!r}")
     return ", ".join(changed)
@@ -114,37 +117,38 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
     of_tuned = f"{percent(plan.batch_change or 0, signed=True)} of the tuned batch"
     factor = plan.lr_scale or 1.0
     scale = f"{words.figure(factor)} × the tuned one" if factor != 1 else "as tuned"
-    found = [
-        Headline("samples per step", count(plan.layout.effective_batch), of_tuned if plan.batch_change else "as tuned"),
+    moved = of_tuned if plan.batch_change else "as tuned"
+    headlines = [
+        Headline("samples per step", count(plan.layout.effective_batch), moved),
         Headline("learning rate", words.real(plan.lr or 0.0), scale),
-    ]  # fmt: skip
+    ]
     if plan.total_steps is not None:
         warmup = f"{count(plan.warmup_steps or 0)} of them warmup"
-        found.append(Headline("steps", count(plan.total_steps), warmup))
+        headlines.append(Headline("steps", count(plan.total_steps), warmup))
     if plan.hours is not None:
         share = error_share(plan)
         sure = "no range known" if share is None else f"± {percent(share)}"
         spent = f"{words.figure(plan.gpu_hours or 0)} GPU-hours"
-        found.append(Headline("time", time_of(plan), f"{spent}; {sure}"))
+        headlines.append(Headline("time", time_of(plan), f"{spent}; {sure}"))
         if plan.cost is not None:
             error = share and plan.cost * share
             paid = words.ranged(plan.cost, error, lambda cost: words.price(cost, currency))
-            found.append(Headline("cost", paid, sure))
-    return found
+            headlines.append(Headline("cost", paid, sure))
+    return headlines
 
 
 def figures(plan: Plan, tuned: Plan | None) -> list[tuple[str, str, str]]:
-    """Lists the known values of a plan or of the tuned run as texts: a label, this plan's, the tuned run's; "" for an unknown one."""
-    found = []
+    """Lists known values as texts: a label, this plan's value, the tuned run's; "" for an unknown one."""
+    rows = []
     for label, name, write in _ROWS:
-        values = (getattr(it, name, None) for it in (plan, tuned))
+        values = (getattr(each_plan, name, None) for each_plan in (plan, tuned))
         now, was = ("" if value is None else write(value) for value in values)
-        found.append((label, now, was))
-    return [row for row in found if any(row[1:])]
+        rows.append((label, now, was))
+    return [row for row in rows if any(row[1:])]
 
 
 def _beside(plan: Plan, tuned: Plan | None) -> Section:
-    """Puts the values of this plan beside those of the tuned run, what changes first."""
+    """Puts the values of this plan beside those of the tuned run, changes first."""
     rows = figures(plan, tuned)
     columns = {"figure": "text", "this plan": "number"}
     if tuned is None:
@@ -173,24 +177,26 @@ def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     described = " ".join(_course(run, plan) for run, plan in runs)
     drawings = [
         Drawing(over_run(points, "step", "optimizer steps"), "Learning rate over optimizer steps", described),
-        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the samples seen."),
+        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the "
+                                                                                      "samples seen."),
     ]  # fmt: skip
     return [Section("The learning rate", drawings=drawings)]
 
 
 def rate_points(run: str, plan: Plan) -> list[dict[str, Any]]:
     """Lists a plan's learning rates over its run: rows with `run`, `at`, `step`, `samples` and `lr`."""
-    found = []
+    points = []
     for at, (step, lr) in enumerate(curve(plan.schedule, plan.course.total_steps or 0)):
         samples = float(plan.course.samples_at(Fraction(step)))
-        found.append({"run": run, "at": at, "step": step, "samples": samples, "lr": lr})
-    return found
+        points.append({"run": run, "at": at, "step": step, "samples": samples, "lr": lr})
+    return points
 
 
 def _course(run: str, plan: Plan) -> str:
     end = plan.schedule.at(plan.total_steps or 0)
     return (
-        f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of {count(plan.warmup_steps or 0)} steps, "
+        f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of "
+        f"{count(plan.warmup_steps or 0)} steps, "
         f"{words.real(end)} at the end, step {count(plan.total_steps or 0)}."
     )
 
@@ -204,7 +210,12 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
     for run, each in runs:
         shown = [(stage.step, stage.batch) for stage in each.stages][:_MAX_STAGES]
         shown.append((each.total_steps or shown[-1][0], shown[-1][1]))
-        points += [{"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)]  # fmt: skip
-    described = f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to {count(stages[-1].batch)}."
+        points += [
+            {"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)
+        ]
+    described = (
+        f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to "
+        f"{count(stages[-1].batch)}."
+    )
     drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
     return [Section("The batch grows", drawings=[drawing])]

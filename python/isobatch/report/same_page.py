@@ -1,4 +1,4 @@
-"""The page of a comparison of splits: the answer, the weight of each sample as bars, and what mends each cause."""
+"""The page of a comparison of splits: the answer, the weight of each sample as bars, and the mends."""
 
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import Same
@@ -78,7 +78,8 @@ def _figures(answer: Same) -> Section:
     }
     notes = [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
     notes.append(
-        f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} were compared."
+        f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} "
+        "were compared."
     )
     if answer.changes:
         notes.append(f"Changed for the comparison: {', '.join(answer.changes)}.")

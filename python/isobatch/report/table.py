@@ -1,4 +1,4 @@
-"""A fleet's table of plans, whatever file it came from: its columns to count in, and its first rows for the page."""
+"""A fleet's table of plans from any file: its columns to compute with, and its first rows for the page."""
 
 from functools import reduce
 from operator import or_
@@ -20,7 +20,7 @@ INFEASIBLE = STATUS.tolist().index("infeasible")
 
 
 class Plans(NamedTuple):
-    """Columns of equal length: numbers with NaN where they are not known, texts as indices into their values, status as a code,
+    """Columns of equal length: numbers (NaN if unknown), texts as indices of their values, status as a code,
     reasons as bit sets; `provenance` is the file's own account of how it was planned."""
 
     rows: int
@@ -45,30 +45,30 @@ class Plans(NamedTuple):
         clusters, at = self.text("cluster")
         each = [self.provenance.gpu_types.get(name or "", "") for name in clusters]
         types = list(dict.fromkeys(each))
-        places: NDArray[np.int64] = np.array([types.index(it) for it in each], np.int64)[at]
+        places: NDArray[np.int64] = np.array([types.index(kind) for kind in each], np.int64)[at]
         return types, places
 
     def number(self, name: str) -> NDArray[np.float64]:
         """Returns a column, all unknown where the table has none."""
-        found = self.numbers.get(name)
-        return np.full(self.rows, np.nan) if found is None else found
+        values = self.numbers.get(name)
+        return np.full(self.rows, np.nan) if values is None else values
 
     def spent(self, name: str) -> NDArray[np.float64]:
-        """Returns hours, GPU-hours or cost to draw and compare: of rows with GPU count, hours and GPU-hours, else NaN."""
+        """Returns hours, GPU-hours or cost to compare; NaN in rows without GPU count, hours or GPU-hours."""
         known = (self.gpus >= 1) & (self.number("hours") >= 0) & (self.number("gpu_hours") >= 0)
         return np.where(known, self.number(name), np.nan)
 
     def text(self, name: str) -> tuple[list[str | None], NDArray[np.int64]]:
-        """Returns a column's values, and the place of each row among them; one value where the table has none."""
+        """Returns a column's values, and each row's index among them; one value if the table lacks it."""
         return self.texts.get(name, ([""], np.zeros(self.rows, np.int64)))
 
     @property
     def deadline(self) -> float | None:
         """The deadline of the settings, where it is a legal one."""
-        asked = self.provenance.settings.get("deadline_hours")
-        if not isinstance(asked, (int, float)) or isinstance(asked, bool) or not 0 < asked < 1e300:
+        hours = self.provenance.settings.get("deadline_hours")
+        if not isinstance(hours, (int, float)) or isinstance(hours, bool) or not 0 < hours < 1e300:
             return None
-        return float(asked)
+        return float(hours)
 
     @property
     def gpus(self) -> NDArray[np.float64]:
@@ -89,7 +89,13 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
     import pyarrow as pa
 
     if isinstance(table, dict):
-        table = pa.table({name: _array(name, values) for name, values in table.items()})
+        _refuse_others([*table], file)
+        try:
+            table = pa.table({name: _array(name, values) for name, values in table.items()})
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InputError(
+                f"table must have columns of values of one length: {error}", field="table"
+            ) from None
     whole = pa.table(table)
     _refuse_others(whole.column_names, file)
     try:
@@ -104,13 +110,13 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
         kind = column.type
         is_result = name in RESULTS or name in ("gpus", "samples_over_least", "steps_over_least")
         if is_result or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            found = _numbers(column, name, file)
-            if not np.isinf(found).any():
-                numbers[name] = found
+            values = _numbers(column, name, file)
+            if not np.isinf(values).any():
+                numbers[name] = values
                 continue
             if is_result:
-                row = int(np.argmax(np.isinf(found)))
-                raise must_be("a finite number", float(found[row]), field=name, file=file, row=row + 1)
+                row = int(np.argmax(np.isinf(values)))
+                raise must_be("a finite number", float(values[row]), field=name, file=file, row=row + 1)
         # An infinite number in a column of the jobs' own is only shown.
         texts[name] = _texts(column, name, file)
     texts |= {name: _named(numbers.pop(name)) for name in ("job", "cluster") if name in numbers}
@@ -151,10 +157,10 @@ def _numbers(column: Any, name: str, file: str | None) -> NDArray[np.float64]:
     try:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = pc.if_else(pc.equal(column, ""), None, column)
-        found = column.cast(pa.float64(), safe=False)
+        numbers = column.cast(pa.float64(), safe=False)
     except pa.ArrowException as error:
         raise InputError(f"column {name!r} must have numbers: {str(error)[:120]}", file=file) from None
-    values: NDArray[np.float64] = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.float64)
+    values: NDArray[np.float64] = np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
     return values
 
 
@@ -206,12 +212,12 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
         names = column.flatten()
         if len(names):
             values, at = _texts(names, "reasons", file)
-            np.bitwise_or.at(bits, rows, np.array([_bit(it, file) for it in values], np.uint64)[at])
+            np.bitwise_or.at(bits, rows, np.array([_bit(value, file) for value in values], np.uint64)[at])
         return bits
     values, at = _texts(column, "reasons", file)
     sets = [reduce(or_, (_bit(name, file) for name in reason_names(text or "")), 0) for text in values]
-    found: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
-    return found
+    bit_sets: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
+    return bit_sets
 
 
 def _bit(name: str | None, file: str | None) -> int:
@@ -231,9 +237,10 @@ _MAX_PRINTED_ROWS = 50
 _MAX_CELL_CHARACTERS = 300
 _EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
 _USUAL = (
-    "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch", "batch_change",
-    "lr", "total_steps", "warmup_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons", "nearest_world_size",
-    "nearest_batch",
+    "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch",
+    "batch_change",
+    "lr", "total_steps", "warmup_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
+    "nearest_world_size", "nearest_batch",
 )  # fmt: skip
 """Columns in the order in which people look at them; others come behind."""
 

@@ -1,4 +1,4 @@
-"""Hours and cost over GPU counts, and where each job is fastest, cheapest and at its knee: of a fleet and of one job."""
+"""Hours and cost over GPU counts, with the fastest, the cheapest and the knee, of a fleet or of one job."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def times_known(plans: Plans) -> bool:
 
 
 def how_sure(plans: Plans) -> str:
-    """Says how wide the range of hours and cost is, or that none is known, and where they are estimates; a sentence after a space."""
+    """Writes the range of hours and cost, or its absence, and where they are estimates; after a space."""
     known = ~np.isnan(plans.number("hours"))
     if not known.any():
         return ""
@@ -47,13 +47,13 @@ def how_sure(plans: Plans) -> str:
 
 
 def spent(plans: Plans, row: int, currency: str) -> str:
-    """Writes a row's time, and its cost where that is known, with their ranges."""
+    """Writes a row's time and, if known, its cost, with their ranges."""
     hours, error, cost = plans.spent("hours"), plans.number("hours_error"), plans.spent("cost")
     return words.spent(float(hours[row]), float(error[row]), float(cost[row]), currency)
 
 
 def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
-    """Draws hours and cost, with the figures at the ends and the knee of each job; nothing where no times can be compared."""
+    """Draws hours and cost, with the ends and the knee of each job, if times are comparable."""
     if not times_known(plans) or not (plans.compares or "gpus" in plans.numbers):
         return []
     drawings = [
@@ -68,10 +68,11 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
 
 
 def knees(plans: Plans) -> dict[int, int]:
-    """Finds each job's row of the least hours × GPU-hours: past it, 1 % less time costs more than 1 % more GPU-hours.
+    """Finds each job's row of least hours × GPU-hours: past it 1 % less time costs over 1 % more GPU-hours.
 
-    A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU types, since an hour of
-    one is no hour of another; nor has one whose batch grows, and with it the samples to the same loss, which only `counts` knows.
+    A job that runs on one number of GPUs only has no knee; nor has any where the clusters have several GPU
+    types, since an hour of one is no hour of another; nor has one whose batch grows, and with it the samples
+    to the same loss, which only `counts` knows.
     """
     if len(plans.gpu_types()[0]) > 1:
         return {}
@@ -107,7 +108,7 @@ def knee_of(plans: Plans) -> list[Headline]:
 
 
 def end_at(plans: Plans, row: int) -> str:
-    """Says why a row that is the best of its job may not be: what is beyond it, where no row with hours is."""
+    """Explains why the best row of a job may not be the best: nothing beyond it has hours."""
     _, job = plans.text("job")
     own = np.flatnonzero(job == job[row])
     at = int(np.flatnonzero(own == row)[0])
@@ -117,18 +118,18 @@ def end_at(plans: Plans, row: int) -> str:
 def best_in_time(
     plans: Plans, rows: NDArray[np.int64], by: NDArray[np.float64], deadline: float
 ) -> tuple[int | None, str]:
-    """Finds the row with the least `by` that meets the deadline, else one that likely does, and says so; None where none does."""
+    """Finds the row of least `by` within the deadline, else one likely within it; None if there is none."""
     hours, error = plans.spent("hours"), plans.number("hours_error")
-    kept = [_core.verdict(hours[row], error[row], deadline) for row in rows.tolist()]
+    verdicts = [_core.verdict(hours[row], error[row], deadline) for row in rows.tolist()]
     for verdict, note in (("met", ""), ("likely", " (likely, not surely)")):
-        good = rows[[each == verdict for each in kept]]
+        good = rows[[each == verdict for each in verdicts]]
         if len(good):
             return _least(by, good), note
     return None, ""
 
 
 def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
-    """Counts the jobs that meet a deadline, and those that only likely do."""
+    """Counts the jobs within a deadline, and those only likely within it."""
     _, job = plans.text("job")
     each = zip(plans.spent("hours").tolist(), plans.number("hours_error").tolist(), strict=True)
     verdicts = np.array([_core.verdict(hours, error, deadline) or "" for hours, error in each])
@@ -140,23 +141,23 @@ def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
 
 
 def _drawing(plans: Plans, name: str, label: str, deadline: float | None) -> Drawing:
-    """Draws a figure over GPUs: a line for each job and GPU type; of many, of the jobs that take the most GPU-hours."""
+    """Draws a figure over GPUs, a line for each job and GPU type; of many, those with the most GPU-hours."""
     lines, many = _lines(plans, name)
     points = [point for line in lines for point in line]
     drawn = {point["job"] for point in points}
     known = ~np.isnan(plans.spent(name))
     marked = [_point(plans, name, row) for row in knees(plans).values() if known[row]]
-    marked = [it for it in marked if it["job"] in drawn]
+    marked = [knee for knee in marked if knee["job"] in drawn]
     chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
-    what = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
+    drawn_lines = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
     if many > len(lines):
-        what += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
-    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {what}; {_ends(lines, name)}."
+        drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
+    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; {_ends(lines, name)}."
     return Drawing(chart, f"{name.capitalize()} over GPUs", described)
 
 
 def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
-    """Returns the points of jobs on each GPU type, the most GPU-hours first, and how many such lines there are.
+    """Returns the points of jobs on each GPU type, most GPU-hours first, and the number of such lines.
 
     Where several clusters have as many GPUs a job's least counts.
     """
@@ -168,11 +169,11 @@ def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
     rows = rows[np.lexsort((values[rows], gpus[rows], line[rows]))]
     lines = np.split(rows, np.flatnonzero(np.diff(line[rows])) + 1)
     lines.sort(key=lambda own: -float(work[own].min()))
-    found = []
+    points = []
     for own in lines[:MAX_LINES]:
         _, first = np.unique(gpus[own], return_index=True)
-        found.append([_point(plans, name, row) for row in at_most(own[first].tolist())])
-    return found, len(lines)
+        points.append([_point(plans, name, row) for row in at_most(own[first].tolist())])
+    return points, len(lines)
 
 
 def _point(plans: Plans, name: str, row: int) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def _ends(lines: list[list[dict[str, Any]]], name: str) -> str:
     texts = []
     for line in lines[:_MAX_ENDS]:
         ends = line if len(line) == 1 else (line[0], line[-1])
-        at = ", ".join(f"{figure(it[name])} on {counted(it['gpus'], 'GPU')}" for it in ends)
+        at = ", ".join(f"{figure(point[name])} on {counted(point['gpus'], 'GPU')}" for point in ends)
         texts.append(at if len(lines) == 1 else f"{line[0]['job']} {at}")
     more = f"; and {count(len(lines) - _MAX_ENDS)} more" if len(lines) > _MAX_ENDS else ""
     return "; ".join(texts) + more

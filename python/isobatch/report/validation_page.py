@@ -1,4 +1,4 @@
-"""The page of a validation: the verdicts, the all-reduce with its fit, the step's time as forecast and as measured."""
+"""The page of a validation: verdicts, the all-reduce with its fit, the step's time, forecast and measured."""
 
 from isobatch.report.charts import all_reduce
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
@@ -25,19 +25,19 @@ def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
 
 
 def _headlines(report: Report) -> list[Headline]:
-    found = []
+    headlines = []
     if (machine := report.machine) is not None:
         devices = ", ".join(dict.fromkeys(rank.device for rank in machine.ranks))
         where = f"{counted(machine.nodes, 'node')}, {machine.backend}, {devices}"
-        found.append(Headline("ranks", count(len(machine.ranks)), where))
+        headlines.append(Headline("ranks", count(len(machine.ranks)), where))
     if (step := report.step) is not None:
         took, speed = duration(step.planned_step_seconds), figure(step.samples_per_second)
-        found.append(Headline("step", took, f"{step.workload}, measured"))
-        found.append(Headline("samples per second", speed, "over all ranks"))
+        headlines.append(Headline("step", took, f"{step.workload}, measured"))
+        headlines.append(Headline("samples per second", speed, "over all ranks"))
     if (plan := report.plan) is not None and plan.effective_batch is not None:
         planned = f"{count(plan.world_size)} GPUs planned"
-        found.append(Headline("samples per step", count(plan.effective_batch), planned))
-    return found
+        headlines.append(Headline("samples per step", count(plan.effective_batch), planned))
+    return headlines
 
 
 def _verdicts(report: Report) -> Section:
@@ -46,16 +46,16 @@ def _verdicts(report: Report) -> Section:
     if any(proof.diagnosis for proof in report.proofs):
         columns["what to do"] = "text"
         for row, proof in zip(rows, report.proofs, strict=True):
-            found = proof.diagnosis
-            row.append("" if found is None else f"{found.text}: {found.advice}")
+            diagnosis = proof.diagnosis
+            row.append("" if diagnosis is None else f"{diagnosis.text}: {diagnosis.advice}")
     table = HtmlTable("Each claim of the plan, and how it came out", columns, rows)
     return Section("Verdicts", tables=[table])
 
 
-def _all_reduce(found: AllReduce) -> Section:
+def _all_reduce(measured: AllReduce) -> Section:
     points = [
         {"kind": row.dtype, "bytes": row.bytes, "time_us": row.time_us}
-        for row in found.table
+        for row in measured.table
         if row.time_us > 0 and row.bytes > 0
     ]
     described = "Medians of the slowest rank."

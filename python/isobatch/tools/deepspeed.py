@@ -209,7 +209,7 @@ def check(case: Case) -> Iterator[Issue]:
             f'{", ".join(autos)}: "auto"',
             "another program fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
-            "write the numbers down: isobatch plan --to deepspeed",
+            "write the numbers down, or plan it with the file that has them",
         )
     if kind.startswith("Warmup") and case.at("scheduler", "params", "warmup_type") != "linear":
         yield Issue.note(

@@ -10,7 +10,7 @@ from isobatch.tools.installed import Installed, installed, plain
 from isobatch.tools.page import value_at
 from isobatch.tools.tool import Keys, Tool
 from isobatch.tools.unread import as_recipe
-from isobatch.words import few
+from isobatch.words import few, nearest
 
 TOOLS = {
     "transformers": Keys(
@@ -111,6 +111,10 @@ def _installed() -> Installed:
     return installed(frozenset(TOOLS))
 
 
+_OTHER = "; a run of any other tool is planned as a recipe, by --set (docs/tools.md: a tool that is not here)"
+"""What to do without a reader."""
+
+
 def keys() -> dict[str, Keys]:
     """Every tool, also of other distributions, with the keys of its files."""
     return TOOLS | {name: tool.keys for name, tool in _installed().tools.items()}
@@ -133,7 +137,9 @@ def reader(name: str) -> Tool:
         InputError: there is none, or it is a faulty one of another distribution.
     """
     if plain(name) not in readers():
-        raise _installed().faults.get(plain(name)) or unknown("tool", name, readers(), field="tool")
+        other = "" if nearest(name, readers()) else _OTHER
+        fault = _installed().faults.get(plain(name))
+        raise fault or InputError(f"{unknown('tool', name, readers())}{other}", field="tool")
     return tool_of(plain(name))
 
 
@@ -152,7 +158,7 @@ def writer(name: str) -> Tool:
 
     if plain(name) in PLATFORMS:
         raise InputError(
-            f"{name} has a table of many counts: isobatch counts --to {name}, without -o, prints it"
+            f"{name} has a table of many counts, which isobatch counts prints (--to {name}, without -o)"
         )
     if plain(name) in _installed().faults:
         raise _installed().faults[plain(name)]
@@ -231,8 +237,8 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
     """
     if is_plan(settings):
         raise InputError(
-            "is a plan of isobatch, not another tool's file: isobatch plan --to writes it for a tool, "
-            "isobatch replan moves its run",
+            f"is a plan of isobatch, not another tool's file: isobatch plan {file} --to TOOL writes it for a "
+            f"tool, isobatch replan {file} --at-step N moves its run",
             file=file,
         )
     if is_recipe(settings):
@@ -309,8 +315,8 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
     return InputError(
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
-        f"{also}- or give the run as a recipe, in a file or by isobatch plan --gpus N and, where right (in "
-        "Python: ib.Recipe(...)):\n"
+        f"{also}- or give the run as a recipe, in a file or to isobatch plan, by those of these that are right "
+        "(in Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",

@@ -324,9 +324,8 @@ def _ramps(case: Case) -> Iterator[Issue]:
                 f"each stage must be a multiple of {case.fields.get('micro_batch')} × {case.replicas} "
                 f"replicas, and the increments end at {full}",
                 "megatron/core/num_microbatches_calculator.py: RampupBatchsizeNumMicroBatchesCalculator",
-                f"--rampup-batch-size {unit} {unit} {words[-1]}"
-                if full % unit == 0
-                else "isobatch plan --from writes a batch and a ramp that divide",
+                ("" if full % unit == 0 else f"--global-batch-size {-(-full // unit) * unit} ")
+                + f"--rampup-batch-size {unit} {unit} {words[-1]}",
             )
     yield Issue(
         "since core 0.18 the batch does not ramp: --rampup-batch-size has no effect",
@@ -339,8 +338,8 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "before core 0.18 the run stops: a batch ramp needs --train-samples",
             "--train-iters is given: expected no batch-size rampup for iteration-based training",
             "megatron/training/arguments.py at core_v0.16.0",
-            "--train-samples, --lr-decay-samples and --lr-warmup-samples: isobatch plan --from ... --to "
-            "megatron writes them",
+            "--train-samples, --lr-decay-samples and --lr-warmup-samples: "
+            f"{case.command} --to megatron writes them",
             Weight.STOPS,
         )
 

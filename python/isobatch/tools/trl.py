@@ -257,7 +257,7 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
             "what is generated at once has all completions of each of its prompts",
             f"generation_batch_size: {-(-completions // whole) * whole}"
             if rollout
-            else f"{key}: a multiple of {least}, or isobatch plan --from ... --batch-multiple {multiple}",
+            else f"{key}: a multiple of {least}, or a plan with --batch-multiple {multiple}",
         )
 
 

@@ -3,6 +3,7 @@
   const data = JSON.parse(document.getElementById("plans").textContent);
   const by = (id) => document.getElementById(id);
   const text = (number) => data.texts[number];
+  const headings = { infeasible: "Why not:", note: "Good to know:" };
   const slider = by("slider"), number = by("number"), strip = by("strip");
   let index = data.first, policy = 0, asked = data.counts[index];
 
@@ -50,13 +51,14 @@
     number.value = gpus;
     by("headline").replaceChildren(`${text(headline)} `, element("span", status, `status ${status}`));
     document.title = text(headline);
-    const rows = figures.map((each) => each.map(text));
-    by("figures").classList.toggle("new", !rows.some(([, was]) => was));
-    fill("figures", rows.filter(([, was, now]) => was !== now).map(row));
-    const same = rows.filter(([, was, now]) => was === now).map(([label, , now]) => `${label.split(",")[0]} ${now}`);
-    by("same").textContent = same.length ? `As tuned: ${same.join("; ")}.` : "";
+    const rows = figures.map((each) => each.map(text)), isNew = !rows.some(([, was]) => was);
+    const isShown = ([label, was, now]) => (isNew ? data.answers.includes(label) : was !== now);
+    by("figures").classList.toggle("new", isNew);
+    fill("figures", rows.filter(isShown).map(row));
+    const rest = rows.filter((each) => !isShown(each)).map(([label, , now]) => `${label.split(",")[0]} ${now}`);
+    by("same").textContent = rest.length ? `${isNew ? "Also" : "As tuned"}: ${rest.join("; ")}.` : "";
     fill("menu", ways.map(way));
-    fill("points", points.map((each) => element("li", text(each))), status === "infeasible" ? "Why not:" : "Warnings:");
+    fill("points", points.map((each) => element("li", text(each))), headings[status] ?? "Warnings:");
     fill("words", sentences.map((each) => element("p", text(each))));
     fill("lines", lines.flatMap((each) => [element(/# was /.test(text(each)) ? "mark" : "span", text(each)), "\n"]));
     document.querySelectorAll("[name=policy]").forEach((radio, at) => { radio.checked = at === policy; });
