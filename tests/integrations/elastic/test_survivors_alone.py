@@ -59,6 +59,8 @@ def train(address, *, after=lambda crew: None, forget=(), **options):
             optimizer.step()
             if "scheduler" not in forget:
                 crew.scheduler.step()
+            if "zero_grad" not in forget:
+                optimizer.zero_grad()
             after(crew)
 
 

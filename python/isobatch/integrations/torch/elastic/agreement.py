@@ -162,7 +162,8 @@ class RankGroup:
         """Whether the processes can talk; one alone can."""
         return self.size == 1 or (dist.is_available() and dist.is_initialized())
 
-    def _own(self) -> Any:
+    def group(self) -> Any:
+        """Returns the group, formed where it is missing; None for one process alone."""
         if self.size > 1 and self._group is None:
             if not self.connected:
                 raise InputError(
@@ -179,7 +180,7 @@ class RankGroup:
         Raises:
             InputError: a rank has an error, or two ranks differ; the message has the first difference.
         """
-        group = self._own()
+        group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
         every = [own] if group is None else gather_values(own, group, _Facts)
         if isinstance(facts, InputError):
@@ -196,7 +197,7 @@ class RankGroup:
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
-        return Vote(stopping, count, micros, joining, self._own())
+        return Vote(stopping, count, micros, joining, self.group())
 
     def free(self) -> None:
         """Lets the group go."""

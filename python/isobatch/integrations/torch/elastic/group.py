@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
-from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean
+from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean, leave_to_eager
 from isobatch.integrations.torch.elastic.messages import Here, Note, Roster
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
@@ -58,10 +58,16 @@ class CrewGroup:
         """Notes what is there before the group."""
         self._before, self._own = {*sockets().values()}, None
         self._cord = CuttableGroup.cord = Cord()
+        leave_to_eager()
+
+    def hint(self, text: str) -> None:
+        """Sets the hint that errors of the training's own collectives end with."""
+        self._cord.hint = text
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""
         self._own = {*sockets().values()} - (self._before or set())
+        self._cord.trains = True
 
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
@@ -81,6 +87,8 @@ class CrewGroup:
             # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that are left.
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
         os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
+        # Who connects in a collective waits, before it begins, for a rank that has died since.
+        os.environ["TORCH_GLOO_LAZY_INIT"] = "0"
         dist.init_process_group(BACKEND, store=prefix, rank=rank, world_size=size, timeout=connecting(lease))
         sys.excepthook = hook
         set_timeout(timedelta(seconds=timeout))

@@ -75,7 +75,17 @@ class TrainingState:
         return {
             "model": f"{len(shapes)} parameters, {_digest(shapes)}",
             "optimizer": type(self.optimizer).__name__,
+            **self._defaults(),
             "extra": [*self.extra],
+        }
+
+    def _defaults(self) -> dict[str, str]:
+        """Returns the optimizer's settings but for the learning rate, which is the plan's."""
+        kinds = (bool, int, float, str, tuple, type(None))
+        return {
+            f"optimizer's {name}": str(value)
+            for name, value in self.optimizer.defaults.items()
+            if name != "lr" and isinstance(value, kinds)
         }
 
     def checksum(self) -> str:

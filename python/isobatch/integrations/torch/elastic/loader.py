@@ -1,14 +1,7 @@
 """The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
 
-import ctypes
-import gc
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.elastic.workers import RankLoader, begin_worker
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
@@ -153,13 +147,13 @@ def is_stream(dataset: Any) -> bool:
 
 def data_loader(
     progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
-) -> DataLoader[Any]:
+) -> RankLoader:
     """Makes a DataLoader of this replica's micro-batches, of a dataset with places or of a stream.
 
     Raises:
         InputError: the dataset is not as long as the recipe says, or an option is the plan's.
     """
-    options = {**options, "worker_init_fn": partial(_begin_worker, options.get("worker_init_fn"))}
+    options = {**options, "worker_init_fn": partial(begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
     for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
         if name in options:
@@ -171,49 +165,15 @@ def data_loader(
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
-        return DataLoader(RunStream(progress, dataset, equal=equal, least=least), batch_size=None, **options)
+        stream_of_rank = RunStream(progress, dataset, equal=equal, least=least)
+        return RankLoader(stream_of_rank, batch_size=None, **options)
     size, expected = len(dataset), progress.plan.recipe.dataset_size
     if expected != size:
         raise InputError(
             f"dataset_size must be {size:,}, as the dataset has, got {expected!r}", field="dataset_size"
         )
-    return DataLoader(dataset, batch_sampler=RunBatches(progress, size, equal=equal, least=least), **options)
-
-
-def _begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
-    """Begins a DataLoader's worker, before the user's own function: it ends with its parent, not before.
-
-    torchrun and Slurm send SIGTERM to workers too, which would end the training before it can stop by itself; a second SIGTERM, or 40 s,
-    end the worker. A forked worker of a rank that was killed would hold its sockets open for five seconds, and the others would wait.
-    """
-    gc.freeze()  # The garbage of its rank may have groups of crews that are over: freeing one waits for threads that a fork lacks.
-    signal.signal(signal.SIGTERM, _outlive)
-    rank = multiprocessing.parent_process()
-    # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
-    if (
-        sys.platform == "linux"
-        and threading.current_thread().name == "MainThread"
-        and rank
-        and os.getppid() == rank.pid
-    ):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
-        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
-    if own is not None:
-        own(worker)
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with(rank: Any) -> None:
-    rank.join()
-    os._exit(1)
-
-
-def _outlive(*_: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(40)
+    batches = RunBatches(progress, size, equal=equal, least=least)
+    return RankLoader(dataset, batch_sampler=batches, **options)
 
 
 class RunStream(IterableDataset[list[Any]]):

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -43,7 +42,7 @@ class ElasticRun:
                 with micro.sync(model):
                     (loss_of(model, micro.batch) * micro.weight).backward()
             optimizer.step(); scheduler.step(); optimizer.zero_grad()
-            if run.stopping or (step.number + 1) % 500 == 0:
+            if run.world.rank == 0 and (run.stopping or (step.number + 1) % 500 == 0):
                 save({"isobatch": run.state_dict(), ...})
             if run.stopping:
                 break
@@ -70,11 +69,6 @@ class ElasticRun:
     (6, 6)
     """
 
-    _watch: Watch = ALL_THERE
-    _timeout: timedelta | None = None
-    _connecting: timedelta | None = None
-    _backend = "gloo"
-
     def __init__(
         self,
         recipe: Recipe | Plan,
@@ -86,9 +80,25 @@ class ElasticRun:
         shuffle: bool = True,
         **settings: Any,
     ) -> None:
-        self.world = find_world()
+        options = {"accept": accept, "replica": replica, "seed": seed, "shuffle": shuffle}
+        self._begin(recipe, ALL_THERE, state=state, **options, **settings)
+
+    def _begin(
+        self,
+        recipe: Recipe | Plan,
+        watch: Watch,
+        *,
+        state: dict[str, Any] | None = None,
+        accept: Collection[str] = (),
+        replica: Any = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Begins the run among ranks that `watch` watches."""
+        self.world, self._watch = find_world(), watch
         self._ranks = RankGroup(
-            self.world.rank, self.world.size, self._timeout, self._connecting, self._backend
+            self.world.rank, self.world.size, watch.timeout, watch.connecting, watch.backend
         )
         self.seed, self.shuffle = seed, shuffle
         self._loop: Loop | TrainerLoop | None = None
@@ -106,11 +116,11 @@ class ElasticRun:
                 seed=seed,
                 shuffle=shuffle,
             )
-            self._facts: dict[str, Any] | InputError = self._description()
+            self._facts = self._description()
         except InputError as error:
-            self._facts = error
-            if not self._ranks.connected:
-                raise
+            if self._ranks.connected:
+                self._ranks.agree(error)
+            raise
         if self._ranks.connected:
             self._agree()
 
@@ -294,6 +304,8 @@ class ElasticRun:
             InputError: a step is left unfinished, the loader ends before the run, or a step has no token on any rank.
         """
         self._agree()
+        if isinstance(self._loop, Loop) and not self._loop.uses(loader):
+            self._loop.free()
         self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch)
         return self._loop.steps()
 

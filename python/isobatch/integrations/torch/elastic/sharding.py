@@ -264,6 +264,7 @@ def _mesh(shards: int, device: str, lease: float, timeout: float) -> DeviceMesh:
     groups: list[Any] = []
     for members in ranks[:, column].tolist(), ranks[row].tolist():
         groups.append(dist.new_group(members, timeout=connecting(lease), use_local_synchronization=True))
+        groups[-1].of_run = True
         set_timeout(timedelta(seconds=timeout), groups[-1])
     return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -26,9 +27,28 @@ class Watch:
         lost: a rank was lost: no further step can be begun.
         void: it was lost before the step under way could be applied: what is left of it changes nothing.
         wanted: somebody waits to join.
+        backend, timeout, connecting: of the run's own group: torch's name of its backend, the time-out of its agreements,
+            and the time until its ranks have found each other; None: torch's.
     """
 
     lost = void = wanted = False
+    backend = "gloo"
+    timeout: timedelta | None = None
+    connecting: timedelta | None = None
+
+    def begin_step(self, step: int) -> None:
+        """Notes that a step begins, before its first micro-batch.
+
+        Raises:
+            InputError: the ranks did not train alike so far.
+        """
+
+    def finish(self, step: int) -> None:
+        """Notes that the loop comes to its end, with `step` steps done.
+
+        Raises:
+            InputError: the ranks did not train alike.
+        """
 
     def guard(self) -> AbstractContextManager[Any]:
         """Takes the errors of a loss, so that the loop ends."""
@@ -58,6 +78,7 @@ class Micro(NamedTuple):
     stand_in: bool
     equal: bool
     watch: Watch = ALL_THERE
+    check: Callable[[], None] | None = None
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
@@ -66,11 +87,20 @@ class Micro(NamedTuple):
         batch norms.
 
         Raises:
-            InputError: the model has collectives inside its forward, and the replicas may make different numbers of passes.
+            InputError: the model has collectives inside its forward, and the replicas may make different numbers of passes;
+                DDP has static_graph; or the last step's gradients were not zeroed.
         """
+        if self.check is not None:
+            self.check()
         stack = contextlib.ExitStack()
         stack.enter_context(self.watch.pass_guard())
         for model in models:
+            if not self.last and getattr(model, "static_graph", False):
+                raise InputError(
+                    "static_graph must be False for DDP where a rank makes more than one pass in a step: torch then synchronizes "
+                    "only some of them. Leave it out, or raise max_micro_batch until each rank makes one pass",
+                    field="static_graph",
+                )
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
                     "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the same passes: make the "

@@ -3,10 +3,8 @@
 import atexit
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
-from functools import wraps
-from types import MethodType
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from isobatch._core import __version__
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
+from isobatch.integrations.torch.elastic.applied import StepWatch
 from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
@@ -27,11 +26,12 @@ from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seal, key_for
 from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
+from isobatch.integrations.torch.elastic.standstill import Standstill
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
+from isobatch.integrations.torch.elastic.surroundings import Surroundings
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
-_STANDSTILL = 5
 _STORE_SECONDS = 60.0
 """The store may answer late on a busy host: that is no loss of it. Where its process died, the connection says so at once."""
 
@@ -121,7 +121,7 @@ def survivors(
     members = Membership(
         connection, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout, shards=shards
     )
-    return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
+    return _Crews(_Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews())
 
 
 def _variables(field: str, *names: str) -> str:
@@ -129,6 +129,23 @@ def _variables(field: str, *names: str) -> str:
     if missing:
         raise InputError(f"{field} is missing: pass {field}=, or set {' and '.join(missing)}", field=field)
     return ":".join(os.environ[name] for name in names)
+
+
+class _Crews(Iterator[Crew]):
+    """The crews of a run. A loop over them ends the run's part of this process where it is left, also by an error.
+
+    A generator that the script holds by a name would live on, as long as the error is handled, and its ranks would wait.
+    """
+
+    def __init__(self, crews: Generator[Crew]) -> None:
+        self._crews = crews
+
+    def __next__(self) -> Crew:
+        return next(self._crews)
+
+    def __iter__(self) -> Iterator[Crew]:
+        with closing(self._crews):
+            yield from self._crews
 
 
 class _Survivors:
@@ -149,11 +166,9 @@ class _Survivors:
         self._group = CrewGroup()
         self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
-        self._same: tuple[Any, int] = (None, 0)
-        self._why = "steps are lost"
-        self._watch_optimizer(training.optimizer)
+        self._surroundings, self._standstill = Surroundings(), Standstill()
 
-    def crews(self) -> Iterator[Crew]:
+    def crews(self) -> Generator[Crew]:
         """Yields the crews until the run ends."""
         members = self._members
         try:
@@ -164,6 +179,7 @@ class _Survivors:
             raise
         atexit.register(members.leave)
         self._pulse.start()
+        steps = StepWatch(self._training.optimizer, self)
         with Signals() as self._signals:
             try:
                 while (crew := self._formed()) is not None:
@@ -173,6 +189,7 @@ class _Survivors:
             except InputError as error:
                 raise InputError(f"{error}; {self._where()}", field=error.field) from None
             finally:
+                steps.end()
                 self._pulse.end()
                 self._pulse.exit()
                 if self._crew is not None and hasattr(self._crew, "run"):
@@ -201,9 +218,9 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
-                self._why = str(error).splitlines()[0][:200]
+                self._standstill.why = str(error).splitlines()[0][:200]
                 with suppress(StoreGone):  # `form` says so.
-                    self._members.say_over(self._why)
+                    self._members.say_over(self._standstill.why)
                 self._pulse.exit()
                 self._let_go()
 
@@ -225,8 +242,8 @@ class _Survivors:
 
     def _made(self, table: Roster) -> Crew:
         members = self._members
-        self._refuse_standstill(table)
-        crew = Crew(members, self._training, self._group, self._pulse, self._where)
+        self._standstill.check(table.ids, self._step)
+        crew = Crew(members, self._training, self._group, self._pulse, self._surroundings, self._where)
         self._group.begin()
         self._pulse.enter(table)
         self._group.form(
@@ -238,6 +255,7 @@ class _Survivors:
             timeout=members.timeout,
         )
         self._training.unfold(members.lease, members.timeout)
+        self._surroundings.enter(self._training.net)
         vote = table.seats[crew.rank].vote
         mine = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
         # Each changes the weights, and a loss may follow it: the next vote is what they are then.
@@ -276,6 +294,8 @@ class _Survivors:
             run.count(crew.applied)
             self._training.torn = bool(self._training.extra)
         self._state = run.written()
+        if crew.lost:
+            self._standstill.why = crew.why
         over = not goes_on and self._members.end()
         run.free()
         crew.close()
@@ -313,17 +333,23 @@ class _Survivors:
                     f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
                 )
 
-    def _refuse_standstill(self, table: Roster) -> None:
-        before, times = self._same
-        now = (tuple(table.ids), self._step)
-        self._same = now, times + 1 if now == before else 1
-        if self._same[1] > _STANDSTILL:
-            raise InputError(
-                f"the same {len(table.ids)} ranks formed {_STANDSTILL} times and finished no step, as their network fails ({self._why}); "
-                "where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one to use"
-            )
-
     # ---- what is watched ----
+
+    def apply_step(self, step: Callable[[], Any]) -> Any:
+        """Takes a step of the optimizer and counts it; leaves out one that is void."""
+        crew = self._crew
+        if crew is None:
+            return step()
+        if not crew.void and crew.run.under_way is not None:
+            crew.commit(crew.run.under_way + 1)
+        if crew.void:
+            return None
+        self._training.torn = True
+        result = step()
+        self._training.torn = False
+        if (number := crew.run.under_way) is not None:
+            crew.applied = number + 1
+        return result
 
     def _facts(self) -> dict[str, Any]:
         recipe = self._recipe.recipe if isinstance(self._recipe, Plan) else self._recipe
@@ -335,28 +361,6 @@ class _Survivors:
             "settings": settings,
             **self._training.description(),
         }
-
-    def _watch_optimizer(self, optimizer: Optimizer) -> None:
-        """Counts the steps that the optimizer applies, and leaves out the void one."""
-        step = optimizer.step
-
-        @wraps(step)
-        def watched(_: Optimizer, *args: Any, **options: Any) -> Any:
-            crew = self._crew
-            if crew is None:
-                return step(*args, **options)
-            if not crew.void and crew.run.under_way is not None:
-                crew.commit(crew.run.under_way + 1)
-            if crew.void:
-                return None
-            self._training.torn = True
-            done = step(*args, **options)
-            self._training.torn = False
-            if (number := crew.run.under_way) is not None:
-                crew.applied = number + 1
-            return done
-
-        optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]
 
     def _where(self) -> str:
         step = self._step if self._crew is None else max(self._step, self._crew.applied)
