@@ -6,7 +6,7 @@ OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe
 in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with crew:`), workers, stuck (they hang), pause (seconds a step), check (ask for the
 state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard), clip
 (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all are about to apply it), tears (a step
-that an error interrupts when half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each part of forming begins and
+that an error interrupts when half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the training's own in each step), unwrapped (no crew.wrap), compiled, phases (log when each part of forming begins and
 ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
@@ -210,7 +210,13 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
+            model = (
+                net
+                if options.get("unwrapped")
+                else crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
+            )
+            if options.get("compiled"):
+                model = torch.compile(model, backend="eager")
             own = {"worker_init_fn": lambda _: time.sleep(3600)} if options.get("stuck") else {}
             loader = crew.run.loader(
                 data, num_workers=options.get("workers", 0), equal_passes=shards > 1, **own

@@ -47,6 +47,59 @@ def test_a_second_sigterm_ends_it():
             time.sleep(0.1)
 
 
+def workers():
+    return {*multiprocessing.active_children()}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_is_left_and_entered_again_has_no_more_workers(persistent):
+    others = workers()
+    run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    scheduler, counts, files = run.scheduler(optimizer), [], []
+    for _ in range(3):
+        loader = run.loader([*range(70)], num_workers=2, persistent_workers=persistent)
+        for step in run.steps(loader):
+            counts += [len(workers() - others) for _ in step]
+            files.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+            optimizer.step()
+            scheduler.step()
+            break
+    assert {*counts} == {2}
+    assert files[2] <= files[0]
+    run._loop.free()
+    assert workers() == others
+
+
+def leave(sender, how):
+    """Leaves a loop by `how`, and tells when the script is at its end."""
+    run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
+    loader = run.loader([*range(70)], num_workers=2, persistent_workers=how == "persistent")
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    scheduler = run.scheduler(optimizer)
+    steps = run.steps(loader)
+    for step in steps:
+        for _ in step:
+            pass
+        optimizer.step()
+        scheduler.step()
+        if step.number == 2 and how != "whole":
+            break
+    sender.send(time.time())
+
+
+@pytest.mark.parametrize("how", ["whole", "break", "persistent"])
+def test_workers_do_not_delay_the_end_of_their_rank(how):
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=leave, args=(sender, how))
+    process.start()
+    script_end = receiver.recv()
+    process.join(60)
+    assert process.exitcode == 0
+    assert time.time() - script_end < 20
+
+
 class Group:
     """It is freed by the process that made it, or by none."""
 

@@ -79,6 +79,7 @@ def test_a_run_that_nobody_disturbs_ends(store):
             "scheduler",
             "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and no state",
         ),
+        ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
 )
 def test_a_loop_that_forgets_is_told_where_the_run_ends(store, forget, why):

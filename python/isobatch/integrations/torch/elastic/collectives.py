@@ -35,6 +35,10 @@ BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
 _PATIENCE = timedelta(seconds=0.1)
 _SUM = dist.AllreduceOptions()
 _DONE = SimpleNamespace(wait=lambda *_: True)
+_HINT = (
+    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around the body, and "
+    "the others go on"
+)
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 
 
@@ -52,7 +56,7 @@ class Cord:
 
     def __init__(self) -> None:
         self.is_cut = False
-        self.hint = ""
+        self.hint = _HINT
         self.trains = False
 
     def check(self) -> None:
@@ -242,7 +246,8 @@ def leave_to_eager() -> None:
     """
     for owner, names in (CuttableGroup, _collectives()), (CuttableWork, ["wait"]), (Mean, ["of"]):
         for name in names:
-            setattr(owner, name, torch.compiler.disable(vars(owner)[name]))
+            disable: Any = torch.compiler.disable
+            setattr(owner, name, disable(vars(owner)[name]))
 
 
 def _called_by_ddp() -> bool:

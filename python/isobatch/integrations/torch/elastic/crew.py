@@ -28,11 +28,6 @@ from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
-_HINT = (
-    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around the body, and "
-    "the others go on"
-)
-
 
 class Crew(Watch):
     """The ranks that train together until one is lost or joins.
@@ -66,7 +61,7 @@ class Crew(Watch):
         self.connecting = connecting(members.lease)
         self._surroundings = surroundings
         self._drift: Drift | None = None
-        group.hint(_HINT)
+        self._begun: int | None = None
         self._extras: dict[str, Any] | None = None
         self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
         self.run: CrewRun
@@ -94,12 +89,13 @@ class Crew(Watch):
 
     def __enter__(self) -> Self:
         self._entered = True
-        self._group.hint("")
+        self._group.hide_hint()
         return self
 
     def begin_step(self, step: int) -> None:
         """Notes the state beside the parameters, and compares the weights of all ranks now and then."""
         self._surroundings.note()
+        self._begun = step
         if self.size > 1:
             if self._drift is None:
                 names = [name_of(member) for member in self._members.table.ids]
@@ -194,7 +190,7 @@ class Crew(Watch):
             self._training.read_extras(self._extras)
         if self.lost:
             self._surroundings.restore_hooks()
-            if self.applied <= self.run.done:
+            if self._begun is None or self.applied <= self._begun:
                 self._surroundings.restore_buffers()
         self._drift = None
         self._training.optimizer.zero_grad()

@@ -60,9 +60,9 @@ class CrewGroup:
         self._cord = CuttableGroup.cord = Cord()
         leave_to_eager()
 
-    def hint(self, text: str) -> None:
-        """Sets the hint that errors of the training's own collectives end with."""
-        self._cord.hint = text
+    def hide_hint(self) -> None:
+        """Leaves errors of the script's own collectives as they are."""
+        self._cord.hint = ""
 
     def ready(self) -> None:
         """Notes which sockets are the group's."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
 from weakref import WeakSet
@@ -30,7 +31,8 @@ class RankLoader(DataLoader[Any]):
         if self.num_workers:
             _end_at_exit(iterator)
             for worker in iterator._workers:
-                worker.terminate = worker.kill  # A first SIGTERM ends no worker.
+                # A first SIGTERM ends no worker. A method of its own would tie it to itself.
+                worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
         return iterator
 
     def end_workers(self) -> None:
