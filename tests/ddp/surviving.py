@@ -10,6 +10,7 @@ that an error interrupts when half of it is applied), fails (a step in which its
 ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -34,7 +35,7 @@ from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Announced, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import NEW, OUT, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -349,13 +350,14 @@ def drifted() -> str:
 
 
 def changed_on_the_way() -> str:
-    """What a rank says to whom other bytes come than were announced."""
+    """Returns the error of a rank that receives other bytes than were sent."""
     written, patience = torch.zeros(64, dtype=torch.uint8), timedelta(seconds=5)
     if torch.distributed.get_rank() == 0:
-        healing._pass_on(written ^ 1, torch.distributed.isend, [1], patience)
+        healing._pass_on(written, torch.distributed.isend, [1], patience)
         return "sent"
     try:
-        healing._received(Announced(64, healing._sha256(written)), 0, patience)
+        _, digest = healing._received(64, 0, patience)
+        healing._check_digest(digest, hashlib.sha256(bytes(written.numpy() ^ 1)).hexdigest())
     except RuntimeError as error:
         return str(error)
     return "read"

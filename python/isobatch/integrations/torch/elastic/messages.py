@@ -122,7 +122,7 @@ class Held(NamedTuple):
 
 
 class Announced(_Message):
-    """Bytes that will be sent, and their SHA-256."""
+    """Bytes of a state: their size before they are sent, and their SHA-256, of tensors after it."""
 
     size: _Count
     digest: _Text

@@ -182,18 +182,19 @@ def _filled(size: int) -> int:
 
 def to_bytes(layout: StateLayout, tensors: list[Tensor]) -> Tensor:
     """Copies tensors into bytes, on the CPU."""
-    written, start = torch.zeros(size_of(layout), dtype=torch.uint8), 0
+    written, start = torch.empty(size_of(layout), dtype=torch.uint8), 0
     for tensor, (_, _, size) in zip(tensors, _sizes(layout), strict=True):
         flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         written[start : start + size] = flat.view(torch.uint8)
+        written[start + size : start + _filled(size)] = 0
         start += _filled(size)
     return written
 
 
 def from_bytes(layout: StateLayout, written: Tensor) -> list[Tensor]:
-    """Copies tensors out of bytes, each into memory of its own."""
+    """Returns tensors that are views of the bytes."""
     tensors, start = [], 0
     for kind, shape, size in _sizes(layout):
-        tensors.append(written[start : start + size].view(kind).reshape(shape).clone())
+        tensors.append(written[start : start + size].view(kind).reshape(shape))
         start += _filled(size)
     return tensors
