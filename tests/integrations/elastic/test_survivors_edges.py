@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from ddp.crews import Ranks, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic.drift import _distances  # noqa: E402
+from isobatch.integrations.torch.elastic.healing import _bits  # noqa: E402
 from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep")
@@ -156,6 +157,19 @@ def test_groups_connect_when_they_are_made(store, monkeypatch):
 )
 def test_weights_are_compared_over_their_norm(rows, apart):
     assert _distances(rows) == apart
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.float32, torch.complex64, torch.bool])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_a_checksum_sees_each_element(kind, start):
+    """Also those beside a multiple of eight bytes, and in a view that does not begin at one."""
+    tensor = torch.zeros(30, dtype=kind)[start : start + 21]
+    before = _bits(tensor)
+    for at in range(21):
+        tensor[at] = 1
+        assert _bits(tensor) != before
+        tensor[at] = 0
+    assert _bits(tensor) == before
 
 
 OPTIONS = {
