@@ -1,4 +1,4 @@
-"""The steps that an optimizer applies, watched for the crew that it trains in."""
+"""Steps of an optimizer, watched for the run it trains in."""
 
 from collections.abc import Callable
 from functools import wraps

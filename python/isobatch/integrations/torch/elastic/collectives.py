@@ -1,4 +1,4 @@
-"""A process group whose collectives end when it is cut, also where gloo would wait on."""
+"""A process group with collectives that can be cut, even while gloo waits."""
 
 import sys
 import threading
@@ -30,24 +30,28 @@ _BETWEEN = "torch._dynamo.eval_frame", "torch._dynamo.external_utils"
 _PAIRED = "send", "recv", "recv_anysource"
 
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
-"""torch's names of the crew's backend, so that groups of the training's own are cut too, and of the run's own group on CPUs."""
+"""torch's names of the crew's backend, so that groups of the training's own are cut too, and of the run's own
+group on CPUs.
+"""
 
 _PATIENCE = timedelta(seconds=0.1)
 _SUM = dist.AllreduceOptions()
 _DONE = SimpleNamespace(wait=lambda *_: True)
 _HINT = (
-    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around the body, and "
+    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around "
+    "the body, and "
     "the others go on"
 )
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 
 
 class Cord:
-    """What the collectives of a crew hang on. It is cut once, from another thread, and then nothing waits any more.
+    """The cord of a crew's collectives. It is cut once, from another thread, and then nothing waits any more.
 
-    gloo waits for a rank to connect in a condition that no socket ends, and forgets the sends that are under way when a connection ends
-    (`Pair::signalException` in gloo/transport/tcp/pair.cc passes over the unbound buffers of `tx_`): who waits for one waits for the
-    group's whole time-out, a rank that was paused while the others cut it off above all. So what gloo waits in is left to a thread.
+    gloo waits for a rank to connect in a condition that no socket ends, and forgets the sends that are under
+    way when a connection ends (`Pair::signalException` in gloo/transport/tcp/pair.cc passes over the unbound
+    buffers of `tx_`): who waits for one waits for the group's whole time-out, a rank that was paused while
+    the others cut it off above all. So what gloo waits in is left to a thread.
 
     Attributes:
         hint: what a script can do about an error of its own collectives.
@@ -72,7 +76,8 @@ class Cord:
         """
         until = monotonic() + limit if limit else float("inf")
         while True:
-            try:  # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+            # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+            try:
                 return bool(work.wait(_PATIENCE))
             except RuntimeError as error:
                 if work.is_completed():
@@ -84,7 +89,7 @@ class Cord:
                 raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
 
     def apart(self, waiting: Callable[[], Any]) -> Any:
-        """Calls what waits in gloo in a thread, which is left behind when the cord is cut."""
+        """Calls a function of gloo in a thread; the thread is left behind when the cord is cut."""
         answer: Answer[Any] = Answer()
 
         def call() -> None:
@@ -103,8 +108,9 @@ class Cord:
 class Mean:
     """The mean of a model's gradients over the ranks, as DDP takes it, bucket by bucket.
 
-    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on gloo's thread takes as long as
-    all the rest of a small reduction. DDP looks at the futures after that, so they are done from the start, and kept with their buckets.
+    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on
+    gloo's thread takes as long as all the rest of a small reduction. DDP looks at the futures after that, so
+    they are done from the start, and kept with their buckets.
     """
 
     def __init__(self, gloo: Any, cord: Cord, size: int) -> None:
@@ -132,7 +138,7 @@ class Mean:
 
 
 class CuttableWork(_C10D.Work):  # type: ignore[misc]
-    """A collective of gloo that is under way."""
+    """A collective of gloo under way."""
 
     def __init__(self, work: Any, group: "CuttableGroup", name: str) -> None:
         super().__init__()
@@ -160,7 +166,8 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
 
 
 class CuttableGroup(dist.ProcessGroup):
-    """A process group whose collectives of CPU tensors, gloo's, end when its cord is cut; NCCL's are left as they are, as it can abort.
+    """A process group for CPU tensors, with collectives that end when its cord is cut; NCCL can abort its
+    own.
 
     Attributes:
         cord: of the crew that forms, and of each group then.
@@ -259,10 +266,16 @@ def _called_by_ddp() -> bool:
 
 def _first(args: Any) -> torch.Tensor | None:
     """Returns the first tensor in nested lists of them; None where there is none."""
-    for one in args:
-        found = one if isinstance(one, torch.Tensor) else _first(one) if isinstance(one, list) else None
-        if found is not None:
-            return found
+    for argument in args:
+        tensor = (
+            argument
+            if isinstance(argument, torch.Tensor)
+            else _first(argument)
+            if isinstance(argument, list)
+            else None
+        )
+        if tensor is not None:
+            return tensor
     return None
 
 
@@ -273,7 +286,7 @@ def _collectives() -> list[str]:
 
 
 def _install() -> None:
-    """Overrides the collectives that this torch has, and makes the backend known to it."""
+    """Overrides the collectives of the installed torch, and registers the backend."""
     for name in _collectives():
         setattr(CuttableGroup, name, _cuttable(name))
     for name in ("is_completed", "is_success", "exception", "result", "get_future", "_source_rank"):

@@ -30,7 +30,7 @@ from isobatch.recipes.recipe import Recipe
 
 
 class Crew(Watch):
-    """The ranks that train together until one is lost or joins.
+    """The ranks training together until one is lost or joins.
 
     Attributes:
         number: from 0; the store has one list for each.
@@ -68,14 +68,15 @@ class Crew(Watch):
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or where it is sharded.
+        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or
+        where it is sharded.
 
         Args:
             options: DDP's own, such as device_ids.
 
         Raises:
-            InputError: options for a network that is sharded; or static_graph=True, where a rank may make more than one
-                pass in a step.
+            InputError: options for a network that is sharded; or static_graph=True, where a rank may make
+                more than one pass in a step.
         """
         if options.get("static_graph"):
             self.run.check_one_pass()
@@ -116,7 +117,7 @@ class Crew(Watch):
         return self._pulse.wanted
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Takes the errors of a loss, so that the loop ends; where the loop is in `with crew:` they end it themselves."""
+        """Catches errors of a loss and ends the loop; inside `with crew:` they end it themselves."""
         return _Guard(self, lambda: None)
 
     def pass_guard(self) -> AbstractContextManager[Any]:
@@ -132,7 +133,8 @@ class Crew(Watch):
                     parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
-        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it and another does not, see `settle`.
+        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it
+        and another does not, see `settle`.
 
         Raises:
             InputError: what else the training names has a state that would end with the crew.
@@ -185,7 +187,7 @@ class Crew(Watch):
             )
 
     def close(self) -> None:
-        """Ends what belongs to this crew alone."""
+        """Ends this crew's own part of the state."""
         if self._extras is not None:
             self._training.read_extras(self._extras)
         if self.lost:
@@ -211,7 +213,7 @@ class _Guard(AbstractContextManager[Any]):
 
 
 class CrewRun(ElasticRun):
-    """An ElasticRun among ranks that may be lost."""
+    """An ElasticRun among ranks of a crew."""
 
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._crew, self._members, self._is_asked = crew, members, False
@@ -225,7 +227,8 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step, where it was before.
+        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step,
+        where it was before.
 
         Raises:
             InputError: a step is under way.
@@ -246,7 +249,7 @@ class CrewRun(ElasticRun):
         return self._ranks.group()
 
     def check_one_pass(self) -> None:
-        """Refuses a run in which a rank makes more than one pass in a step, now or with fewer ranks.
+        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks.
 
         Raises:
             InputError: with the most passes.
@@ -255,8 +258,10 @@ class CrewRun(ElasticRun):
         passes = max(plan.accumulation or 1 for plan in self.plans(counts).values())
         if max(passes, self._progress.rounds) > 1:
             raise InputError(
-                f"static_graph must be False where ranks make more than one pass in a step, up to {passes} here: DDP would not "
-                "synchronize all of them; leave it out, or raise max_micro_batch until each rank makes one pass",
+                f"static_graph must be False where ranks make more than one pass in a step, up to {passes} "
+                "here: DDP would not "
+                "synchronize all of them; leave it out, or raise max_micro_batch until each rank makes one "
+                "pass",
                 field="static_graph",
             )
 
@@ -272,7 +277,7 @@ class CrewRun(ElasticRun):
 
     @property
     def under_way(self) -> int | None:
-        """The number of the step that the loop has in hand."""
+        """The number of the step under way in the loop."""
         return None if self._loop is None or self._loop.current is None else self._loop.current.number
 
     @property
@@ -285,7 +290,9 @@ class CrewRun(ElasticRun):
         self._is_asked = True
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
-        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the others go on without this one."""
+        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the
+        others go on without this one.
+        """
         if options.get("num_workers"):
             options = {"timeout": self._members.timeout, **options}
         return super().loader(dataset, equal_passes=equal_passes, **options)
@@ -302,13 +309,13 @@ class CrewRun(ElasticRun):
             yield from steps
 
     def count(self, applied: int) -> None:
-        """Counts a step that the optimizer has applied, and the loop not counted."""
+        """Counts a step applied by the optimizer, but not counted by the loop."""
         if applied > self._done:
             self._progress.step = applied
             self._loop = None
 
     def free(self) -> None:
-        """Lets go of what holds the crew's group."""
+        """Frees the run's hold on the crew's group."""
         if isinstance(self._loop, Loop):
             self._loop.free()
         self._ranks.free()

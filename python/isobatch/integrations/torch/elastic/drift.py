@@ -13,11 +13,13 @@ EACH = 100
 """Steps from one comparison to the next; the first two follow a crew's first and tenth step."""
 
 _LARGEST = 1e-5
-"""Unlike GPUs may round differently. The weights of ranks that train apart are further from each other after one step."""
+"""Unlike GPUs may round differently. The weights of ranks that train apart are further from each other after
+one step.
+"""
 
 
 class Drift:
-    """Compares the weights of replicas in a training that should keep them equal.
+    """Compares the weights of replicas; training keeps them equal.
 
     Args:
         names: the ranks' names.
@@ -103,6 +105,7 @@ def _difference(names: Sequence[str], distances: list[float], step: int) -> str:
     apart = [name for name, distance in zip(names, distances, strict=True) if not distance <= _LARGEST]
     who = f"ranks {names[0]} and {names[1]}" if len(names) == 2 else f"rank {', '.join(apart)} and the others"
     return (
-        f"{who} have different weights before step {step:,} ({largest:.1e} of their norm apart): the ranks must train the "
+        f"{who} have different weights before step {step:,} ({largest:.1e} of their norm apart): the ranks "
+        "must train the "
         "network that crew.wrap returns, with the same optimizer and the same settings"
     )

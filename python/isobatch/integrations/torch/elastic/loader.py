@@ -1,4 +1,6 @@
-"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
+"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with
+places or of a stream.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -35,7 +37,7 @@ class ReplicaShare(ABC):
 
     @property
     def rounds(self) -> int:
-        """The passes of a full step, on the first replica, which has the most."""
+        """The passes of a full step on the first replica, the longest of all."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(self.plan, step, 0, uneven=self._uneven))
 
@@ -55,23 +57,26 @@ class ReplicaShare(ABC):
 
     @abstractmethod
     def advance(self, span: Span) -> None:
-        """Notes that this replica's last micro-batch of a step was taken."""
+        """Notes the end of this replica's micro-batches of a step."""
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step."""
         return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
-        """Returns the passes of this replica in a step, but not where its samples are: computed once for all steps of a size."""
+        """Returns the passes of this replica in a step, but not where its samples are: computed once for all
+        steps of a size.
+        """
         key = span.samples, span.full, equal
-        found = self._alike.get(key)
-        if found is None:
-            found = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
-        return found
+        portions = self._alike.get(key)
+        if portions is None:
+            portions = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
+        return portions
 
 
 class RunShare(ReplicaShare):
-    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share it.
+    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share
+    it.
 
     Attributes:
         course: the run of the step, as one replica would make it.
@@ -93,7 +98,7 @@ class RunShare(ReplicaShare):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place behind the last step that is done."""
+        """The place behind the last finished step."""
         position = self.course.position(self.step)
         if position.epoch is None or position.offset is None:
             return 0, position.samples
@@ -112,7 +117,9 @@ PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"
 
 
 class RunBatches(Sampler[list[int]]):
-    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's step."""
+    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's
+    step.
+    """
 
     def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
         self._run, self._size, self._equal, self._least = progress, size, equal, least
@@ -120,18 +127,20 @@ class RunBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         for span in self._run.spans():
-            for one in self._run.passes(span, equal=self._equal, least=self._least):
-                if one.places[-1] < self._size:
-                    places = np.arange(one.places.start, one.places.stop, one.places.step)
+            for portion in self._run.passes(span, equal=self._equal, least=self._least):
+                if portion.places[-1] < self._size:
+                    places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
                 else:  # Under a ramp a step goes on in the next epoch.
-                    yield [self._sample(span, *divmod(place, self._size)) for place in one.places]
+                    yield [self._sample(span, *divmod(place, self._size)) for place in portion.places]
 
     def _sample(self, span: Span, epochs: int, place: int) -> int:
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
-        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those before it are let go."""
+        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those
+        before it are let go.
+        """
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
             generator = torch.Generator().manual_seed(self._run.seed + epoch)
@@ -161,7 +170,8 @@ def data_loader(
     if stream:
         if options.get("num_workers", 0) > 1:
             raise InputError(
-                f"num_workers must be 0 or 1 for a stream, which is read in one order, got {options['num_workers']}",
+                "num_workers must be 0 or 1 for a stream, which is read in one order, got "
+                f"{options['num_workers']}",
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
@@ -179,8 +189,8 @@ def data_loader(
 class RunStream(IterableDataset[list[Any]]):
     """The micro-batches of this replica, as lists of samples, from the run's step to its end.
 
-    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew where it ends, or where the
-    epoch does, after `set_epoch(epoch)` where it has that.
+    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew
+    where it ends, or where the epoch does, after `set_epoch(epoch)` where it has that.
     """
 
     def __init__(
@@ -205,16 +215,16 @@ def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[lis
     """Yields a replica's micro-batches of a step; all of the step's samples are read."""
     first = next(stream)
     at = span.offset
-    for one in passes:
-        if one.stand_in:
+    for portion in passes:
+        if portion.stand_in:
             yield [first]
             continue
         picked = []
-        for place in range(at, one.places[-1] + 1):
+        for place in range(at, portion.places[-1] + 1):
             sample = first if place == span.offset else next(stream)
-            if place in one.places:
+            if place in portion.places:
                 picked.append(sample)
-        at = one.places[-1] + 1
+        at = portion.places[-1] + 1
         yield picked
     for _ in range(max(at, span.offset + 1), span.offset + span.samples):
         next(stream)

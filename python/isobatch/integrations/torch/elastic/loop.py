@@ -1,4 +1,6 @@
-"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's own."""
+"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's
+own.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +19,9 @@ from isobatch.integrations.torch.lr import ElasticLR
 
 
 class _Window(NamedTuple):
-    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is counted."""
+    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is
+    counted.
+    """
 
     span: Span
     passes: Sequence[Pass]
@@ -60,9 +64,10 @@ class Loop:
         return self._loader is loader
 
     def _end_iteration(self) -> None:
-        """Ends the iteration over the loader, with workers that do not persist.
+        """Ends the iteration over the loader, with its workers unless they persist.
 
-        The garbage collector would take their queues first, and then wait ten seconds for batches that nobody reads.
+        The garbage collector would take their queues first, and then wait ten seconds for batches that nobody
+        reads.
         """
         end_iteration(self._batches)
         self._batches = iter(())
@@ -79,7 +84,9 @@ class Loop:
         return None
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join they end behind one."""
+        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join
+        they end behind one.
+        """
         with ExitStack() as stack:
             stack.callback(self._end_iteration)
             signals = stack.enter_context(Signals())
@@ -90,16 +97,18 @@ class Loop:
             if window is not None and self._tokens is not None:
                 self._agreements.begin_step(False, window.own)
             while window is not None:
-                asked = signals.received or self.asked
+                is_asked = signals.received or self.asked
                 total, ahead = 0.0, None
                 joining = self._watch.wanted
                 if self._tokens is None:
-                    self._agreements.begin_step(asked, joining=joining)
+                    self._agreements.begin_step(is_asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
                     total = self._agreements.total
                     check_window(total, window.own, window.span.number)
                     ahead = next(windows, None)
-                    self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own, joining=joining)
+                    self._agreements.begin_step(
+                        is_asked, 0.0 if ahead is None else ahead.own, joining=joining
+                    )
                 step = self._step(window, total)
                 self._watch.begin_step(step.number)
                 yield from self._finished(step)
@@ -113,7 +122,9 @@ class Loop:
             self._watch.finish(self._run.step)
 
     def _finished(self, step: Step) -> Iterator[Step]:
-        """Gives a step to the training, and counts it when it is done; also where the training leaves the loop after it."""
+        """Gives a step to the training, and counts it when it is done; also where the training leaves the
+        loop after it.
+        """
         self.current = step
         try:
             yield step
@@ -134,15 +145,15 @@ class Loop:
             if self._tokens is not None:
                 batches = [*batches]
                 counts = [
-                    0.0 if one.stand_in else count(self._tokens, batch)
-                    for one, batch in zip(passes, batches, strict=True)
+                    0.0 if portion.stand_in else count(self._tokens, batch)
+                    for portion, batch in zip(passes, batches, strict=True)
                 ]
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
         replicas = self._run.replicas
         if self._tokens is None:
-            factors = [one.samples * replicas / window.span.samples for one in window.passes]
+            factors = [portion.samples * replicas / window.span.samples for portion in window.passes]
         else:
             # All processes of a replica count the same tokens.
             total /= self._run.processes / replicas
@@ -150,15 +161,19 @@ class Loop:
         self._begun += 1
         check = self._check_gradients if self._begun == 2 else None
         batches = (
-            Micro(batch, factor, one.last, one.stand_in, self._equal, self._watch, None if at else check)
-            for at, (batch, one, factor) in enumerate(
+            Micro(
+                batch, factor, portion.last, portion.stand_in, self._equal, self._watch, None if at else check
+            )
+            for at, (batch, portion, factor) in enumerate(
                 zip(window.batches, window.passes, factors, strict=True)
             )
         )
         return Step(window.span, batches, len(window.passes), self._watch)
 
     def _check_gradients(self) -> None:
-        """Refuses gradients of the first step in the second. Two optimizers may leave gradients to each other."""
+        """Refuses gradients of the first step in the second. Two optimizers may leave gradients to each
+        other.
+        """
         if len(self._run.schedulers) != 1:
             return
         groups = self._run.schedulers[0].optimizer.param_groups
@@ -166,7 +181,8 @@ class Loop:
         local = (gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients)
         if any(gradient is not None and not gradient.is_sparse and gradient.any() for gradient in local):
             raise InputError(
-                "the gradients of the last step are still there, and this step's would be added to them: call "
+                "the gradients of the last step are still there, and this step's would be added to them: "
+                "call "
                 "optimizer.zero_grad() after each optimizer.step()"
             )
 
@@ -175,7 +191,8 @@ class TrainerLoop:
     """The steps of a run in a trainer's own loop, with the same number of micro-batches in each.
 
     Attributes:
-        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins with factor 0 follow.
+        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins
+            with factor 0 follow.
     """
 
     current: Step | None = None
@@ -200,7 +217,9 @@ class TrainerLoop:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left of the run is one."""
+        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left
+        of the run is one.
+        """
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
 

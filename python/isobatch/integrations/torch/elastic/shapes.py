@@ -1,4 +1,6 @@
-"""Whether all ranks pass tensors of the same size to a collective: gloo aborts a process that receives too much."""
+"""Whether all ranks pass tensors of the same size to a collective: gloo aborts a process that receives too
+much.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +24,8 @@ _TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, 
 
 
 def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
-    """Compares a collective's name and its tensor's size and type among the ranks of a group, before it begins.
+    """Compares a collective's name and its tensor's size and type among the ranks of a group, before it
+    begins.
 
     Raises:
         InputError: on all ranks, where two differ.
@@ -38,10 +41,11 @@ def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
     table = torch.empty(group.size() * len(row), dtype=row.dtype)
     group.cord.wait(group.gloo._allgather_base(table, row))
     rows = table.view(-1, len(row)).tolist()
-    for rank, other in enumerate(rows):
-        if other != rows[0]:
+    for rank, row_of_rank in enumerate(rows):
+        if row_of_rank != rows[0]:
             raise InputError(
-                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(other)} on rank {rank}; "
+                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} on "
+                f"rank {rank}; "
                 "all ranks must call the same ones, in the same order, with tensors of the same shape"
             )
 

@@ -1,4 +1,4 @@
-"""Crews of the same ranks that form again and again in one step."""
+"""Crews of the same ranks, forming again and again in one step."""
 
 from isobatch.errors import InputError
 
@@ -7,7 +7,7 @@ _TIMES = 5
 
 
 class Standstill:
-    """Counts the crews that form in one step.
+    """Counts crews formed in the same step.
 
     Attributes:
         why: what the last crew was lost by.
@@ -28,6 +28,7 @@ class Standstill:
         self._last = members, step
         if self._times > _TIMES:
             raise InputError(
-                f"the same {len(members)} ranks formed {_TIMES} times and finished no step, as their network fails ({self.why}); "
+                f"the same {len(members)} ranks formed {_TIMES} times and finished no step, as their network "
+                f"fails ({self.why}); "
                 "where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one to use"
             )

@@ -1,4 +1,6 @@
-"""The state of a network beside its parameters, as it was before a step: training modes, buffers and hooks."""
+"""The state of a network beside its parameters, as it was before a step: training modes, buffers and
+hooks.
+"""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +27,8 @@ class _Buffer(NamedTuple):
 class Surroundings:
     """Notes the state beside the parameters at each step, and puts it back where the step is lost.
 
-    A loss may interrupt an evaluation, with its modes and hooks, or a forward that moved the statistics of batch norms.
+    A loss may interrupt an evaluation, with its modes and hooks, or a forward that moved the statistics of
+    batch norms.
     """
 
     def __init__(self) -> None:
@@ -57,7 +60,7 @@ class Surroundings:
         self._buffers = [buffer if buffer.is_unchanged else _noted(buffer) for buffer in self._buffers]
 
     def restore_hooks(self) -> None:
-        """Removes the hooks that were registered since `note`."""
+        """Removes hooks registered since `note`."""
         for module in self._modules:
             for name, hooks in vars(module).items():
                 if "hooks" in name and isinstance(hooks, dict):
@@ -85,7 +88,7 @@ def _noted(buffer: _Buffer) -> _Buffer:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    """Returns how often a tensor was written; −1, which equals no version, where torch does not count it."""
+    """Returns how often a tensor was written; −1, equal to no version, if torch does not count it."""
     if tensor is None or tensor.is_inference():
         return -1
     return tensor._version

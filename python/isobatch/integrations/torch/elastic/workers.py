@@ -24,7 +24,7 @@ _GRACE = 40
 
 
 class RankLoader(DataLoader[Any]):
-    """A DataLoader with workers that end before its rank does."""
+    """A DataLoader whose workers end before its rank."""
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
@@ -36,7 +36,7 @@ class RankLoader(DataLoader[Any]):
         return iterator
 
     def end_workers(self) -> None:
-        """Ends the workers that stay from one iteration to the next."""
+        """Ends workers kept from one iteration to the next."""
         iterator, self._iterator = self._iterator, None
         end_iteration(iterator)
 
@@ -46,7 +46,9 @@ _ITERATORS: dict[int, WeakSet[Any]] = {}
 
 
 def _end_at_exit(iterator: Any) -> None:
-    """Ends an iteration's workers at exit, before multiprocessing sends each a SIGTERM, its first, and waits."""
+    """Ends an iteration's workers at exit, before multiprocessing sends each a SIGTERM, its first, and
+    waits.
+    """
     process = os.getpid()
     if process not in _ITERATORS:
         _ITERATORS[process] = WeakSet()
@@ -74,9 +76,9 @@ def end_iteration(iterator: Any) -> None:
 def begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
     """Begins a DataLoader's worker, before the user's own function.
 
-    torchrun and Slurm send SIGTERM to workers too, and the training would end before it can stop by itself. A second
-    SIGTERM, or 40 s, end the worker. A forked worker of a killed rank would hold the rank's sockets open for five
-    seconds, and the other ranks would wait.
+    torchrun and Slurm send SIGTERM to workers too, and the training would end before it can stop by itself. A
+    second SIGTERM, or 40 s, end the worker. A forked worker of a killed rank would hold the rank's sockets
+    open for five seconds, and the other ranks would wait.
     """
     # Garbage of the rank may have groups of past crews: freeing a group waits for threads that a fork lacks.
     gc.freeze()
