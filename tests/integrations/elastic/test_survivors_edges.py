@@ -1,4 +1,6 @@
-"""What surrounds the loop of `survivors`: the state beside the weights, the script's own collectives, and mistakes of a script."""
+"""The surroundings of the loop of `survivors`: the state beside the weights, the script's own collectives,
+and mistakes of a script.
+"""
 
 import os
 import signal
@@ -139,7 +141,7 @@ def test_a_static_graph_with_more_than_one_pass_is_refused(store):
 
 
 def test_groups_connect_when_they_are_made(store, monkeypatch):
-    """Else a rank that died before a group's first collective is waited for in it."""
+    """Otherwise a group's first collective waits for a rank already dead."""
     monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
     crews, _ = crews_of(store, nn.Linear(1, 1))
     next(crews)
@@ -162,7 +164,7 @@ def test_weights_are_compared_over_their_norm(rows, apart):
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.float32, torch.complex64, torch.bool])
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_a_checksum_sees_each_element(kind, start):
-    """Also those beside a multiple of eight bytes, and in a view that does not begin at one."""
+    """Also elements beside a multiple of eight bytes, and in a view starting elsewhere."""
     tensor = torch.zeros(30, dtype=kind)[start : start + 21]
     before = _bits(tensor)
     for at in range(21):
@@ -183,7 +185,7 @@ OPTIONS = {
 
 
 def ended(folder, each=({}, {}), **options):
-    """Returns the exit codes of ranks, and what they print."""
+    """Returns the exit codes and the outputs of ranks."""
     with Ranks(folder, {**OPTIONS, **options}) as ranks:
         for rank, own in enumerate(each):
             ranks.start(f"r{rank}", **own)
