@@ -63,9 +63,13 @@ def test_two_losses_cost_a_step_each(tmp_path, alone):
     assert crews == [(0, 3, 0), (1, 2, 10), (2, 1, 21)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("workers", "inside"),
+    [
+        (0, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(0, False), (1, True), (1, False)]),
+    ],
+)
 @pytest.mark.parametrize("place", surviving.PLACES)
 def test_a_loss_at_each_line_of_the_loop(tmp_path, alone, place, inside, workers):
     kills = {0: [[12, place]]}
@@ -75,7 +79,6 @@ def test_a_loss_at_each_line_of_the_loop(tmp_path, alone, place, inside, workers
     assert crews[1][2] == (12 if place in ("forward", "between") else crews[1][2])
 
 
-@pytest.mark.slow
 def test_a_rank_that_holds_half_a_step_gets_the_state_of_one_that_does_not(tmp_path, alone):
     with Ranks(tmp_path, {**OPTIONS, "inside": True}) as ranks:
         for rank in range(3):
@@ -86,7 +89,6 @@ def test_a_rank_that_holds_half_a_step_gets_the_state_of_one_that_does_not(tmp_p
     assert max(line["crew"] for line in lines(tmp_path) if "at" in line) == 1
 
 
-@pytest.mark.slow
 def test_a_run_of_which_all_ranks_hold_half_a_step_ends_with_the_checkpoint_s_step(tmp_path):
     with Ranks(tmp_path, {**OPTIONS, "inside": True, "check": True, "tears": 12}) as ranks:
         for rank in range(3):
@@ -227,7 +229,6 @@ def test_a_rank_whose_worker_hangs_ends_and_the_others_go_on(tmp_path, alone):
     assert faults(tmp_path, alone)[0] == []
 
 
-@pytest.mark.slow
 def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
     messages = ended(tmp_path, {"ranks": 2}, ["r0", "r1"], {"r1": {"recipe": {"warmup": "6st"}}})
     assert sorted(
