@@ -45,7 +45,8 @@ MESSAGES = {
     f"{TABLE.mark}/done": Here(MEMBER),
     "saved": Saved(40),
     f"{TABLE.mark}/held/{MEMBER}": Held(41, True, "0123456789abcdef", {"step": 41, "legs": [[0, 2, 24, 0]]}),
-    f"{TABLE.mark}/parcel/{MEMBER}": Parcel((Announced(812, "ab" * 32), Announced(4096, "cd" * 32))),
+    f"{TABLE.mark}/parcel/{MEMBER}": Parcel((Announced(812, "ab" * 32), Announced(4096, ""))),
+    f"{TABLE.mark}/sent/{MEMBER}": Announced(0, "ef" * 32),
     f"{TABLE.mark}/answer/{MEMBER}": Parcel(error="net.0.weight is float32 (3,) there, missing here"),
 }
 OWN, OTHERS = (

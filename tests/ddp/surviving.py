@@ -8,11 +8,12 @@ crew:`), workers, stuck (they hang), pause (seconds a step), check (ask for the 
 (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard),
 clip (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all
 are about to apply it), tears (a step that an error interrupts when half of it is applied), fails (a step in
-which its GPU fails), own (floats of a collective of the training's own in each step), phases (log when each
-part of forming begins and ends), netns (the network namespace to be in), environment (variables, such as the
-run's key).
+which its GPU fails), own (floats of a collective of the training's own in each step), unwrapped (no
+crew.wrap), compiled, phases (log when each part of forming begins and ends), netns (the network namespace to
+be in), environment (variables, such as the run's key).
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Announced, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import NEW, OUT, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -213,7 +214,13 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
+            model = (
+                net
+                if options.get("unwrapped")
+                else crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
+            )
+            if options.get("compiled"):
+                model = torch.compile(model, backend="eager")
             own = {"worker_init_fn": lambda _: time.sleep(3600)} if options.get("stuck") else {}
             loader = crew.run.loader(
                 data, num_workers=options.get("workers", 0), equal_passes=shards > 1, **own
@@ -346,13 +353,14 @@ def drifted() -> str:
 
 
 def changed_on_the_way() -> str:
-    """What a rank says to whom other bytes come than were announced."""
+    """Returns the error of a rank that receives other bytes than were sent."""
     written, patience = torch.zeros(64, dtype=torch.uint8), timedelta(seconds=5)
     if torch.distributed.get_rank() == 0:
-        healing._pass_on(written ^ 1, torch.distributed.isend, [1], patience)
+        healing._pass_on(written, torch.distributed.isend, [1], patience)
         return "sent"
     try:
-        healing._received(Announced(64, healing._sha256(written)), 0, patience)
+        _, digest = healing._received(64, 0, patience)
+        healing._check_digest(digest, hashlib.sha256(bytes(written.numpy() ^ 1)).hexdigest())
     except RuntimeError as error:
         return str(error)
     return "read"

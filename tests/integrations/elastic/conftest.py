@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def one():
+def single():
     pytest.importorskip("torch", reason="ElasticRun drives a torch training")
     from ddp.pool import Pool
 

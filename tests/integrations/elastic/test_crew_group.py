@@ -1,4 +1,6 @@
-"""A crew's group ends what its ranks wait for, also where gloo does not; and a large state comes to all that are behind."""
+"""A crew's group ends all waiting when it is cut, even where gloo does not; and a large state reaches all
+ranks behind.
+"""
 
 import threading
 import time
@@ -15,13 +17,13 @@ from torch import nn  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
-from isobatch.integrations.torch.elastic import healing  # noqa: E402
-from isobatch.integrations.torch.elastic.collectives import BACKEND, FREQUENT, Cord, CuttableGroup, Mean  # noqa: E402
+from isobatch.integrations.torch.elastic import collectives, healing  # noqa: E402
+from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
 
 
 class Endless:
-    """A collective that never ends, as gloo's where it forgot a send."""
+    """A collective without an end, as gloo's where it forgot a send."""
 
     def is_completed(self):
         return False
@@ -32,7 +34,7 @@ class Endless:
 
 
 class Forgetful:
-    """A group of gloo that forgets everything."""
+    """A forgetful group of gloo."""
 
     def __getattr__(self, name):
         return lambda *_, **__: Endless()
@@ -40,7 +42,7 @@ class Forgetful:
 
 WAITS = {
     "backward": lambda _, model: model(torch.ones(2, 3)).sum().backward(),
-    "meet": lambda made, _: made.meet(),
+    "meet": lambda group, _: group.meet(),
     "all_reduce": lambda *_: dist.all_reduce(torch.ones(1)),
     "async": lambda *_: dist.all_reduce(torch.ones(1), async_op=True).wait(),
     "all_gather": lambda *_: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
@@ -61,18 +63,18 @@ def forgetful(group):
 
 @pytest.fixture
 def alone():
-    made = CrewGroup()
-    made.begin()
+    group = CrewGroup()
+    group.begin()
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
-    yield made
-    made.free()
+    yield group
+    group.free()
 
 
-def wrapped(made):
+def wrapped(group):
     """Wraps a network as if there were another rank."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda: 2)
-        return made.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
+        return group.wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)), bucket_cap_mb=1e-5)
 
 
 @pytest.mark.alone
@@ -118,7 +120,9 @@ def test_a_model_that_the_training_holds_does_not_hold_the_group(alone):
 
 
 def test_torch_looks_for_nothing_in_the_group_that_it_does_not_have(alone, monkeypatch):
-    """Its C++ asks a class of Python for each method by its own name, in each step anew where there is none."""
+    """Its C++ asks a class of Python for each method by its own name, in each step anew where there is
+    none.
+    """
     model, missed = wrapped(alone), []
 
     def miss(_, name):
@@ -133,7 +137,9 @@ def test_torch_looks_for_nothing_in_the_group_that_it_does_not_have(alone, monke
 @pytest.mark.usefixtures("alone")
 def test_gloo_has_the_frequent_collectives_under_the_names_of_a_group():
     group = dist.group.WORLD
-    assert all(hasattr(kind, name) for kind in (group.gloo, group.inner, group) for name in FREQUENT)
+    assert all(
+        hasattr(kind, name) for kind in (group.gloo, group.inner, group) for name in collectives.FREQUENT
+    )
     assert "__reduce_ex__" not in vars(CuttableGroup)
 
 

@@ -19,7 +19,7 @@ class Pending:
 
 
 class Two:
-    """Two ranks, of which the other takes as long for a step as it is told, and may be asked to stop."""
+    """Two ranks; the second has a given step time, and may be asked to stop."""
 
     size = 2
 
@@ -27,13 +27,13 @@ class Two:
         self.micros, self.asked_at, self.begun = micros, asked_at, []
 
     def begin(self, stopping, count, micros, joining=False):
-        other = len(self.begun) == self.asked_at
+        is_asked = len(self.begun) == self.asked_at
         self.begun.append((stopping, count, micros))
-        return Pending(Agreement(stopping or other, count, micros + self.micros))
+        return Pending(Agreement(stopping or is_asked, count, micros + self.micros))
 
 
 def clock(monkeypatch, step):
-    """A clock on which each step takes `step` seconds."""
+    """A clock with `step` seconds for each step."""
     times = itertools.count(0.0, step)
     now = [next(times)]
     monkeypatch.setattr(agreement, "monotonic", lambda: now[0])
@@ -45,19 +45,19 @@ def clock(monkeypatch, step):
 
 
 def agreed_at(monkeypatch, ranks, seconds, steps=40):
-    """The steps that agree."""
-    agreements, tick, found = Agreements(ranks), clock(monkeypatch, seconds), []
+    """Returns the steps with an agreement."""
+    agreements, tick, agreed = Agreements(ranks), clock(monkeypatch, seconds), []
     for step in range(steps):
         before = len(ranks.begun)
         agreements.begin_step(False)
         if len(ranks.begun) > before:
-            found.append(step)
+            agreed.append(step)
         tick()
-    return found
+    return agreed
 
 
 @pytest.mark.parametrize(
-    ("mine", "other", "every"),
+    ("own_seconds", "seconds_there", "every"),
     [
         (0.1, 100_000, 1),
         (0.05, 50_000, 1),
@@ -67,10 +67,12 @@ def agreed_at(monkeypatch, ranks, seconds, steps=40):
         (0.006, 94_000, 1),
     ],
 )
-def test_quick_steps_agree_every_fifty_milliseconds_by_the_mean_of_the_ranks(monkeypatch, mine, other, every):
-    found = agreed_at(monkeypatch, Two(other), mine)
-    assert found[:2] == [0, 1]  # What a step takes is not known at the first.
-    assert {later - earlier for earlier, later in itertools.pairwise(found[1:])} == {every}
+def test_quick_steps_agree_every_fifty_milliseconds_by_the_mean_of_the_ranks(
+    monkeypatch, own_seconds, seconds_there, every
+):
+    agreed = agreed_at(monkeypatch, Two(seconds_there), own_seconds)
+    assert agreed[:2] == [0, 1]  # What a step takes is not known at the first.
+    assert {later - earlier for earlier, later in itertools.pairwise(agreed[1:])} == {every}
 
 
 def test_ranks_with_clocks_of_their_own_agree_at_the_same_steps(monkeypatch):
@@ -94,11 +96,11 @@ def test_counts_are_agreed_on_in_every_step(monkeypatch):
 
 def test_stopping_is_that_of_the_last_agreement_and_stays(monkeypatch):
     ranks, tick = Two(6_000, asked_at=2), clock(monkeypatch, 0.006)
-    agreements, found = Agreements(ranks), []
+    agreements, agreed = Agreements(ranks), []
     for _ in range(20):
         agreements.begin_step(False)
-        found.append(agreements.stopping)
+        agreed.append(agreements.stopping)
         tick()
     # Agreements in steps 0, 1, 9, 17: in the third the other rank says that it was asked.
-    assert found == [False] * 9 + [True] * 11
+    assert agreed == [False] * 9 + [True] * 11
     assert [stopping for stopping, *_ in ranks.begun] == [False, False, False, True]

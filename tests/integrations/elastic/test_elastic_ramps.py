@@ -1,4 +1,4 @@
-"""Elastic runs whose batch ramps: one stream of samples through the epochs, the same at every count."""
+"""Elastic runs with a batch ramp: one stream of samples through the epochs, the same at every count."""
 
 import itertools
 
@@ -31,13 +31,13 @@ def in_order(recipe, seed=0):
     return itertools.chain.from_iterable(orders)
 
 
-@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
-def test_each_step_has_the_same_samples_at_every_count(rank, asked):
+@pytest.mark.parametrize("settings", [{"split": "uneven"}, {"split": "ragged"}])
+def test_each_step_has_the_same_samples_at_every_count(rank, settings):
     recipe, rates = recipe_of(), set()
     stream = in_order(recipe)
     expected = [sorted(itertools.islice(stream, batch)) for batch in BATCHES]
     for size in (1, 2, 3, 4):
-        rows, run = elastic.taken(rank, size, recipe, max_micro_batch=2, **asked)
+        rows, run = elastic.taken(rank, size, recipe, max_micro_batch=2, **settings)
         steps = [[row[1] for row in each] for each in zip(*rows, strict=True)]
         assert [sorted(itertools.chain(*step)) for step in steps] == expected
         assert run.plan.total_steps == len(BATCHES)
@@ -48,10 +48,10 @@ def test_each_step_has_the_same_samples_at_every_count(rank, asked):
 
 def test_steps_say_which_epoch_they_begin_in():
     run = ElasticRun(recipe_of())
-    found = [(span.epoch, span.offset, span.last_of_epoch) for span in run._progress.spans()]
+    places = [(span.epoch, span.offset, span.last_of_epoch) for span in run._progress.spans()]
     starts = [sum(BATCHES[:step]) for step in range(len(BATCHES))]
-    assert [70 * epoch + offset for epoch, offset, _ in found] == starts
-    ends = [step for step, (*_, last) in enumerate(found) if last]
+    assert [70 * epoch + offset for epoch, offset, _ in places] == starts
+    ends = [step for step, (*_, last) in enumerate(places) if last]
     assert [starts[step] + BATCHES[step] >= 70 * (1 + at) for at, step in enumerate(ends)] == [True] * 3
 
 
@@ -68,9 +68,9 @@ def test_it_goes_on_in_the_middle_of_any_stage(rank, stop, settings):
     later = ElasticRun(recipe, state=state, **settings)
     assert elastic.steps_of(later) == expected[stop:]
     rank(0, 2)
-    other = ElasticRun(recipe, state=state, **settings)
-    assert [other.plan.lr_at(step) for step in range(len(BATCHES))] == [rate for rate, _ in expected]
-    assert other.plan.total_steps == len(BATCHES)
+    resumed = ElasticRun(recipe, state=state, **settings)
+    assert [resumed.plan.lr_at(step) for step in range(len(BATCHES))] == [rate for rate, _ in expected]
+    assert resumed.plan.total_steps == len(BATCHES)
 
 
 def test_a_stage_that_is_behind_need_not_divide(rank):
@@ -115,9 +115,9 @@ def test_a_trainers_steps_are_filled_up_with_stand_ins(data):
     driven = run.trainer_loop()
     assert driven.passes == 3
     loader = driven.loader(data, lambda batch, factor: (len(batch), factor))
-    seen = [*loader]
-    assert len(seen) == len(loader) == 3 * len(BATCHES)
+    batches = [*loader]
+    assert len(batches) == len(loader) == 3 * len(BATCHES)
     for step, batch in enumerate(BATCHES):
-        sizes, factors = zip(*seen[3 * step : 3 * step + 3], strict=True)
+        sizes, factors = zip(*batches[3 * step : 3 * step + 3], strict=True)
         assert sizes == {4: (4, 1, 1), 8: (4, 4, 1), 12: (4, 4, 4)}[batch]
         assert factors == tuple(3 * 4 / batch if 4 * index < batch else 0.0 for index in range(3))

@@ -1,4 +1,4 @@
-"""A run that stops on some ranks and goes on at others is the run on one rank that nobody disturbed."""
+"""A run stopped on some ranks and continued on others equals the undisturbed run on one rank."""
 
 import itertools
 import signal
@@ -17,10 +17,10 @@ UNEVEN = {"split": "uneven", "max_micro_batch": 2}
 CLOSE = 1e-12
 
 
-def apart(mine, theirs):
+def apart(first, second):
     """The largest difference of a tensor, over its largest value."""
-    assert mine.keys() == theirs.keys()
-    return max(float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max() / second[name].abs().max()) for name in second)
 
 
 def merged(legs):
@@ -37,28 +37,28 @@ def merged(legs):
 
 def through(legs, **settings):
     """Trains through legs of (pool or None, stop)."""
-    checkpoint, seen = None, []
+    checkpoint, steps = None, []
     for pool, stop in legs:
         if pool is None:
             checkpoint, rows = elastic.train(checkpoint, stop=stop, **settings)
-            seen.append([rows])
+            steps.append([rows])
         else:
             answers = pool(elastic.train, checkpoint, stop=stop, **settings)
-            assert all(made["run"] == answers[0][0]["run"] for made, _ in answers)
+            assert all(checkpoint_of_rank["run"] == answers[0][0]["run"] for checkpoint_of_rank, _ in answers)
             checkpoint = answers[0][0]
-            seen.append([rows for _, rows in answers])
-    return checkpoint, merged(seen)
+            steps.append([rows for _, rows in answers])
+    return checkpoint, merged(steps)
 
 
 def check(legs, **settings):
-    made, steps = through(legs, **settings)
+    checkpoint, steps = through(legs, **settings)
     alone, expected = through([(None, None)], **settings)
     assert steps == expected
     assert [*steps] == [*range(18)]
     for epoch in range(3):
         samples = itertools.chain(*(ids for at, ids, _ in steps.values() if at == epoch))
         assert sorted(samples) == [*range(70)]
-    assert apart(made["model"], alone["model"]) <= CLOSE
+    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -67,22 +67,22 @@ def test_two_ranks_one_and_two_again(two, by_tokens):
 
 
 def test_augmented_samples_and_weights_are_the_same_at_two_splits(two):
-    made, steps = through([(two, 4), (None, 11), (two, None)], augmented=True, **UNEVEN)
+    checkpoint, steps = through([(two, 4), (None, 11), (two, None)], augmented=True, **UNEVEN)
     alone, expected = through([(None, None)], augmented=True, **UNEVEN)
     assert steps == expected
-    assert apart(made["model"], alone["model"]) <= CLOSE
-    seen = {sample for _, samples, _ in steps.values() for sample in samples}
-    assert len(seen) == 3 * 70  # A sample is another in each epoch.
+    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
+    samples_of_run = {sample for _, samples, _ in steps.values() for sample in samples}
+    assert len(samples_of_run) == 3 * 70  # A sample is another in each epoch.
     assert apart(through([(None, None)], **UNEVEN)[0]["model"], alone["model"]) > 0.01
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_tokens", [False, True])
-@pytest.mark.parametrize("asked", [UNEVEN, {"split": "ragged", "max_micro_batch": 2}, {"split": "ragged"}])
-def test_four_three_five_two(two, by_tokens, asked):
+@pytest.mark.parametrize("settings", [UNEVEN, {"split": "ragged", "max_micro_batch": 2}, {"split": "ragged"}])
+def test_four_three_five_two(two, by_tokens, settings):
     pools = {size: Pool(size) for size in (3, 4, 5)}
     try:
-        check([(pools[4], 5), (pools[3], 8), (pools[5], 13), (two, None)], by_tokens=by_tokens, **asked)
+        check([(pools[4], 5), (pools[3], 8), (pools[5], 13), (two, None)], by_tokens=by_tokens, **settings)
     finally:
         for pool in pools.values():
             pool.close()
@@ -91,14 +91,21 @@ def test_four_three_five_two(two, by_tokens, asked):
 @pytest.mark.slow
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_sharded_by_fsdp_two_ranks_one_and_two_again(two, by_tokens):
-    # 6 micro-batches of 2 on 2 ranks, and an epoch's last step of 10: passes that one of them lacks are stand-ins.
-    asked = {"recipe": {"effective_batch": 10, "dataset_size": 68}, "split": "uneven", "max_micro_batch": 2}
+    # 6 micro-batches of 2 on 2 ranks, and an epoch's last step of 10: passes that one of them lacks are
+    # stand-ins.
+    settings = {
+        "recipe": {"effective_batch": 10, "dataset_size": 68},
+        "split": "uneven",
+        "max_micro_batch": 2,
+    }
     legs = [(two, 4), (None, 11), (two, None)]
-    made, steps = through(legs, by_tokens=by_tokens, sharded=True, loader={"equal_passes": True}, **asked)
-    alone, expected = through([(None, None)], by_tokens=by_tokens, sharded=True, **asked)
+    checkpoint, steps = through(
+        legs, by_tokens=by_tokens, sharded=True, loader={"equal_passes": True}, **settings
+    )
+    alone, expected = through([(None, None)], by_tokens=by_tokens, sharded=True, **settings)
     assert steps == expected
     assert [*steps] == [*range(21)]
-    assert apart(made["model"], alone["model"]) <= CLOSE
+    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
 
 
 @pytest.mark.slow
@@ -108,9 +115,9 @@ def test_a_model_sharded_by_fsdp_is_refused_without_equal_passes(two):
 
 
 def test_workers_that_prefetch_do_not_move_the_state():
-    ahead, seen = elastic.train(stop=4, loader={"num_workers": 1, "prefetch_factor": 8}, **UNEVEN)
+    ahead, steps = elastic.train(stop=4, loader={"num_workers": 1, "prefetch_factor": 8}, **UNEVEN)
     expected, same = elastic.train(stop=4, **UNEVEN)
-    assert seen == same
+    assert steps == same
     assert ahead["run"] == expected["run"]
 
 
@@ -120,7 +127,7 @@ def test_a_signal_to_one_rank_stops_both_after_the_same_step(two):
     (last,) = {rows[-1][0] for _, rows in answers}
     # The ranks agreed on step 3 before the signal; quick steps agree every ten.
     assert 4 <= last <= 3 + Agreements.MAX_STEPS
-    assert [made["run"]["step"] for made, _ in answers] == [last + 1] * 2
+    assert [checkpoint["run"]["step"] for checkpoint, _ in answers] == [last + 1] * 2
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -132,22 +139,22 @@ def test_slow_steps_agree_each(two, by_tokens):
 
 def test_stand_ins_make_the_passes_equal(two):
     # 9 samples in micro-batches of 3 are three passes: two and one; the epoch's last step has two samples.
-    asked = {"recipe": {"effective_batch": 9, "dataset_size": 47}, "split": "uneven", "max_micro_batch": 3}
-    plain = two(elastic.train, stop=6, **asked)
+    settings = {"recipe": {"effective_batch": 9, "dataset_size": 47}, "split": "uneven", "max_micro_batch": 3}
+    plain = two(elastic.train, stop=6, **settings)
     assert [[row[4] for row in rows] for _, rows in plain] == [[0] * 6, [0] * 6]
-    equal = two(elastic.train, stop=6, loader={"equal_passes": True}, **asked)
+    equal = two(elastic.train, stop=6, loader={"equal_passes": True}, **settings)
     assert [[row[4] for row in rows] for _, rows in equal] == [[0] * 6, [1, 1, 1, 1, 1, 0]]
     assert apart(equal[0][0]["model"], plain[0][0]["model"]) <= CLOSE
 
 
 def test_ranks_that_differ_all_stop(two):
-    told = two(elastic.differing, [{}, {"seed": 1}])
-    assert told[0] == told[1]
-    assert told[0].startswith("the ranks differ in seed: 0 on rank 0, 1 on rank 1")
+    messages = two(elastic.differing, [{}, {"seed": 1}])
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("the ranks differ in seed: 0 on rank 0, 1 on rank 1")
     state = elastic.train(stop=2)[0]["run"]
-    told = two(elastic.differing, [{"max_micro_batch": 3}, {"max_micro_batch": 0}], state)
-    assert told[0].startswith("rank 1 stopped: max_micro_batch")
-    assert told[1].startswith("max_micro_batch must be")
+    messages = two(elastic.differing, [{"max_micro_batch": 3}, {"max_micro_batch": 0}], state)
+    assert messages[0].startswith("rank 1 stopped: max_micro_batch")
+    assert messages[1].startswith("max_micro_batch must be")
 
 
 def test_weights_are_of_the_window_over_all_ranks(two):
@@ -159,20 +166,20 @@ def test_weights_are_of_the_window_over_all_ranks(two):
 
 
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("second", "message"),
     [(0, "tokens: step 1 has no token on any rank"), (-1, "tokens must give a number from 0")],
 )
-def test_a_window_without_a_count_stops_all_ranks(two, second, told):
+def test_a_window_without_a_count_stops_all_ranks(two, second, message):
     counts = [[1] * 2 + [0] * 2 + [1] * 4, [1] * 2 + [second] * 2 + [1] * 4]
     answers = two(elastic.counting, counts, max_micro_batch=3)
     assert [len(weights) for weights, _ in answers] == [1, 1]
-    assert all(error.startswith(told) for _, error in answers)
+    assert all(error.startswith(message) for _, error in answers)
 
 
-def test_a_rank_of_its_own_and_a_world_of_one_agree(one):
+def test_a_rank_of_its_own_and_a_world_of_one_agree(single):
     settings = {"max_micro_batch": 3}
-    ((there, _),) = one(elastic.train, **settings)
-    here, _ = elastic.train(**settings)
-    assert here["run"] == there["run"]
-    assert apart(there["model"], here["model"]) == 0
+    ((in_group, _),) = single(elastic.train, **settings)
+    alone, _ = elastic.train(**settings)
+    assert alone["run"] == in_group["run"]
+    assert apart(in_group["model"], alone["model"]) == 0
     assert ib.Recipe(**elastic.RECIPE).dataset_size == 70

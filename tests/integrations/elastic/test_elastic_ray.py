@@ -1,4 +1,4 @@
-"""A run under Ray Train that loses a node and gets another is the run that nobody disturbed."""
+"""A run under Ray Train loses a node, gets another, and equals the undisturbed run."""
 
 import itertools
 import json
@@ -36,19 +36,19 @@ def context(monkeypatch):
     """Ray Train's part of a worker: the checkpoint that was reported last, as a folder."""
     import shutil
 
-    made = SimpleNamespace(folder=None, metrics=[], kept=None)
+    session = SimpleNamespace(folder=None, metrics=[], kept=None)
 
     def get_checkpoint():
-        return None if made.folder is None else ray.train.Checkpoint.from_directory(made.folder)
+        return None if session.folder is None else ray.train.Checkpoint.from_directory(session.folder)
 
     def reported(metrics, checkpoint=None):
-        made.metrics.append(metrics)
+        session.metrics.append(metrics)
         if checkpoint is not None:
-            made.folder = str(shutil.copytree(checkpoint.path, made.kept / str(len(made.metrics))))
+            session.folder = str(shutil.copytree(checkpoint.path, session.kept / str(len(session.metrics))))
 
     monkeypatch.setattr(ray.train, "get_checkpoint", get_checkpoint)
     monkeypatch.setattr(ray.train, "report", reported)
-    return made
+    return session
 
 
 def test_what_is_reported_is_gone_on_with(context, tmp_path):
@@ -84,8 +84,10 @@ def test_what_cannot_be_is_refused(context, tmp_path):
 
 
 def rows_of(folder):
-    """step → (samples over all workers, learning rates, workers) of the start that a step counts from, the last that has it."""
-    found = {}
+    """Returns step → (samples over all workers, learning rates, workers), each of the last start to count
+    the step.
+    """
+    rows = {}
     logs = sorted(folder.glob("steps-*.jsonl"), key=lambda path: int(path.name.split("-")[1]))
     for start in dict.fromkeys(path.name.rsplit("-", 1)[0] for path in logs):
         steps = {}
@@ -94,12 +96,12 @@ def rows_of(folder):
                 steps.setdefault(row["step"], []).append(row)
         for step, rows in steps.items():
             assert len(rows) == rows[0]["world"]
-            found[step] = (
+            rows[step] = (
                 sorted(i for row in rows for i in row["ids"]),
                 {row["lr"] for row in rows},
                 rows[0]["world"],
             )
-    return found
+    return rows
 
 
 @pytest.mark.slow
@@ -125,14 +127,17 @@ def test_two_nodes_one_and_two_again(tmp_path):
 
 
 def as_alone(out, alone):
-    """Asserts that a run did the steps of the undisturbed one; returns on how many workers, in turn."""
-    expected, found = rows_of(alone), rows_of(out)
-    assert [*sorted(found)] == [*range(STEPS)]
-    assert {step: row[:2] for step, row in found.items()} == {step: row[:2] for step, row in expected.items()}
-    mine, theirs = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
-    for name in theirs:
-        assert float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) <= 1e-12
-    return [workers for workers, _ in itertools.groupby(found[step][2] for step in range(STEPS))]
+    """Asserts equal steps with the undisturbed run; returns the numbers of workers, in turn."""
+    expected, rows = rows_of(alone), rows_of(out)
+    assert [*sorted(rows)] == [*range(STEPS)]
+    assert {step: row[:2] for step, row in rows.items()} == {step: row[:2] for step, row in expected.items()}
+    weights, weights_alone = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
+    for name in weights_alone:
+        assert (
+            float((weights[name] - weights_alone[name]).abs().max() / weights_alone[name].abs().max())
+            <= 1e-12
+        )
+    return [workers for workers, _ in itertools.groupby(rows[step][2] for step in range(STEPS))]
 
 
 @pytest.mark.slow

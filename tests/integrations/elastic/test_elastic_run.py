@@ -1,4 +1,6 @@
-"""ElasticRun on one process, and on pretended ones: what each takes, what a checkpoint has, and what is refused."""
+"""ElasticRun on one process, and on pretended ones: what each takes, what a checkpoint has, and what is
+refused.
+"""
 
 import json
 import os
@@ -23,40 +25,42 @@ def recipe_of(**fields):
     return ib.Recipe(**{**elastic.RECIPE, **fields})
 
 
-@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
+@pytest.mark.parametrize("settings", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize("drop", [False, True])
-def test_each_step_has_the_same_samples_at_every_count(rank, asked, drop):
+def test_each_step_has_the_same_samples_at_every_count(rank, settings, drop):
     recipe = recipe_of(effective_batch=20, dataset_size=93, duration="2ep", drop_last=drop)
     expected = None
     for size in COUNTS:
-        rows, run = elastic.taken(rank, size, recipe, max_micro_batch=2, **asked)
+        rows, run = elastic.taken(rank, size, recipe, max_micro_batch=2, **settings)
         steps = []
         for each in zip(*rows, strict=True):
             span = each[0][0]
             samples = sorted(index for _, ids, _ in each for index in ids)
-            assert len(samples) == span.samples == sum(one.samples for _, _, own in each for one in own)
-            assert all(sum(one.last for one in own) == 1 and own[-1].last for _, _, own in each)
-            assert all(one.samples <= 2 for _, _, own in each for one in own)
+            assert (
+                len(samples) == span.samples == sum(portion.samples for _, _, own in each for portion in own)
+            )
+            assert all(sum(portion.last for portion in own) == 1 and own[-1].last for _, _, own in each)
+            assert all(portion.samples <= 2 for _, _, own in each for portion in own)
             steps.append((span, samples))
-        made = steps, [run.plan.lr_at(step) for step in range(10)], run.plan.total_steps
-        expected = expected or made
-        assert made[2] == expected[2] == (8 if drop else 10)
-        assert made[:2] == expected[:2]
+        course = steps, [run.plan.lr_at(step) for step in range(10)], run.plan.total_steps
+        expected = expected or course
+        assert course[2] == expected[2] == (8 if drop else 10)
+        assert course[:2] == expected[:2]
     assert [span.last_of_epoch for span, _ in steps] == (
         [False] * 3 + [True] if drop else [False] * 4 + [True]
     ) * 2
 
 
-@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
+@pytest.mark.parametrize("settings", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize(("batch", "micro"), [(20, 2), (21, 3), (12, None), (60, 4)])
-def test_a_full_step_is_dealt_as_the_plan_says(rank, asked, batch, micro):
+def test_a_full_step_is_dealt_as_the_plan_says(rank, settings, batch, micro):
     recipe = recipe_of(effective_batch=batch, dataset_size=10 * batch)
     for size in COUNTS:
         for replica in range(size):
             rank(replica, size)
-            run = ElasticRun(recipe, max_micro_batch=micro, **asked)
+            run = ElasticRun(recipe, max_micro_batch=micro, **settings)
             own = run._progress.passes(next(run._progress.spans()), equal=False)
-            assert [one.samples for one in own] == run.plan.micro_batches(replica).tolist()
+            assert [portion.samples for portion in own] == run.plan.micro_batches(replica).tolist()
             assert run.plan.recipe.convention == "exact"
 
 
@@ -72,15 +76,15 @@ def test_samplers_deal_a_run_as_it_does(rank):
 
 
 def test_the_plan_has_the_whole_runs_figures_at_every_count(rank):
-    seen = set()
+    workers = set()
     for size in (1, 2, 3, 4, 5, 6):
         rank(0, size)
         plan = ElasticRun(
             recipe_of(effective_batch=20, dataset_size=500, duration="4ep"), split="ragged"
         ).plan
         assert (plan.world_size, plan.padded_samples, plan.dropped_samples) == (size, 0, 0)
-        seen.add((plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.samples_per_epoch))
-    assert seen == {(25, 100, 25, 500)}
+        workers.add((plan.steps_per_epoch, plan.total_steps, plan.warmup_steps, plan.samples_per_epoch))
+    assert workers == {(25, 100, 25, 500)}
 
 
 def test_plans_for_counts_has_the_infeasible_ones_too():
@@ -231,13 +235,16 @@ def test_what_the_plan_moves_the_optimizer_has_and_gives_back():
 @pytest.mark.parametrize("policy", ["keep", 64])
 def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
     fields = {"effective_batch": 16, "lr": 1e-3, "weight_decay": 0.1, "dataset_size": 640, "duration": "4ep"}
-    asked = {
+    settings = {
         "beta2_rule": "half_life:0.98", "duration_scale": "9.0^0.5",
     }  # fmt: skip
     for optimizer in ("adamw", "muon"):
         decay = "sqrt" if optimizer == "muon" else None
         recipe = ib.Recipe(**fields, optimizer=optimizer, betas=(0.9, 0.99), decay=decay)
-        plan, run = ib.plan(recipe, 1, policy=policy, **asked), ElasticRun(recipe, policy=policy, **asked)
+        plan, run = (
+            ib.plan(recipe, 1, policy=policy, **settings),
+            ElasticRun(recipe, policy=policy, **settings),
+        )
         moved = (plan.lr, plan.beta2, plan.weight_decay)
         assert moved[0] != 1e-3 and moved[2] != 0.1
         course = run._run_plan.course
@@ -245,7 +252,7 @@ def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
 
 
 @pytest.mark.parametrize(
-    ("changed", "settings", "told"),
+    ("changed", "settings", "message"),
     [
         ({"lr": 0.2}, {}, "lr must be 0.05 as in the checkpoint, got 0.2"),
         ({"dataset_size": 80}, {}, "dataset_size must be 70 as in the checkpoint, got 80"),
@@ -253,7 +260,8 @@ def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
         (
             {"duration": "4ep"},
             {},
-            "duration must be '3ep' as in the checkpoint, got '4ep': change it back, or pass accept=(\"duration\",)",
+            "duration must be '3ep' as in the checkpoint, got '4ep': change it back, or pass "
+            'accept=("duration",)',
         ),
         (
             {},
@@ -262,11 +270,11 @@ def test_every_setting_that_moves_a_hyperparameter_is_the_runs_too(policy):
         ),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused_by_name(changed, settings, told):
+def test_a_checkpoint_of_another_run_is_refused_by_name(changed, settings, message):
     state = ElasticRun(recipe_of()).state_dict()
     with pytest.raises(ib.InputError) as error:
         ElasticRun(recipe_of(**changed), state=state, **settings)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_what_is_accepted_may_change():
@@ -300,7 +308,7 @@ def test_a_damaged_state_is_refused(change):
 def test_signals_are_chained_and_put_back(number):
     called = []
     before = signal.signal(number, lambda *_: called.append(1))
-    mine = signal.getsignal(number)
+    handler = signal.getsignal(number)
     try:
         run = ElasticRun(recipe_of())
         stops = []
@@ -313,7 +321,7 @@ def test_signals_are_chained_and_put_back(number):
                 break
         assert stops == [False, False, False, True]
         assert called == [1]
-        assert signal.getsignal(number) is mine
+        assert signal.getsignal(number) is handler
     finally:
         signal.signal(number, before)
 

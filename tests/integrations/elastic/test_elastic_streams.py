@@ -25,7 +25,7 @@ def passes_of(stream):
         yield from (int(number) for number in stream)
 
 
-@pytest.mark.parametrize("asked", [{"split": "uneven"}, {"split": "ragged"}])
+@pytest.mark.parametrize("settings", [{"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize(
     ("fields", "length"),
     [
@@ -36,11 +36,11 @@ def passes_of(stream):
         ({"duration": "2ep", "ramp": "4 4 40", "warmup": None}, 70),
     ],
 )
-def test_each_step_has_the_same_samples_at_every_count(rank, fields, length, asked):
+def test_each_step_has_the_same_samples_at_every_count(rank, fields, length, settings):
     recipe, expected = recipe_of(**fields), None
     for size in (1, 2, 3, 4):
         rows, _ = elastic.taken(
-            rank, size, recipe, lambda: elastic.Numbers(length), max_micro_batch=2, **asked
+            rank, size, recipe, lambda: elastic.Numbers(length), max_micro_batch=2, **settings
         )
         steps = [sorted(itertools.chain(*(row[1] for row in each))) for each in zip(*rows, strict=True)]
         expected = expected or steps
@@ -61,9 +61,9 @@ def test_a_restart_goes_on_behind_what_was_consumed(fields, stop):
     recipe = recipe_of(**fields)
     expected = elastic.steps_of(ElasticRun(recipe), data=elastic.Numbers(70))
     first = ElasticRun(recipe)
-    seen = elastic.steps_of(first, until=stop, data=elastic.Numbers(70))
+    steps = elastic.steps_of(first, until=stop, data=elastic.Numbers(70))
     later = ElasticRun(recipe, state=first.state_dict())
-    assert seen + elastic.steps_of(later, data=elastic.Numbers(70)) == expected
+    assert steps + elastic.steps_of(later, data=elastic.Numbers(70)) == expected
 
 
 def test_the_position_is_that_of_the_stream():
@@ -95,17 +95,17 @@ def test_a_worker_gets_the_run_without_its_schedulers():
 
 
 def test_stand_ins_are_the_steps_first_sample_and_collate_is_ones_own(rank):
-    recipe, asked = recipe_of(effective_batch=9, **ENDLESS), {"split": "uneven", "max_micro_batch": 3}
+    recipe, settings = recipe_of(effective_batch=9, **ENDLESS), {"split": "uneven", "max_micro_batch": 3}
     rank(1, 2)
-    loader = ElasticRun(recipe, **asked).loader(elastic.Numbers(99), collate_fn=tuple, equal_passes=True)
+    loader = ElasticRun(recipe, **settings).loader(elastic.Numbers(99), collate_fn=tuple, equal_passes=True)
     assert [*itertools.islice(loader, 4)] == [(1, 3, 5), (0,), (10, 12, 14), (9,)]
     rank(0, 2)
-    loader = ElasticRun(recipe, **asked).loader(elastic.Numbers(99), collate_fn=tuple)
+    loader = ElasticRun(recipe, **settings).loader(elastic.Numbers(99), collate_fn=tuple)
     assert [*itertools.islice(loader, 3)] == [(0, 2, 4), (6, 7, 8), (9, 11, 13)]
 
 
 @pytest.mark.parametrize(
-    ("made", "options", "told"),
+    ("make_stream", "options", "message"),
     [
         (lambda: elastic.Numbers(50), {}, "dataset_size must be 50, as the stream has, got 70"),
         (lambda: iter(range(200)), {}, "dataset_size must be 60, as the stream has, got 70"),
@@ -114,10 +114,10 @@ def test_stand_ins_are_the_steps_first_sample_and_collate_is_ones_own(rank):
         (lambda: elastic.Numbers(70), {"batch_size": 2}, "batch_size is the plan's"),
     ],
 )
-def test_what_cannot_be_is_refused(made, options, told):
+def test_what_cannot_be_is_refused(make_stream, options, message):
     run = ElasticRun(recipe_of())
-    with pytest.raises(ib.InputError, match=told):
-        for step in run.steps(run.loader(made(), **options)):
+    with pytest.raises(ib.InputError, match=message):
+        for step in run.steps(run.loader(make_stream(), **options)):
             assert [*step]
 
 
@@ -128,16 +128,16 @@ def test_a_stream_that_was_read_is_refused():
 
 
 def test_two_ranks_and_one_train_as_one(two):
-    asked = {"split": "uneven", "max_micro_batch": 2, "by_tokens": True, "recipe": ENDLESS, "stream": 70}
-    alone, expected = elastic.train(**asked)
-    answers = two(elastic.train, stop=6, **asked)
-    assert all(made["run"] == answers[0][0]["run"] for made, _ in answers)
-    made, later = elastic.train(answers[0][0], **asked)
+    settings = {"split": "uneven", "max_micro_batch": 2, "by_tokens": True, "recipe": ENDLESS, "stream": 70}
+    alone, expected = elastic.train(**settings)
+    answers = two(elastic.train, stop=6, **settings)
+    assert all(checkpoint["run"] == answers[0][0]["run"] for checkpoint, _ in answers)
+    checkpoint, later = elastic.train(answers[0][0], **settings)
     steps = [
         sorted(itertools.chain(*(row[2] for row in rows)))
-        for rows in zip(*(seen for _, seen in answers), strict=True)
+        for rows in zip(*(steps_of_rank for _, steps_of_rank in answers), strict=True)
     ]
     assert steps + [sorted(row[2]) for row in later] == [sorted(row[2]) for row in expected]
     assert [row[3] for row in answers[0][1] + later] == [row[3] for row in expected]
     for name, value in alone["model"].items():
-        assert float((made["model"][name] - value).abs().max() / value.abs().max()) <= 1e-12
+        assert float((checkpoint["model"][name] - value).abs().max() / value.abs().max()) <= 1e-12

@@ -1,4 +1,4 @@
-"""Runs in trainers that stop on two ranks and go on at one are those that nobody disturbed."""
+"""Runs in trainers, stopped on two ranks and continued on one, equal the undisturbed ones."""
 
 import pytest
 
@@ -10,67 +10,69 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore"), pytest.ma
 STEPS = 10  # two epochs of ⌈40 / 9⌉
 
 
-def same(mine, theirs):
-    assert mine.keys() == theirs.keys()
-    for name in theirs:
-        assert float((mine[name] - theirs[name]).abs().max() / theirs[name].abs().max()) <= 1e-12
+def same(first, second):
+    assert first.keys() == second.keys()
+    for name in second:
+        assert float((first[name] - second[name]).abs().max() / second[name].abs().max()) <= 1e-12
 
 
 @pytest.mark.parametrize("counts", [True, False])
-def test_the_trainer_of_transformers_goes_on_at_another_size(one, two, tmp_path, counts):
-    ((alone, rates, steps, done),) = one(trainers.transformers, str(tmp_path / "alone"), counts)
-    assert (steps, done, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
+def test_the_trainer_of_transformers_goes_on_at_another_size(single, two, tmp_path, counts):
+    ((alone, rates, steps, finished),) = single(trainers.transformers, str(tmp_path / "alone"), counts)
+    assert (steps, finished, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
     stopped = two(trainers.transformers, str(tmp_path / "out"), counts, stop=3)
-    assert [made[2:] for made in stopped] == [(4, 4)] * 2
-    ((weights, later, steps, done),) = one(trainers.transformers, str(tmp_path / "out"), counts, resume=4)
-    assert (steps, done) == (STEPS, STEPS)
+    assert [answer[2:] for answer in stopped] == [(4, 4)] * 2
+    ((weights, later, steps, finished),) = single(
+        trainers.transformers, str(tmp_path / "out"), counts, resume=4
+    )
+    assert (steps, finished) == (STEPS, STEPS)
     assert {**stopped[0][1], **later} == rates
     same(weights, alone)
     back = two(trainers.transformers, str(tmp_path / "out"), counts, resume=4)
     same(back[0][0], alone)
 
 
-def test_lightning_goes_on_at_another_size(one, two, tmp_path):
+def test_lightning_goes_on_at_another_size(single, two, tmp_path):
     path = str(tmp_path / "run.ckpt")
-    ((alone, rates, steps, done),) = one(trainers.lightning, path)
-    assert (steps, done, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
+    ((alone, rates, steps, finished),) = single(trainers.lightning, path)
+    assert (steps, finished, [*rates]) == (STEPS, STEPS, [*range(STEPS)])
     assert [epoch for _, epoch in rates.values()] == [0] * 5 + [1] * 5, "the run's own, as the Trainer's"
     stopped = two(trainers.lightning, path, stop=3)
-    assert len({made[2:] for made in stopped}) == 1
+    assert len({answer[2:] for answer in stopped}) == 1
     at = stopped[0][2]
     assert 3 < at < STEPS
-    ((weights, later, steps, done),) = one(trainers.lightning, path, resume=True)
-    assert (steps, done) == (STEPS, STEPS)
+    ((weights, later, steps, finished),) = single(trainers.lightning, path, resume=True)
+    assert (steps, finished) == (STEPS, STEPS)
     assert {**stopped[0][1], **later} == rates
     same(weights, alone)
     back = two(trainers.lightning, path, resume=True)
     same(back[0][0], alone)
 
 
-def test_what_the_trainer_does_every_epoch_it_does_at_the_runs_own(one, tmp_path):
+def test_what_the_trainer_does_every_epoch_it_does_at_the_runs_own(single, tmp_path):
     """Five steps an epoch; stopped in the second, and gone on in it."""
-    done = one(trainers.epochs, str(tmp_path / "whole"))[0]
-    assert done == [("evaluate", 5, 1.0), ("save", 5, 1.0), ("evaluate", 10, 2.0), ("save", 10, 2.0)]
-    first = one(trainers.epochs, str(tmp_path / "out"), stop=7)[0]
-    assert first[:2] == done[:2] and [it[:2] for it in first[2:]] == [("save", 8)]
+    events = single(trainers.epochs, str(tmp_path / "whole"))[0]
+    assert events == [("evaluate", 5, 1.0), ("save", 5, 1.0), ("evaluate", 10, 2.0), ("save", 10, 2.0)]
+    first = single(trainers.epochs, str(tmp_path / "out"), stop=7)[0]
+    assert first[:2] == events[:2] and [event[:2] for event in first[2:]] == [("save", 8)]
     assert first[2][2] == pytest.approx(1 + 27 / 40)
-    assert one(trainers.epochs, str(tmp_path / "out"), resume=8)[0] == done[2:]
+    assert single(trainers.epochs, str(tmp_path / "out"), resume=8)[0] == events[2:]
 
 
-def test_the_trainers_own_optimizer_keeps_its_groups(one, tmp_path):
-    ((decays, rates),) = one(trainers.own_optimizer, str(tmp_path / "out"))
+def test_the_trainers_own_optimizer_keeps_its_groups(single, tmp_path):
+    ((decays, rates),) = single(trainers.own_optimizer, str(tmp_path / "out"))
     assert decays == [0.1, 0.0] and rates[:4] == pytest.approx([0.0, 0.05 / 3, 0.1 / 3, 0.05])
 
 
-def test_lightning_validates_at_the_end_of_the_runs_epochs(one, tmp_path):
-    assert one(trainers.validated)[0] == ([(5, 0), (10, 1)], 2)
-    assert one(trainers.validated, 2)[0] == ([(10, 1)], 2)
+def test_lightning_validates_at_the_end_of_the_runs_epochs(single, tmp_path):
+    assert single(trainers.validated)[0] == ([(5, 0), (10, 1)], 2)
+    assert single(trainers.validated, 2)[0] == ([(10, 1)], 2)
 
 
-def test_accelerate_goes_on_at_another_size(one, two):
-    ((alone, rates),) = one(trainers.accelerate)
+def test_accelerate_goes_on_at_another_size(single, two):
+    ((alone, rates),) = single(trainers.accelerate)
     stopped = two(trainers.accelerate, stop=4)
-    ((made, later),) = one(trainers.accelerate, stopped[0][0])
+    ((weights, later),) = single(trainers.accelerate, stopped[0][0])
     assert {**stopped[0][1], **later} == rates
-    assert len(rates) == made["run"]["step"] == STEPS
-    same(made["model"], alone["model"])
+    assert len(rates) == weights["run"]["step"] == STEPS
+    same(weights["model"], alone["model"])

@@ -1,4 +1,4 @@
-"""What moves with the learning rate, and what a stand-in leaves as it is."""
+"""Values moving with the learning rate, and stand-ins leaving statistics alone."""
 
 import copy
 
@@ -18,7 +18,7 @@ RECIPE = ib.Recipe(
 
 
 class Caffe(torch.optim.Optimizer):
-    """SGD that keeps the learning rate in its velocity: v ← μv + ηg, w ← w − v."""
+    """SGD with the learning rate in its velocity: v ← μv + ηg, w ← w − v."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
@@ -64,12 +64,12 @@ def test_a_velocity_that_holds_the_learning_rate_moves_with_it_once(before):
     saved, state = optimizer.state_dict(), run.state_dict()
     for _ in range(2):  # a restart that died before its first step is done again
         moved = ElasticRun(RECIPE, state=state, policy=16, rule="linear")
-        other = made(saved if before else None)
-        moved.scheduler(other, velocity="velocity")
+        resumed = made(saved if before else None)
+        moved.scheduler(resumed, velocity="velocity")
         if not before:
-            other.load_state_dict(copy.deepcopy(saved))
-        torch.testing.assert_close(velocity_of(other), velocity_of(optimizer) * 2, rtol=1e-15, atol=0)
-        saved, state = other.state_dict(), moved.state_dict()
+            resumed.load_state_dict(copy.deepcopy(saved))
+        torch.testing.assert_close(velocity_of(resumed), velocity_of(optimizer) * 2, rtol=1e-15, atol=0)
+        saved, state = resumed.state_dict(), moved.state_dict()
     again = made(saved)
     stepped(ElasticRun(RECIPE, state=state, policy=16, rule="linear"), again, 6, "velocity")
     torch.testing.assert_close(velocity_of(again), velocity_of(optimizer) * 2 * 0.9 + 0.2, rtol=1e-14, atol=0)
@@ -81,9 +81,9 @@ def test_a_velocity_that_holds_the_learning_rate_moves_with_it_once(before):
 def test_a_velocity_without_the_learning_rate_stays():
     run, optimizer = ElasticRun(RECIPE), made()
     stepped(run, optimizer, 5, None)
-    other = made(optimizer.state_dict())
-    ElasticRun(RECIPE, state=run.state_dict(), policy=16, rule="linear").scheduler(other)
-    assert torch.equal(velocity_of(other), velocity_of(optimizer))
+    resumed = made(optimizer.state_dict())
+    ElasticRun(RECIPE, state=run.state_dict(), policy=16, rule="linear").scheduler(resumed)
+    assert torch.equal(velocity_of(resumed), velocity_of(optimizer))
 
 
 @pytest.mark.peers
@@ -92,11 +92,11 @@ def test_timms_rmsprop_is_known():
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     run, optimizer = ElasticRun(RECIPE), optim.RMSpropTF([weight], lr=0.1, momentum=0.9)
     stepped(run, optimizer, 5, None)
-    other = optim.RMSpropTF([weight], lr=0.1, momentum=0.9)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    ElasticRun(RECIPE, state=run.state_dict(), policy=16, rule="linear").scheduler(other)
-    kept, moved = (made.state[weight]["momentum_buffer"] for made in (optimizer, other))
-    torch.testing.assert_close(moved, kept * 2, rtol=1e-15, atol=0)
+    reference = optim.RMSpropTF([weight], lr=0.1, momentum=0.9)
+    reference.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    ElasticRun(RECIPE, state=run.state_dict(), policy=16, rule="linear").scheduler(reference)
+    velocity, moved = (owner.state[weight]["momentum_buffer"] for owner in (optimizer, reference))
+    torch.testing.assert_close(moved, velocity * 2, rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("stand_in", [True, False])

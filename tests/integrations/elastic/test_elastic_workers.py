@@ -1,4 +1,6 @@
-"""The DataLoader's workers of an elastic run: they outlive a SIGTERM that the run outlives, and never the run."""
+"""The DataLoader's workers of an elastic run: they outlive a SIGTERM that the run outlives, and never the
+run.
+"""
 
 import gc
 import multiprocessing
@@ -28,27 +30,80 @@ def loader_of(dataset=None, **options):
 
 
 def test_a_worker_goes_on_after_a_sigterm():
-    others, batches = {*multiprocessing.active_children()}, iter(loader_of())
-    seen = next(batches).tolist()
-    (worker,) = {*multiprocessing.active_children()} - others
+    before, batches = {*multiprocessing.active_children()}, iter(loader_of())
+    samples = next(batches).tolist()
+    (worker,) = {*multiprocessing.active_children()} - before
     os.kill(worker.pid, signal.SIGTERM)
     for batch in batches:
-        seen += batch.tolist()
-    assert sorted(seen) == sorted([*range(70)] * 3)
+        samples += batch.tolist()
+    assert sorted(samples) == sorted([*range(70)] * 3)
 
 
 def test_a_second_sigterm_ends_it():
-    others, batches = {*multiprocessing.active_children()}, iter(loader_of(prefetch_factor=2))
+    before, batches = {*multiprocessing.active_children()}, iter(loader_of(prefetch_factor=2))
     next(batches)
-    (worker,) = {*multiprocessing.active_children()} - others
+    (worker,) = {*multiprocessing.active_children()} - before
     with pytest.raises(RuntimeError, match="killed by signal: Terminated"):
         for _ in range(40):
             os.kill(worker.pid, signal.SIGTERM)
             time.sleep(0.1)
 
 
+def workers():
+    return {*multiprocessing.active_children()}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_is_left_and_entered_again_has_no_more_workers(persistent):
+    before = workers()
+    run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    scheduler, counts, files = run.scheduler(optimizer), [], []
+    for _ in range(3):
+        loader = run.loader([*range(70)], num_workers=2, persistent_workers=persistent)
+        for step in run.steps(loader):
+            counts += [len(workers() - before) for _ in step]
+            files.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+            optimizer.step()
+            scheduler.step()
+            break
+    assert {*counts} == {2}
+    assert files[2] <= files[0]
+    run._loop.free()
+    assert workers() == before
+
+
+def leave(sender, how):
+    """Leaves a loop by `how`, and tells when the script is at its end."""
+    run = ElasticRun(ib.Recipe(**elastic.RECIPE), max_micro_batch=2)
+    loader = run.loader([*range(70)], num_workers=2, persistent_workers=how == "persistent")
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    scheduler = run.scheduler(optimizer)
+    steps = run.steps(loader)
+    for step in steps:
+        for _ in step:
+            pass
+        optimizer.step()
+        scheduler.step()
+        if step.number == 2 and how != "whole":
+            break
+    sender.send(time.time())
+
+
+@pytest.mark.parametrize("how", ["whole", "break", "persistent"])
+def test_workers_do_not_delay_the_end_of_their_rank(how):
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=leave, args=(sender, how))
+    process.start()
+    script_end = receiver.recv()
+    process.join(60)
+    assert process.exitcode == 0
+    assert time.time() - script_end < 20
+
+
 class Group:
-    """It is freed by the process that made it, or by none."""
+    """It may be freed by its own process only."""
 
     def __init__(self):
         self.itself, self.process = self, os.getpid()

@@ -1,4 +1,4 @@
-"""What ranks say to each other: read where it is signed for its place to the last bit, and never executed."""
+"""Messages between ranks: read where it is signed for its place to the last bit, and never executed."""
 
 import ast
 import math
@@ -51,9 +51,9 @@ KEY = Seal(b"the key of this run alone")
 @pytest.fixture
 def raw():
     """A store, as anybody may write to it."""
-    made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield made
-    del made
+    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield server
+    del server
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ LOCAL = {
 
 def test_nothing_that_a_peer_sends_is_unpickled():
     """By the source: each call that unpickles is one of these names, or torch.load."""
-    seen = {}
+    calls = {}
     for path in PACKAGE.rglob("*.py"):
         names = set()
         for node in ast.walk(ast.parse(path.read_text())):
@@ -90,11 +90,11 @@ def test_nothing_that_a_peer_sends_is_unpickled():
             if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal"):
                 names |= {alias.name for alias in node.names}
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
-                asked = {word.arg: ast.unparse(word.value) for word in node.keywords}
-                names |= set() if asked.get("weights_only") == "True" else {"weights_only"}
+                keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                names |= set() if keywords.get("weights_only") == "True" else {"weights_only"}
         if names:
-            seen[path.relative_to(PACKAGE).as_posix()] = names
-    assert seen == LOCAL
+            calls[path.relative_to(PACKAGE).as_posix()] = names
+    assert calls == LOCAL
 
 
 def test_no_clock_counts_in_the_crews_of_a_run():
@@ -129,7 +129,7 @@ def test_a_message_of_another_run_place_or_key_is_as_if_not_there():
 def test_a_name_with_a_bar_or_a_line_s_end_stays_one_rank(store):
     members = Membership(store, "a|b\nc 5", ranks=1, min_ranks=1, lease=2.0, timeout=5.0)
     table = members.form(NEW, NEW)
-    assert [name_of(one) for one in table.ids] == ["a|b\nc 5"]
+    assert [name_of(member) for member in table.ids] == ["a|b\nc 5"]
     assert not Beats(store, 2.0).gone(members.id)
     members.leave()
     assert Beats(store, 2.0).gone(members.id)
@@ -185,32 +185,32 @@ def test_another_key_or_none_is_refused_by_name(store, raw):
 
 def test_a_newcomer_s_vote_is_none(raw, store):
     """He joins with the run's key and a claimed step of a million."""
-    one = Membership(store, "r0", ranks=1, min_ranks=1, lease=2.0, timeout=5.0)
-    first = one.form(NEW, NEW)
+    rank = Membership(store, "r0", ranks=1, min_ranks=1, lease=2.0, timeout=5.0)
+    first = rank.form(NEW, NEW)
     late = Membership(store, "late", ranks=1, min_ranks=1, lease=2.0, timeout=5.0)
     store.add(f"{first.mark}/in", Seat(late.id, 10**6))
-    table = one.form(7, OUT)
+    table = rank.form(7, OUT)
     assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", 7), ("late", NEW)]
-    one.leave()
+    rank.leave()
     late.leave()
 
 
 def test_a_list_that_was_deleted_is_not_closed_anew(raw, store):
-    """Nor is a rank in the crew that it was left out of."""
-    one, two = (Membership(store, f"r{n}", ranks=1, min_ranks=1, lease=1.0, timeout=5.0) for n in range(2))
-    first = one.form(NEW, NEW)
-    old = one.table
+    """Nor is a rank in a crew formed without it."""
+    rank, late = (Membership(store, f"r{n}", ranks=1, min_ranks=1, lease=1.0, timeout=5.0) for n in range(2))
+    first = rank.form(NEW, NEW)
+    old = rank.table
     raw.delete_key(f"run/{START.mark}/next")
     raw.set(f"run/{first.mark}/next", b"not signed")
-    assert one.is_current()
-    second = one.form(3, OUT)
+    assert rank.is_current()
+    second = rank.form(3, OUT)
     raw.delete_key(f"run/{first.mark}/next")
-    one.table = old  # As one that was paused.
-    assert not one.is_current()
-    one.table = second
-    one.publish(store)
-    assert two._next(START) == first
-    for member in one, two:
+    rank.table = old  # As one that was paused.
+    assert not rank.is_current()
+    rank.table = second
+    rank.publish(store)
+    assert late._next(START) == first
+    for member in rank, late:
         member.leave()
 
 
@@ -273,7 +273,7 @@ def test_a_state_comes_back_to_the_bit():
     assert repr(again) == repr(
         {**TREE, "turned": TREE["turned"].contiguous(), "complex": TREE["complex"].resolve_conj()}
     )
-    assert [type(one) for one in again["numbers"]] == [type(one) for one in TREE["numbers"]]
+    assert [type(number) for number in again["numbers"]] == [type(number) for number in TREE["numbers"]]
     nan = parcels.read_tree(parcels.write_tree(math.nan)[0], [])
     assert math.isnan(nan)
 
@@ -321,7 +321,7 @@ def training_of(net, **extra):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "why"),
+    ("sent", "why"),
     [
         (nn.Linear(4, 3), r"net.weight is float32 \(3, 4\) there, float32 \(2, 4\) here"),
         (nn.Linear(4, 2).double(), r"net.weight is float64 \(2, 4\) there, float32 \(2, 4\) here"),
@@ -329,8 +329,8 @@ def training_of(net, **extra):
         (nn.Sequential(nn.Linear(4, 2)), r"net.weight is missing there"),
     ],
 )
-def test_a_state_unlike_this_rank_s_is_refused_by_name(theirs, why):
-    layout, tensors = training_of(theirs).write()
+def test_a_state_unlike_this_rank_s_is_refused_by_name(sent, why):
+    layout, tensors = training_of(sent).write()
     with pytest.raises(ib.InputError, match=f"the others' state does not fit here: {why}"):
         training_of(nn.Linear(4, 2)).check_layout(layout, tensors.numel())
 
@@ -347,8 +347,8 @@ def test_ranks_exchange_data_that_is_announced(two):
 
 @pytest.mark.parametrize("how", ["unsigned", "another", "swapped", "huge"])
 def test_a_rank_of_the_group_without_the_key_is_a_loss_and_no_vote(two, how):
-    said = two(surviving.forged, how)
-    assert said[0].startswith("gloo: ")
+    messages = two(surviving.forged, how)
+    assert messages[0].startswith("gloo: ")
 
 
 def test_a_newcomer_in_the_group_cannot_claim_the_step(two):
@@ -356,8 +356,8 @@ def test_a_newcomer_in_the_group_cannot_claim_the_step(two):
 
 
 def test_ranks_that_drifted_apart_are_named(two):
-    said = two(surviving.drifted)
-    assert "rank r1 had other weights than r0 at the same step, 5" in said[0]
+    messages = two(surviving.drifted)
+    assert "rank r1 had other weights than r0 at the same step, 5" in messages[0]
 
 
 def test_bytes_that_are_not_the_announced_state_are_a_loss(two):
@@ -387,10 +387,10 @@ def test_an_extra_with_a_function_ends_all_ranks_before_the_first_step(raw, monk
 
 def test_a_key_is_of_the_environment_or_of_a_file(tmp_path):
     path = tmp_path / "run.key"
-    made = make_key(path)
+    key = make_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert find_key({"ISOBATCH_RUN_KEY_FILE": str(path)}) == made.encode()
-    assert find_key({"ISOBATCH_RUN_KEY": f" {made}\n"}) == made.encode()
+    assert find_key({"ISOBATCH_RUN_KEY_FILE": str(path)}) == key.encode()
+    assert find_key({"ISOBATCH_RUN_KEY": f" {key}\n"}) == key.encode()
     assert find_key({"ISOBATCH_RUN_KEY": "none"}) == b""
     assert find_key({}) is None
     with pytest.raises(ib.InputError, match="cannot be written"):
@@ -433,13 +433,13 @@ def test_a_store_that_cannot_listen_says_why(ran, words, why):
 
 
 def test_a_port_in_use_is_named(ran):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         assert f"--port must be a free port, got {port}" in ran(["store", "--port", str(port)], 2).err
 
 
 def started(monkeypatch, capsys, environment, *words):
-    """What a store's process says, of where it listens and of its key."""
+    """Returns the output of a store's process about its address and its key."""
     for name in "ISOBATCH_RUN_KEY", "ISOBATCH_RUN_KEY_FILE":
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -451,14 +451,14 @@ def started(monkeypatch, capsys, environment, *words):
 
 
 def test_a_store_makes_a_key_and_says_it_once_and_listens_for_its_host_alone(monkeypatch, capsys, tmp_path):
-    out, said = started(monkeypatch, capsys, {})
+    out, printed = started(monkeypatch, capsys, {})
     assert out.startswith("the store listens on 127.0.0.1, port ")
-    assert len(find_key({"ISOBATCH_RUN_KEY": said.split("ISOBATCH_RUN_KEY=")[1]})) == 43
+    assert len(find_key({"ISOBATCH_RUN_KEY": printed.split("ISOBATCH_RUN_KEY=")[1]})) == 43
     path = tmp_path / "run.key"
-    out, said = started(monkeypatch, capsys, {}, "127.0.0.2", path)
+    out, printed = started(monkeypatch, capsys, {}, "127.0.0.2", path)
     assert out.startswith("the store listens on 127.0.0.2, port ")
-    assert f"ISOBATCH_RUN_KEY_FILE={path}" in said
-    assert path.read_text().strip() not in said
+    assert f"ISOBATCH_RUN_KEY_FILE={path}" in printed
+    assert path.read_text().strip() not in printed
     assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}).err == ""
     assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY_FILE": str(path)}).err == ""
 
@@ -466,13 +466,13 @@ def test_a_store_makes_a_key_and_says_it_once_and_listens_for_its_host_alone(mon
 def test_a_store_listens_where_it_is_bound_and_nowhere_else(monkeypatch):
     listener = stores._listen("127.0.0.2", 0)
     port = listener.getsockname()[1]
-    made = torch.distributed.TCPStore(
+    server = torch.distributed.TCPStore(
         "127.0.0.2", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=1)
     socket.create_connection(("127.0.0.2", port), timeout=1).close()
-    del made
+    del server
 
 
 def test_a_host_s_own_address_is_one_that_it_has(monkeypatch):
@@ -483,24 +483,29 @@ def test_a_host_s_own_address_is_one_that_it_has(monkeypatch):
 
 
 def test_a_rank_in_a_crew_is_known_by_the_list_that_all_have(store):
-    """Two lists of one number, as a stranger may bring about by deleting the first: none of their ranks train."""
+    """Two lists of one number, as a stranger may bring about by deleting the first: none of their ranks
+    train.
+    """
     from isobatch.integrations.torch.elastic.group import _meet
 
     ids = [f"r{rank}|127.0.0.1:1|{rank:032x}" for rank in range(2)]
-    one, other = Roster(1, (Seat(ids[0], 3), Seat(ids[1], 3))), Roster(1, (Seat(ids[1], 3), Seat(ids[0], 3)))
-    store.add(f"{other.mark}/here", Here(ids[1]))
+    first, swapped = (
+        Roster(1, (Seat(ids[0], 3), Seat(ids[1], 3))),
+        Roster(1, (Seat(ids[1], 3), Seat(ids[0], 3))),
+    )
+    store.add(f"{swapped.mark}/here", Here(ids[1]))
     with pytest.raises(RuntimeError, match="not all 2 ranks came"):
-        _meet(store, one, 0, 0.2)
+        _meet(store, first, 0, 0.2)
 
 
 def test_a_vote_in_the_group_is_bound_by_the_list(monkeypatch):
     circle = surviving.circle_of(5, 5, NEW)
     every = [Held(6, True, "", None), Held(10**6, True, "", None), Held(5, True, "", None)]
     monkeypatch.setattr(Circle, "gather", lambda *_: every)
-    held = circle.held("held", every[0])
-    assert [(one.step, one.trained) for one in held] == [(6, True), (OUT, False), (OUT, False)]
+    states = circle.held("held", every[0])
+    assert [(state.step, state.trained) for state in states] == [(6, True), (OUT, False), (OUT, False)]
     begins = surviving.circle_of(NEW, NEW, NEW).held("held", every[0])
-    assert not any(one.trained for one in begins)
+    assert not any(state.trained for state in begins)
 
 
 def test_a_value_that_is_too_large_is_not_sent():

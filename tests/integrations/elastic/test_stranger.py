@@ -1,4 +1,6 @@
-"""A stranger at each step of a run: nothing of his is executed, no vote is moved, and the run ends as if he were not there."""
+"""A stranger at each step of a run: nothing of his is executed, no vote is moved, and the run ends as if he
+were not there.
+"""
 
 import os
 import signal
@@ -34,7 +36,7 @@ def alone():
 
 @pytest.fixture
 def attacked(tmp_path):
-    """A run whose store a stranger attacks from before its first rank comes."""
+    """A run with a store under a stranger's attack from before its first rank comes."""
     with Ranks(tmp_path, OPTIONS) as ranks:
         stranger = Stranger(f"127.0.0.1:{ranks.port}", tmp_path, Seal(b"a key of his own"))
         stranger.start()

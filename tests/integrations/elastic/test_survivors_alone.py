@@ -1,4 +1,4 @@
-"""What one rank can show of `survivors`: what it refuses, and where a run says it ends."""
+"""`survivors` on one rank: what it refuses, and where a run says it ends."""
 
 import os
 import signal
@@ -34,9 +34,9 @@ RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, d
 @pytest.fixture
 def store():
     """The address of a store."""
-    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{made.port}"
-    del made
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{server.port}"
+    del server
 
 
 def crews(address, net=None, **options):
@@ -59,13 +59,15 @@ def train(address, *, after=lambda crew: None, forget=(), **options):
             optimizer.step()
             if "scheduler" not in forget:
                 crew.scheduler.step()
+            if "zero_grad" not in forget:
+                optimizer.zero_grad()
             after(crew)
 
 
 def test_a_run_that_nobody_disturbs_ends(store):
-    seen = []
-    train(store, after=lambda crew: seen.append(crew.run.state_dict()["step"]))
-    assert seen == [1, 2, 3, 4, 5, 6]
+    steps = []
+    train(store, after=lambda crew: steps.append(crew.run.state_dict()["step"]))
+    assert steps == [1, 2, 3, 4, 5, 6]
     assert not dist.is_initialized()
 
 
@@ -77,6 +79,7 @@ def test_a_run_that_nobody_disturbs_ends(store):
             "scheduler",
             "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and no state",
         ),
+        ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
 )
 def test_a_loop_that_forgets_is_told_where_the_run_ends(store, forget, why):
@@ -112,14 +115,14 @@ def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
 
 @pytest.mark.parametrize(("changes", "loses"), [("settle", "heal"), ("heal", "CrewRun")])
 def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store, monkeypatch, changes, loses):
-    """The weights are of step 3 once they are settled or healed, and what follows loses a rank, once."""
+    """The weights are of step 3 once settled or healed, and the next part loses a rank, once."""
     states, votes, owner = {}, [], TrainingState if changes == "settle" else module
     begins = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     train(f"127.0.0.1:{begins.port}", after=lambda crew: states.update({len(states): crew.run.state_dict()}))
     form, follows = Membership.form, getattr(module, loses)
 
-    def ahead(_, mine, *__):
-        return mine._replace(step=3, trained=True, run=states[2])
+    def ahead(_, own, *__):
+        return own._replace(step=3, trained=True, run=states[2])
 
     def voted(members, vote, *rest):
         votes.append(vote)
@@ -138,7 +141,7 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
 
 
 def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store):
-    """Its script would save weights that are not the run's."""
+    """Its script would save weights of no run."""
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     net = nn.Linear(1, 1)
@@ -163,9 +166,9 @@ def test_a_crew_without_a_whole_replica_ends_the_run_for_who_waits_too(store, mo
 def test_a_connection_that_torch_lets_wait_is_made_anew(store):
     """Every 25th of a process, with torch 2.15."""
     first = Store(store, 2.0)
-    others = [first.another() for _ in range(25)]
+    connections = [first.another() for _ in range(25)]
     first.write("saved", Saved(7))
-    assert [other.read("saved", Saved) for other in others] == [Saved(7)] * 25
+    assert [connection.read("saved", Saved) for connection in connections] == [Saved(7)] * 25
 
 
 @pytest.mark.parametrize(
@@ -202,8 +205,8 @@ def test_a_rank_of_another_run_is_refused(store, monkeypatch, change, why):
 
 
 def test_a_state_that_cannot_be_sent_ends_all_ranks(two):
-    said = two(surviving.healed)
-    assert said == ["the training's state cannot be sent: RuntimeError: it holds a file"] * 2
+    messages = two(surviving.healed)
+    assert messages == ["the training's state cannot be sent: RuntimeError: it holds a file"] * 2
 
 
 def sharded():
@@ -218,16 +221,16 @@ def zero():
     return ZeroRedundancyOptimizer(nn.Linear(4, 4).parameters(), torch.optim.SGD, lr=0.1)
 
 
-@pytest.mark.parametrize(("make", "what"), [(sharded, "DTensor"), (zero, "ZeroRedundancyOptimizer")])
-def test_what_is_sharded_is_refused(make, what):
+@pytest.mark.parametrize(("make", "kind"), [(sharded, "DTensor"), (zero, "ZeroRedundancyOptimizer")])
+def test_what_is_sharded_is_refused(make, kind):
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
-        made = make()
+        part = make()
     finally:
         dist.destroy_process_group()
-    net = made if isinstance(made, nn.Module) else nn.Linear(4, 4)
-    optimizer = made if made is not net else torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.raises(ib.InputError, match=f"must be whole on every rank, got a {what}: .* checkpoint"):
+    net = part if isinstance(part, nn.Module) else nn.Linear(4, 4)
+    optimizer = part if part is not net else torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ib.InputError, match=f"must be whole on every rank, got a {kind}: .* checkpoint"):
         survivors(RECIPE, net, optimizer, store="127.0.0.1:1", ranks=2)
 
 

@@ -1,4 +1,4 @@
-"""Survivors on GPUs that are made up over the CPU (tests/fakecuda): what of NCCL's side a GPU is not needed for."""
+"""Survivors on made-up GPUs over the CPU (tests/fakecuda): what of NCCL's side a GPU is not needed for."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ OPTIONS = {"ranks": 2, "min_ranks": 1, "lease": 10.0, "timeout": 60.0, "steps": 
 
 
 def through(folder, each, **environment):
-    """Trains two ranks on a made-up GPU each; gives their exit codes and what they said."""
+    """Trains two ranks on a made-up GPU each; returns their exit codes and outputs."""
     with Ranks(folder, OPTIONS) as store, ExitStack() as stack:
         processes = []
         for rank, options in enumerate(each):
@@ -34,8 +34,8 @@ def through(folder, each, **environment):
                 )
             )
             stack.callback(processes[-1].kill)
-        said = [process.communicate(timeout=100)[0] for process in processes]
-        return [process.returncode for process in processes], said
+        printed = [process.communicate(timeout=100)[0] for process in processes]
+        return [process.returncode for process in processes], printed
 
 
 @pytest.mark.slow
@@ -46,14 +46,14 @@ def test_nccl_is_aborted_and_the_other_rank_goes_on(tmp_path, ends):
     alone = surviving.undisturbed(OPTIONS)
     torch.set_default_dtype(before)
     loss = {"kills": [[9, "between"]]} if ends == "killed" else {"fails": 9}
-    codes, (said, lost) = through(tmp_path, [{}, loss], TORCH_NCCL_ASYNC_ERROR_HANDLING="1")
-    assert codes == [0, -9 if ends == "killed" else 1], (said, lost)
+    codes, (printed, lost) = through(tmp_path, [{}, loss], TORCH_NCCL_ASYNC_ERROR_HANDLING="1")
+    assert codes == [0, -9 if ends == "killed" else 1], (printed, lost)
     assert faults(tmp_path, alone)[0] == []
     crews = [(line["crew"], line["of"]) for line in lines(tmp_path) if "at" in line and line["rank"] == 0]
     assert sorted({*crews}) == [(0, 2), (1, 1)]
     assert (
-        said.count("NCCL is made with TORCH_NCCL_ASYNC_ERROR_HANDLING=2 TORCH_NCCL_RETHROW_CUDA_ERRORS=0")
+        printed.count("NCCL is made with TORCH_NCCL_ASYNC_ERROR_HANDLING=2 TORCH_NCCL_RETHROW_CUDA_ERRORS=0")
         == 2
     )
-    assert "NCCL is aborted" in said
+    assert "NCCL is aborted" in printed
     assert ("illegal memory access" in lost) == (ends != "killed")

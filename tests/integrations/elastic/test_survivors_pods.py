@@ -1,4 +1,6 @@
-"""The manifest of docs/survive.md, played: its commands in network namespaces as pods, of which one is deleted and made anew elsewhere."""
+"""The manifest of docs/survive.md, played: its commands in network namespaces as pods, of which one is
+deleted and made anew elsewhere.
+"""
 
 import json
 import os
@@ -22,14 +24,14 @@ OPTIONS = {"ranks": 3, "min_ranks": 1, "lease": 3.0, "timeout": 60.0, "steps": 9
 
 
 def commands():
-    """The commands of the manifest's store and of its ranks, by the kind of what has them."""
+    """The commands of the manifest's store and ranks, by kind."""
     text = (Path(__file__).parents[3] / "docs/survive.md").read_text()
     (block,) = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
-    found = {one["kind"]: one["spec"] for one in yaml.safe_load_all(block)}
-    pods = {"Pod": found["Pod"], "Job": found["Job"]["template"]["spec"]}
-    (port,) = found["Service"]["ports"]
+    specs = {document["kind"]: document["spec"] for document in yaml.safe_load_all(block)}
+    pods = {"Pod": specs["Pod"], "Job": specs["Job"]["template"]["spec"]}
+    (port,) = specs["Service"]["ports"]
     assert str(port["port"]) == PORT
-    assert found["Job"]["completions"] == found["Job"]["parallelism"]
+    assert specs["Job"]["completions"] == specs["Job"]["parallelism"]
     return {kind: pod["containers"][0]["command"] for kind, pod in pods.items()}
 
 
@@ -54,9 +56,9 @@ def start(hosts, host, address, command, folder):
         )
 
 
-def wait_for(folder, what, seconds=240):
+def wait_for(folder, is_there, seconds=240):
     until = time.monotonic() + seconds
-    while not any(what(line) for line in lines(folder)):
+    while not any(is_there(line) for line in lines(folder)):
         assert time.monotonic() < until, "what was waited for did not come"
         time.sleep(0.2)
 
@@ -66,7 +68,7 @@ def test_a_deleted_pod_comes_again_with_another_address(tmp_path):
     before = torch.get_default_dtype()
     alone = surviving.undisturbed(OPTIONS)
     torch.set_default_dtype(before)
-    found = commands()
+    command_of = commands()
     with Hosts(4, "1gbit", name="ibk") as hosts, ExitStack() as stack:
 
         def pod(host, command, address=None):
@@ -78,10 +80,10 @@ def test_a_deleted_pod_comes_again_with_another_address(tmp_path):
         def rank(host, address=None):
             name = f"train-{host}" if address is None else f"train-{host}-again"
             words = [surviving.__file__, f"store:{PORT}", str(tmp_path), name, json.dumps(OPTIONS)]
-            return pod(host, [*found["Job"][:-1], *words], address)
+            return pod(host, [*command_of["Job"][:-1], *words], address)
 
-        assert found["Job"][-1] == "train.py"
-        pod(STORE, found["Pod"])
+        assert command_of["Job"][-1] == "train.py"
+        pod(STORE, command_of["Pod"])
         pods = {host: rank(host) for host in (1, 2, 3)}
         wait_for(tmp_path, lambda line: line.get("done") == 5)
         hosts.cut(2)

@@ -1,4 +1,6 @@
-"""Replicas of two or three shards: a lost rank takes its replica out, and the run is the one that nobody disturbed."""
+"""Replicas of two or three shards: a lost rank takes its replica out, and the run is the one that nobody
+disturbed.
+"""
 
 import gc
 import signal
@@ -51,9 +53,9 @@ def alone():
 
 def through(folder, alone, kills, expected, late=(), each=None, **options):
     """Trains through kills of ranks; gives the crews' sizes in order."""
-    asked = {**OPTIONS, **options}
-    with Ranks(folder, asked) as ranks:
-        for rank in range(asked["ranks"]):
+    settings = {**OPTIONS, **options}
+    with Ranks(folder, settings) as ranks:
+        for rank in range(settings["ranks"]):
             ranks.start(f"r{rank}", kills=kills.get(rank, []), **(each or {}).get(rank, {}))
         for name in late:
             ranks.wait_for(lambda line: line.get("done") == 8)
@@ -103,7 +105,9 @@ def test_replicas_go_and_come_as_a_whole(tmp_path, alone, kills, late, expected,
 
 @pytest.mark.slow
 def test_a_step_that_a_rank_was_about_to_apply_is_applied_where_another_did(tmp_path, alone):
-    """Rank 0 does not hear that all are ready, and rank 1, the other half of the only replica left, has applied the step."""
+    """Rank 0 does not hear that all are ready, while rank 1, the other half of the only replica left, has
+    applied the step.
+    """
     expected = {"r0": 0, "r1": 0, "r2": DEAD, "r3": OVER}
     assert through(tmp_path, alone, {2: [[12, "applied"]]}, expected, each={0: {"deaf": 12}}) == [4, 2]
 
@@ -115,7 +119,10 @@ def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
             ranks.start(f"r{rank}", kills=[[12, "between"]] if rank in (1, 2) else [], check=True)
         codes = ranks.wait(90)
     assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD, "r3": 3}
-    why = "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; the run ends here at step 12"
+    why = (
+        "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; "
+        "the run ends here at step 12"
+    )
     for name in "r0", "r3":
         assert f"{why}, and the last state that was taken is of step 10" in ranks.said(name)
 
@@ -140,7 +147,9 @@ def test_a_replica_with_half_a_step_gets_the_state_of_one_with_all_of_it(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("wakes", [True, False])
 def test_the_silent_half_of_the_only_replica_is_waited_for(tmp_path, alone, wakes):
-    """Rank 1 is paused past its lease when the other replica is lost; where it wakes in time they go on, else the others end."""
+    """Rank 1 is paused past its lease when the other replica is lost; where it wakes in time they go on, else
+    the others end.
+    """
     with Ranks(tmp_path, {**OPTIONS, "lease": 2.0, "timeout": 30.0 if wakes else 3.0}) as ranks:
         for rank in range(4):
             kills = [[12, "between"]] if rank in (1, 2) else []
@@ -162,7 +171,7 @@ def test_the_silent_half_of_the_only_replica_is_waited_for(tmp_path, alone, wake
 
 @pytest.mark.slow
 def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
-    seen = []
+    counts = []
     with Ranks(tmp_path, {**OPTIONS, "steps": 4000, "pause": 0.05}) as ranks:
         stays, *_, two, three = [ranks.start(f"r{rank}") for rank in range(4)]
         ranks.wait_for(lambda line: line.get("done") == 2)
@@ -172,8 +181,8 @@ def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
             two, three = (ranks.start(f"j{turn}-{half}") for half in range(2))
             ranks.wait_for(lambda line, turn=turn: f"log-j{turn}-1" in line["rank_of"] and "done" in line)
             time.sleep(0.3)
-            seen.append([len([*Path(f"/proc/{stays.pid}", what).iterdir()]) for what in ("task", "fd")])
-    assert seen[-1] == seen[1], seen
+            counts.append([len([*Path(f"/proc/{stays.pid}", folder).iterdir()]) for folder in ("task", "fd")])
+    assert counts[-1] == counts[1], counts
 
 
 # ---- the list ----
@@ -181,39 +190,39 @@ def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
 
 @pytest.fixture
 def store():
-    made = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{made.port}"
-    del made
+    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield f"127.0.0.1:{server.port}"
+    del server
 
 
 @pytest.fixture
 def replicas(store):
     """Makes members; those of the first crew are formed."""
-    made = []
+    members = []
 
     def member(name):
         options = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 2.0, "timeout": 8.0}
-        made.append(Membership(Store(store, 5.0), name, **options))
-        return made[-1]
+        members.append(Membership(Store(store, 5.0), name, **options))
+        return members[-1]
 
-    def form(those, vote):
-        found = {}
+    def form(ranks, vote):
+        rosters = {}
 
-        def come(one):
+        def come(rank):
             try:
-                found[one.name] = one.form(vote, OUT if vote >= 0 else vote)
+                rosters[rank.name] = rank.form(vote, OUT if vote >= 0 else vote)
             except ib.InputError as error:
-                found[one.name] = str(error)
+                rosters[rank.name] = str(error)
 
-        threads = [threading.Thread(target=come, args=(one,), daemon=True) for one in those]
+        threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in ranks]
         [thread.start() for thread in threads]
-        return found, threads
+        return rosters, threads
 
     first = [member(f"r{rank}") for rank in range(4)]
     [thread.join(20) for thread in form(first, NEW)[1]]
     yield member, form, first
-    for one in made:
-        one.leave()
+    for rank in members:
+        rank.leave()
 
 
 def seats(table):
@@ -221,49 +230,51 @@ def seats(table):
 
 
 def test_a_list_has_whole_replicas_only(replicas):
-    member, form, (zero, one, *others) = replicas
-    one.leave()
+    member, form, (zero, first, *rest) = replicas
+    first.leave()
     waiting, (waits,) = form([zero], 7)
-    found, threads = form(others, 7)
+    rosters, threads = form(rest, 7)
     [thread.join(20) for thread in threads]
-    assert seats(found["r2"]) == seats(found["r3"]) == [("r2", 7), ("r3", 7)]
+    assert seats(rosters["r2"]) == seats(rosters["r3"]) == [("r2", 7), ("r3", 7)]
     assert not waiting
     new, (comes,) = form([member("late")], NEW)
     comes.join(0.5)
     assert not new
-    found, threads = form(others, 9)
+    rosters, threads = form(rest, 9)
     [thread.join(20) for thread in [*threads, waits, comes]]
-    assert seats(found["r2"]) == seats(waiting["r0"]) == [("r2", 9), ("r3", 9), ("late", NEW), ("r0", OUT)]
+    assert seats(rosters["r2"]) == seats(waiting["r0"]) == [("r2", 9), ("r3", 9), ("late", NEW), ("r0", OUT)]
 
 
 def test_no_list_closes_where_no_replica_is_whole(replicas):
-    _, form, (zero, one, two, three) = replicas
-    one.leave()
+    _, form, (zero, first, two, three) = replicas
+    first.leave()
     two.leave()
-    found, threads = form([zero, three], 7)
+    rosters, threads = form([zero, three], 7)
     [thread.join(20) for thread in threads]
-    assert found["r0"] == found["r3"]
-    assert found["r0"].startswith("no replica is left with all of its shards: of 2 replicas of 2 ranks only")
+    assert rosters["r0"] == rosters["r3"]
+    assert rosters["r0"].startswith(
+        "no replica is left with all of its shards: of 2 replicas of 2 ranks only"
+    )
 
 
 def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
-    _, form, (zero, one, two, three) = replicas
+    _, form, (zero, first, two, three) = replicas
     two.leave()
-    found, threads = form([zero, three], 7)
+    rosters, threads = form([zero, three], 7)
     threads[0].join(3)  # The lease is 2 s.
-    assert not found
-    woken, woken_threads = form([one], 7)
+    assert not rosters
+    woken, woken_threads = form([first], 7)
     threads[0].join(20)
     woken_threads[0].join(20)
-    assert seats(found["r0"]) == seats(woken["r1"]) == [("r0", 7), ("r1", 7)]
+    assert seats(rosters["r0"]) == seats(woken["r1"]) == [("r0", 7), ("r1", 7)]
 
 
 def test_half_a_step_in_each_replica_ends_the_run(replicas):
-    _, form, (zero, one, two, three) = replicas
+    _, form, (zero, first, two, three) = replicas
     halves, first = form([zero, three], HALF)
-    others, second = form([one, two], 7)
+    rosters, second = form([first, two], 7)
     [thread.join(20) for thread in (*first, *second)]
-    (why,) = {*halves.values(), *others.values()}
+    (why,) = {*halves.values(), *rosters.values()}
     assert why.endswith(
         "only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start a new run from a checkpoint"
     )
@@ -273,7 +284,7 @@ def test_half_a_step_in_each_replica_ends_the_run(replicas):
 
 
 class Counting(torch.nn.Linear):
-    """A layer with a buffer under two names that is not in its state."""
+    """A layer with a buffer under two names, missing from its state."""
 
     def __init__(self):
         super().__init__(4, 4)
@@ -283,7 +294,7 @@ class Counting(torch.nn.Linear):
 
 @pytest.fixture
 def state(monkeypatch):
-    """Makes rank 0's state of 2 replicas of 2 shards, which is sharded in its first crew; the others are not there."""
+    """Makes rank 0's state of 2 replicas of 2 shards, sharded in its first crew; the others are not there."""
 
     def mesh(*_):
         return dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -291,10 +302,10 @@ def state(monkeypatch):
     def make(unfolded=True, **extra):
         net = torch.nn.Sequential(Counting())
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
-        made = sharding.ShardedState(net, optimizer, extra, surviving.shard, 2)
+        training = sharding.ShardedState(net, optimizer, extra, surviving.shard, 2)
         if unfolded:
-            made.unfold(2.0, 2.0)
-        return made
+            training.unfold(2.0, 2.0)
+        return training
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     monkeypatch.setattr(sharding, "_mesh", mesh)
@@ -311,41 +322,41 @@ def trained(state):
 
 
 def test_buffers_that_are_not_in_a_state_stay(state):
-    held = state()
-    checksum = trained(held)
-    held.fold()
-    held.unfold(2.0, 2.0)
-    assert held.checksum() == checksum
-    assert held.net[0].seen == 5
-    assert held.net[0].again is held.net[0].seen
+    training = state()
+    checksum = trained(training)
+    training.fold()
+    training.unfold(2.0, 2.0)
+    assert training.checksum() == checksum
+    assert training.net[0].seen == 5
+    assert training.net[0].again is training.net[0].seen
 
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_crew_leaves_no_thread_and_no_file_when_it_is_folded(store, cut):
     """Also where a pass was cut off in it. The garbage collector frees what is left, but some day."""
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    held = sharding.ShardedState(net, torch.optim.AdamW(net.parameters()), {}, surviving.shard, 1)
-    group, seen = CrewGroup(), []
+    training = sharding.ShardedState(net, torch.optim.AdamW(net.parameters()), {}, surviving.shard, 1)
+    group, counts = CrewGroup(), []
     gc.disable()
     try:
         for number in range(6):
             group.begin()
             table = Roster(number, (Seat(f"r|127.0.0.1:1|{number:032x}", NEW),))
             group.form(Store(store, 5.0), table, 0, cuda=False, lease=5.0, timeout=5.0)
-            held.unfold(5.0, 5.0)
+            training.unfold(5.0, 5.0)
             for _ in range(2):
                 loss = net(torch.ones(1, 4)).sum()
                 if not cut:
                     loss.backward()
-                    held.optimizer.step()
-            held.optimizer.zero_grad()
-            held.fold()
+                    training.optimizer.step()
+            training.optimizer.zero_grad()
+            training.fold()
             group.free()
             time.sleep(0.2)
-            seen.append([len([*Path("/proc/self", what).iterdir()]) for what in ("task", "fd")])
+            counts.append([len([*Path("/proc/self", folder).iterdir()]) for folder in ("task", "fd")])
     finally:
         gc.enable()
-    assert all(now <= before for now, before in zip(seen[-1], seen[2], strict=True)), seen
+    assert all(now <= before for now, before in zip(counts[-1], counts[2], strict=True)), counts
 
 
 @pytest.mark.parametrize("fails", ["_mesh", "_shard"])
@@ -353,27 +364,30 @@ def test_a_loss_before_shards_are_unfolded_leaves_them(state, monkeypatch, fails
     def lost(*_):
         raise RuntimeError("gloo: the connection was closed")
 
-    held = state()
-    checksum = trained(held)
-    held.fold()
+    training = state()
+    checksum = trained(training)
+    training.fold()
     with monkeypatch.context() as patch:
-        patch.setattr(sharding if fails == "_mesh" else held, fails, lost)
+        patch.setattr(sharding if fails == "_mesh" else training, fails, lost)
         # It was to hold the other shard, and gets its own again.
         patch.setattr(dist, "get_rank", lambda *_: 1)
         with pytest.raises(RuntimeError, match="closed"):
-            held.unfold(2.0, 2.0)
-    held.fold()
-    held.unfold(2.0, 2.0)
-    assert held.checksum() == checksum
-    assert held.net[0].seen == 5
+            training.unfold(2.0, 2.0)
+    training.fold()
+    training.unfold(2.0, 2.0)
+    assert training.checksum() == checksum
+    assert training.net[0].seen == 5
 
 
 def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state, monkeypatch):
     def values():
-        return [*held.net.parameters(), *(one["exp_avg"] for one in held.optimizer.state.values())]
+        return [
+            *training.net.parameters(),
+            *(state_of_parameter["exp_avg"] for state_of_parameter in training.optimizer.state.values()),
+        ]
 
-    held = state(unfolded=False)
-    trained(held)  # As where a checkpoint was loaded.
+    training = state(unfolded=False)
+    trained(training)  # As where a checkpoint was loaded.
     whole = [value.detach().clone() for value in values()]
 
     def lost(net, mesh):
@@ -381,39 +395,42 @@ def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state,
         raise RuntimeError("gloo: the connection was closed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(held, "_shard", lost)
+        patch.setattr(training, "_shard", lost)
         with pytest.raises(RuntimeError, match="closed"):
-            held.unfold(2.0, 2.0)
-    held.fold()
-    held.unfold(2.0, 2.0)
+            training.unfold(2.0, 2.0)
+    training.fold()
+    training.unfold(2.0, 2.0)
     assert all(torch.equal(a[:2], b.to_local()) for a, b in zip(whole, values(), strict=True))
-    assert held.net[0].seen == 5
-    assert held.net[0].again is held.net[0].seen
+    assert training.net[0].seen == 5
+    assert training.net[0].again is training.net[0].seen
 
 
 def received(training, layout, tensors):
-    """A state that was sent, as its receiver reads it."""
+    """Returns a sent state as its receiver reads it."""
     return training.check_layout(layout, tensors.numel()), tensors
 
 
 def test_a_step_that_is_settled_by_half_is_torn_until_the_state_is_read(state, monkeypatch):
-    held = state()
-    trained(held)
+    training = state()
+    trained(training)
     ahead = Held(5, True, "", None)
-    whole = held.write()
-    held._prepared = 5, held.pack([torch.ones_like(one) for one in held._parameters()])
-    monkeypatch.setattr(Circle, "gather", lambda _, __, mine: [mine, ahead])
+    whole = training.write()
+    training._prepared = (
+        5,
+        training.pack([torch.ones_like(parameter) for parameter in training._parameters()]),
+    )
+    monkeypatch.setattr(Circle, "gather", lambda _, __, own: [own, ahead])
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            held.settle(ahead._replace(step=4), surviving.circle_of(4, 4))
-    assert held.torn
-    held.read(*received(held, *whole))
-    assert not held.torn
+            training.settle(ahead._replace(step=4), surviving.circle_of(4, 4))
+    assert training.torn
+    training.read(*received(training, *whole))
+    assert not training.torn
 
 
 class Shadow:
-    """An average that begins with the first step."""
+    """An average beginning with the first step."""
 
     def __init__(self):
         self.of = {}
@@ -424,44 +441,44 @@ class Shadow:
 
 def test_an_extra_of_shards_is_refused_in_its_second_step(state):
     shadow = Shadow()
-    held = state(shadow=shadow)
+    training = state(shadow=shadow)
     seats = tuple(Seat(f"r{rank}|here|{rank}", NEW) for rank in range(4))
     members = type("", (), {"number": 0, "id": seats[0].id, "table": Roster(0, seats)})
     group = CrewGroup()
     group.meet = lambda: None
-    crew = Crew(members, held, group, None, lambda: "")
+    crew = Crew(members, training, group, None, lambda: "")
     crew.commit(1)
-    shadow.of = {name: one.detach().clone() for name, one in held.net.named_parameters()}
+    shadow.of = {name: parameter.detach().clone() for name, parameter in training.net.named_parameters()}
     why = "extra's shadow has a DTensor in its state, .* parameter.to_local"
     with pytest.raises(ib.InputError, match=why):
         crew.commit(2)
     with pytest.raises(ib.InputError, match=why):
-        held.fold()
-    shadow.of = {name: one.to_local() for name, one in shadow.of.items()}
+        training.fold()
+    shadow.of = {name: tensor.to_local() for name, tensor in shadow.of.items()}
     crew.commit(3)
-    held.fold()
+    training.fold()
 
 
 @pytest.mark.parametrize(("steps", "begins"), [((0, OUT, OUT, 0), False), ((0, OUT, 0, 0), True)])
 def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, begins):
-    held = [Held(step, False, "", None) for step in steps]
+    states = [Held(step, False, "", None) for step in steps]
     sent = []
-    monkeypatch.setattr(Circle, "gather", lambda *_: held)
+    monkeypatch.setattr(Circle, "gather", lambda *_: states)
     monkeypatch.setattr(healing, "_send", lambda _, sources, *__: sent.append(sources))
     training = state()
     if begins:
-        assert healing.heal(training, held[0], 2.0, surviving.circle_of(*[NEW] * len(held))).step == 0
+        assert healing.heal(training, states[0], 2.0, surviving.circle_of(*[NEW] * len(states))).step == 0
         assert sent == [{1: 3}]
     else:
         with pytest.raises(ib.InputError, match="no replica is left with all of its shards"):
-            healing.heal(training, held[0], 2.0, surviving.circle_of(*[NEW] * len(held)))
+            healing.heal(training, states[0], 2.0, surviving.circle_of(*[NEW] * len(states)))
 
 
 # ---- what is refused ----
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("settings", "why"),
     [
         ({"shards": 2}, "shard and shards go together: pass shard="),
         ({"shard": surviving.shard}, "shard and shards go together"),
@@ -478,12 +495,12 @@ def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, beg
         ),
     ],
 )
-def test_replicas_that_cannot_be_are_refused(store, asked, why):
+def test_replicas_that_cannot_be_are_refused(store, settings, why):
     net = torch.nn.Linear(1, 1)
-    parameters = torch.nn.Linear(1, 1).parameters() if asked.pop("other", False) else net.parameters()
+    parameters = torch.nn.Linear(1, 1).parameters() if settings.pop("other", False) else net.parameters()
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
     with pytest.raises(ib.InputError, match=why):
-        survivors(recipe, net, torch.optim.SGD(parameters, lr=0.1), store=store, ranks=4, **asked)
+        survivors(recipe, net, torch.optim.SGD(parameters, lr=0.1), store=store, ranks=4, **settings)
 
 
 @pytest.mark.slow

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self, TypeAlias
 
-from torch.utils.data import DataLoader
-
 from isobatch.errors import InputError, must_be, raise_all
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import find_world
 from isobatch.integrations.torch.elastic.loader import ReplicaShare, data_loader, is_stream, next_batch
+from isobatch.integrations.torch.elastic.workers import RankLoader, end_iteration
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import shown
@@ -150,7 +149,7 @@ class GlobalLoader:
     def _load(self, dataset: Any, options: dict[str, Any]) -> None:
         share, equal, least = self._share, self.equal, self.passes
         self.dataset = dataset
-        self._loader: DataLoader[Any] = data_loader(share, dataset, options, equal=equal, least=least)
+        self._loader: RankLoader = data_loader(share, dataset, options, equal=equal, least=least)
         self.batch_sampler, self.num_workers = self._loader.batch_sampler, self._loader.num_workers
         self.weight, self.last, self.stand_in = 0.0, True, False
 
@@ -171,14 +170,22 @@ class GlobalLoader:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._loader)
         scale = self._share.replicas
-        for span in self._share.spans():
-            for micro_batch in self._share.passes(span, equal=self.equal, least=self.passes):
-                batch = next_batch(batches, span.number)
-                self.weight = micro_batch.samples * scale / span.samples
-                self.last, self.stand_in = micro_batch.last, micro_batch.stand_in
-                if micro_batch.last:
-                    self._share.advance(span)
-                yield batch if self._join is None else self._join(batch, self.weight * self.passes)
+        try:
+            for span in self._share.spans():
+                for micro_batch in self._share.passes(span, equal=self.equal, least=self.passes):
+                    batch = next_batch(batches, span.number)
+                    self.weight = micro_batch.samples * scale / span.samples
+                    self.last, self.stand_in = micro_batch.last, micro_batch.stand_in
+                    if micro_batch.last:
+                        self._share.advance(span)
+                    yield batch if self._join is None else self._join(batch, self.weight * self.passes)
+        finally:
+            if not self._loader.persistent_workers:
+                end_iteration(batches)
+
+    def end_workers(self) -> None:
+        """Ends workers that persist from one iteration to the next."""
+        self._loader.end_workers()
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the start of an epoch; in a run, a loader already in this epoch stays."""

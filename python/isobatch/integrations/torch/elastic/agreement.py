@@ -1,5 +1,6 @@
-"""The ranks of a run: which one this process is, and what all agree on: at the start on the same plan, at each step on stopping (signals
-included) and on counts."""
+"""The ranks of a run: which one this process is, and what all agree on: at the start on the same plan, at
+each step on stopping (signals included) and on counts.
+"""
 
 import math
 import os
@@ -27,7 +28,9 @@ _LAUNCHERS = (
 
 
 class World(NamedTuple):
-    """The processes of a run: this one's `rank` of `size`, `per_node` of them on a node (None: not known, or not equal)."""
+    """The processes of a run: this one's `rank` of `size`, `per_node` of them on a node (None: not known, or
+    not equal).
+    """
 
     rank: int
     size: int
@@ -35,7 +38,8 @@ class World(NamedTuple):
 
 
 def find_world() -> World:
-    """Finds the world of the default process group, else of torchrun's variables, else of Slurm's, else this process alone.
+    """Finds the world of the default process group, else of torchrun's variables, else of Slurm's, else this
+    process alone.
 
     Raises:
         InputError: a launcher's variables are not numbers.
@@ -49,8 +53,8 @@ def find_world() -> World:
     else:
         rank, size, per_node = 0, 1, None
     if dist.is_available() and dist.is_initialized():
-        rank, found = dist.get_rank(), dist.get_world_size()
-        size, per_node = found, per_node if found == size else None
+        rank, size_of_group = dist.get_rank(), dist.get_world_size()
+        size, per_node = size_of_group, per_node if size_of_group == size else None
     return World(rank, size, per_node)
 
 
@@ -63,7 +67,8 @@ def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
     if replica is None:
         if replicas != size:
             raise InputError(
-                f"replica is missing: {size} processes hold {replicas} replicas; pass replica=, a number or the mesh's "
+                f"replica is missing: {size} processes hold {replicas} replicas; pass replica=, a number or "
+                "the mesh's "
                 'data-parallel dimension, such as mesh["dp"]',
                 field="replica",
             )
@@ -80,8 +85,10 @@ def check_rendezvous(rank: int) -> None:
     shares = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank == 0 and shares and restarts.isdigit() and int(restarts):
         warnings.warn(
-            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: it hands them a store "
-            "that still has the addresses of the ones before; start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: it "
+            "hands them a store "
+            "that still has the addresses of the ones before; start it with "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             stacklevel=3,
         )
 
@@ -97,8 +104,9 @@ def _number(launcher: str, name: str) -> int:
 
 
 class Agreement(NamedTuple):
-    """A result of the ranks: whether some rank was asked to stop, the sums of their counts and of their steps' µs, and whether somebody
-    waits to join them."""
+    """A result of the ranks: whether some rank was asked to stop, the sums of their counts and of their
+    steps' µs, and whether somebody waits to join them.
+    """
 
     stopping: bool
     total: float
@@ -129,7 +137,7 @@ class Vote:
 
 
 class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rank compares with the others, or why it cannot go on."""
+    """A rank's facts for the comparison, or the reason why it cannot go on."""
 
     facts: dict[str, Any] = {}
     error: str | None = None
@@ -162,11 +170,13 @@ class RankGroup:
         """Whether the processes can talk; one alone can."""
         return self.size == 1 or (dist.is_available() and dist.is_initialized())
 
-    def _own(self) -> Any:
+    def group(self) -> Any:
+        """Returns the group, formed where it is missing; None for one process alone."""
         if self.size > 1 and self._group is None:
             if not self.connected:
                 raise InputError(
-                    f"the run has {self.size} processes and no process group: call torch.distributed.init_process_group first"
+                    f"the run has {self.size} processes and no process group: call "
+                    "torch.distributed.init_process_group first"
                 )
             self._group = dist.new_group(backend=self._backend, timeout=self._connecting or self._timeout)
             if self._connecting is not None and self._timeout is not None:
@@ -179,24 +189,25 @@ class RankGroup:
         Raises:
             InputError: a rank has an error, or two ranks differ; the message has the first difference.
         """
-        group = self._own()
+        group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
         every = [own] if group is None else gather_values(own, group, _Facts)
         if isinstance(facts, InputError):
             raise facts
-        for rank, other in enumerate(every):
-            if other.error is not None:
-                raise InputError(f"rank {rank} stopped: {other.error}")
+        for rank, answer in enumerate(every):
+            if answer.error is not None:
+                raise InputError(f"rank {rank} stopped: {answer.error}")
             for name, value in every[0].facts.items():
-                if other.facts.get(name) != value:
+                if answer.facts.get(name) != value:
                     raise InputError(
-                        f"the ranks differ in {name}: {value} on rank 0, {other.facts.get(name)} on rank {rank}; start all of them "
+                        f"the ranks differ in {name}: {value} on rank 0, {answer.facts.get(name)} on rank "
+                        f"{rank}; start all of them "
                         "with the same recipe, settings and checkpoint"
                     )
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
-        return Vote(stopping, count, micros, joining, self._own())
+        return Vote(stopping, count, micros, joining, self.group())
 
     def free(self) -> None:
         """Lets the group go."""
@@ -204,11 +215,13 @@ class RankGroup:
 
 
 class Agreements:
-    """The agreements of a run's steps: in each step where the ranks count tokens, else as often as stopping needs it.
+    """The agreements of a run's steps: in each step where the ranks count tokens, else as often as stopping
+    needs it.
 
-    Beginning and waiting take 0.1 to 0.2 ms between two ranks, and wake a thread: of a step of 6 ms that is 3 %. So quick steps
-    agree only every `SECONDS`, by the mean of the ranks' own clocks, which they agree on too; at least every `MAX_STEPS` steps, since
-    the next ones may be slow. From 50 ms on, and on one process, every step agrees.
+    Beginning and waiting take 0.1 to 0.2 ms between two ranks, and wake a thread: of a step of 6 ms that is 3
+    %. So quick steps agree only every `SECONDS`, by the mean of the ranks' own clocks, which they agree on
+    too; at least every `MAX_STEPS` steps, since the next ones may be slow. From 50 ms on, and on one process,
+    every step agrees.
     """
 
     SECONDS, MAX_STEPS = 0.05, 10
@@ -233,12 +246,14 @@ class Agreements:
         """The sum of the counts in the last agreement."""
         return 0.0 if self._pending is None else self._pending.result().total
 
-    def begin_step(self, asked: bool, count: float | None = None, *, joining: bool = False) -> None:
-        """Begins a step, on all ranks: they agree on whether to stop after it, if it is time, and on counts where there are some."""
+    def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
+        """Begins a step, on all ranks: they agree on whether to stop after it, if it is time, and on counts
+        where there are some.
+        """
         self._passed += 1
         if count is None and self._passed < self._every:
             return
-        stopping = asked or self.stopping
+        stopping = is_asked or self.stopping
         now = monotonic()
         # How long steps take is not known yet at first: as if they were slow.
         seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
@@ -254,7 +269,7 @@ class Agreements:
         return max(1, min(self.MAX_STEPS, int(self.SECONDS * 1e6 / max(micros, 1.0))))
 
     def free(self) -> None:
-        """Lets go of the agreement under way, which holds the ranks' group."""
+        """Forgets the agreement under way and, with it, the ranks' group."""
         self._pending = None
 
     def end(self) -> None:
@@ -281,9 +296,11 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class Signals:
-    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) while it is entered, and then puts back the handlers before.
+    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) while it is entered, and then puts back
+    the handlers before.
 
-    A handler that was there is called too. Only the main thread can have handlers: in another nothing is noted.
+    A handler that was there is called too. Only the main thread can have handlers: in another nothing is
+    noted.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The ranks of a crew, who sign what they say to each other in its group."""
+"""Signed messages of a crew's ranks inside their process group."""
 
 from typing import NamedTuple, TypeVar
 
@@ -11,36 +11,36 @@ T = TypeVar("T")
 
 
 class Circle(NamedTuple):
-    """The ranks of a crew, who sign what they say to each other in its group."""
+    """The ranks of a crew; they sign their messages to each other."""
 
     seal: Seal
     table: Roster
 
     def gather(self, purpose: str, message: T) -> list[T]:
-        """Returns what each rank says.
+        """Returns a message of each rank.
 
         Raises:
             RuntimeError: a rank was lost, or somebody in its place has no key.
         """
         ids, kind = self.table.ids, type(message)
-        places = [f"{self.table.mark}/{purpose}/{one}" for one in ids]
+        places = [f"{self.table.mark}/{purpose}/{member}" for member in ids]
         parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))
         messages = [self.seal.read(place, part, kind) for place, part in zip(places, parts, strict=True)]
-        for one, read in zip(ids, messages, strict=True):
+        for member, read in zip(ids, messages, strict=True):
             if read is None:
-                raise RuntimeError(f"gloo: what {name_of(one)} says is not signed with the run's key")
+                raise RuntimeError(f"gloo: what {name_of(member)} says is not signed with the run's key")
         return messages  # type: ignore[return-value]
 
     def held(self, purpose: str, own: Held) -> list[Held]:
-        """Returns what each rank holds.
+        """Returns the state of each rank in a word.
 
-        Only members of the crew before can hold the run's state, at most a step further than the furthest vote. Where a
-        run begins nobody holds it.
+        Only members of the crew before can hold the run's state, at most a step further than the furthest
+        vote. Where a run begins nobody holds it.
         """
         every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
         if max(votes) < 0:
-            return [one._replace(trained=False) for one in every]
+            return [state._replace(trained=False) for state in every]
         return [
-            one if vote >= 0 and one.step <= max(votes) + 1 else one._replace(trained=False, step=OUT)
-            for one, vote in zip(every, votes, strict=True)
+            state if vote >= 0 and state.step <= max(votes) + 1 else state._replace(trained=False, step=OUT)
+            for state, vote in zip(every, votes, strict=True)
         ]

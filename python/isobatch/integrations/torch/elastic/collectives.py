@@ -1,12 +1,13 @@
-"""A process group whose collectives end when it is cut, also where gloo would wait on."""
+"""A process group with collectives that can be cut, even while gloo waits."""
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as Answer
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -15,30 +16,52 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from isobatch.integrations.torch.elastic.shapes import check_sizes
+
 _C10D: Any = dist.distributed_c10d
 
 FREQUENT = "allreduce", "_allgather_base", "_reduce_scatter_base", "barrier"
 """The collectives of a step, DDP's and FSDP's, which go to gloo without torch's dispatcher."""
 
+_DDP = "torch.nn.parallel.distributed"
+"""Its broadcasts of buffers, in each forward, need no check."""
+_BETWEEN = "torch._dynamo.eval_frame", "torch._dynamo.external_utils"
+
+_PAIRED = "send", "recv", "recv_anysource"
+
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
-"""torch's names of the crew's backend, so that groups that a training makes for itself are cut too, and of its part for the CPU."""
+"""torch's names of the crew's backend, so that groups of the training's own are cut too, and of the run's own
+group on CPUs.
+"""
 
 _PATIENCE = timedelta(seconds=0.1)
 _SUM = dist.AllreduceOptions()
 _DONE = SimpleNamespace(wait=lambda *_: True)
+_HINT = (
+    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around "
+    "the body, and "
+    "the others go on"
+)
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 
 
 class Cord:
-    """What the collectives of a crew hang on. It is cut once, from another thread, and then nothing waits any more.
+    """The cord of a crew's collectives. It is cut once, from another thread, and then nothing waits any more.
 
-    gloo waits for a rank to connect in a condition that no socket ends, and forgets the sends that are under way when a connection ends
-    (`Pair::signalException` in gloo/transport/tcp/pair.cc passes over the unbound buffers of `tx_`): who waits for one waits for the
-    group's whole time-out, a rank that was paused while the others cut it off above all. So what gloo waits in is left to a thread.
+    gloo waits for a rank to connect in a condition that no socket ends, and forgets the sends that are under
+    way when a connection ends (`Pair::signalException` in gloo/transport/tcp/pair.cc passes over the unbound
+    buffers of `tx_`): who waits for one waits for the group's whole time-out, a rank that was paused while
+    the others cut it off above all. So what gloo waits in is left to a thread.
+
+    Attributes:
+        hint: what a script can do about an error of its own collectives.
+        trains: whether the crew trains: collectives are the script's, unless a group is the run's own.
     """
 
     def __init__(self) -> None:
         self.is_cut = False
+        self.hint = _HINT
+        self.trains = False
 
     def check(self) -> None:
         """Raises a RuntimeError where it is cut."""
@@ -53,7 +76,8 @@ class Cord:
         """
         until = monotonic() + limit if limit else float("inf")
         while True:
-            try:  # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+            # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+            try:
                 return bool(work.wait(_PATIENCE))
             except RuntimeError as error:
                 if work.is_completed():
@@ -65,7 +89,7 @@ class Cord:
                 raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
 
     def apart(self, waiting: Callable[[], Any]) -> Any:
-        """Calls what waits in gloo in a thread, which is left behind when the cord is cut."""
+        """Calls a function of gloo in a thread; the thread is left behind when the cord is cut."""
         answer: Answer[Any] = Answer()
 
         def call() -> None:
@@ -84,8 +108,9 @@ class Cord:
 class Mean:
     """The mean of a model's gradients over the ranks, as DDP takes it, bucket by bucket.
 
-    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on gloo's thread takes as long as
-    all the rest of a small reduction. DDP looks at the futures after that, so they are done from the start, and kept with their buckets.
+    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on
+    gloo's thread takes as long as all the rest of a small reduction. DDP looks at the futures after that, so
+    they are done from the start, and kept with their buckets.
     """
 
     def __init__(self, gloo: Any, cord: Cord, size: int) -> None:
@@ -113,11 +138,11 @@ class Mean:
 
 
 class CuttableWork(_C10D.Work):  # type: ignore[misc]
-    """A collective of gloo that is under way."""
+    """A collective of gloo under way."""
 
-    def __init__(self, work: Any, cord: Cord, *, paired: bool) -> None:
+    def __init__(self, work: Any, group: "CuttableGroup", name: str) -> None:
         super().__init__()
-        self._work, self._cord, self._paired = work, cord, paired
+        self._work, self._group, self._name = work, group, name
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until it is done, or cut.
@@ -125,10 +150,15 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
         Raises:
             RuntimeError: it failed, was cut, or took longer than `timeout`.
         """
-        limit = timeout or timedelta()
-        if self._paired:  # A send or a receive that runs out of time takes its connection with it.
-            return bool(self._cord.apart(lambda: self._work.wait(limit)))
-        return self._cord.wait(self._work, limit.total_seconds())
+        limit, cord = timeout or timedelta(), self._group.cord
+        try:
+            if (
+                self._name in _PAIRED
+            ):  # A send or a receive that runs out of time takes its connection with it.
+                return bool(cord.apart(lambda: self._work.wait(limit)))
+            return cord.wait(self._work, limit.total_seconds())
+        except RuntimeError as error:
+            raise self._group.explain(error) from None
 
     def synchronize(self) -> None:
         """Waits, as `wait`."""
@@ -136,12 +166,14 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
 
 
 class CuttableGroup(dist.ProcessGroup):
-    """A process group whose collectives of CPU tensors, gloo's, end when its cord is cut; NCCL's are left as they are, as it can abort.
+    """A process group for CPU tensors, with collectives that end when its cord is cut; NCCL can abort its
+    own.
 
     Attributes:
         cord: of the crew that forms, and of each group then.
         devices: of the crew that forms.
         inner: the same group, whose collectives do not end.
+        of_run: whether its collectives are isobatch's own.
         gloo: its backend for the CPU.
     """
 
@@ -151,10 +183,17 @@ class CuttableGroup(dist.ProcessGroup):
     getSize = dist.ProcessGroup.size
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, devices: tuple[str, ...] = ()
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        devices: tuple[str, ...] = (),
+        *,
+        of_run: bool = False,
     ) -> None:
         super().__init__(store, rank, size)
-        devices = devices or self.devices
+        devices, self.of_run = devices or self.devices, of_run
         self.cord = cord = type(self).cord
         self.inner: Any = dist.ProcessGroup(store, rank, size)
         self._cpu_only = devices == ("cpu",)
@@ -172,45 +211,89 @@ class CuttableGroup(dist.ProcessGroup):
                 group._register_backend(torch.device(device), kind, backend)
         self.gloo: Any = self._get_backend(torch.device("cpu"))
 
+    @property
+    def is_script_s(self) -> bool:
+        """Whether its collectives are the script's."""
+        return self.cord.trains and not self.of_run
+
+    def explain(self, error: RuntimeError) -> RuntimeError:
+        """Returns an error of a collective, with a hint where the collective is the script's."""
+        hint = self.cord.hint if self.is_script_s else ""
+        return RuntimeError(f"{error}\n{hint}") if hint else error
+
 
 def _cuttable(name: str) -> Callable[..., Any]:
-    paired, frequent = name in ("send", "recv", "recv_anysource"), name in FREQUENT
+    frequent = name in FREQUENT
 
     def collective(self: CuttableGroup, *args: Any, **options: Any) -> Any:
-        self.cord.check()
         on_cpu = self._cpu_only or ((first := _first(args)) is not None and first.device.type == "cpu")
-        work = getattr(self.gloo if frequent and on_cpu else self.inner, name)(*args, **options)
-        if work is None or not on_cpu:
-            return work
-        if args and getattr(args[-1], "asyncOp", True) is False:  # Who asks waits for it next.
-            self.cord.wait(work)
-            return _DONE
-        return CuttableWork(work, self.cord, paired=paired)
+        try:
+            self.cord.check()
+            if on_cpu and self.is_script_s and not _called_by_ddp():
+                check_sizes(self, name, args)
+            work = getattr(self.gloo if frequent and on_cpu else self.inner, name)(*args, **options)
+            if work is None or not on_cpu:
+                return work
+            if args and getattr(args[-1], "asyncOp", True) is False:  # Who asks waits for it next.
+                self.cord.wait(work)
+                return _DONE
+        except RuntimeError as error:
+            raise self.explain(error) from None
+        return CuttableWork(work, self, name)
 
     collective.__name__ = name
     return collective
 
 
+@cache
+def leave_to_eager() -> None:
+    """Keeps torch.compile out of the collectives: it cannot trace a process group of Python.
+
+    Called late, as torch takes seconds to import the compiler; an optimizer has imported it by then.
+    """
+    for owner, names in (CuttableGroup, _collectives()), (CuttableWork, ["wait"]), (Mean, ["of"]):
+        for name in names:
+            disable: Any = torch.compiler.disable
+            setattr(owner, name, disable(vars(owner)[name]))
+
+
+def _called_by_ddp() -> bool:
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == _DDP
+
+
 def _first(args: Any) -> torch.Tensor | None:
     """Returns the first tensor in nested lists of them; None where there is none."""
-    for one in args:
-        found = one if isinstance(one, torch.Tensor) else _first(one) if isinstance(one, list) else None
-        if found is not None:
-            return found
+    for argument in args:
+        tensor = (
+            argument
+            if isinstance(argument, torch.Tensor)
+            else _first(argument)
+            if isinstance(argument, list)
+            else None
+        )
+        if tensor is not None:
+            return tensor
     return None
 
 
-def _install() -> None:
-    """Overrides the collectives that this torch has, and makes the backend known to it."""
+def _collectives() -> list[str]:
     words = ("reduce", "gather", "scatter", "alltoall", "all_to_all", "broadcast", "barrier", "send", "recv")
-    for name in dir(dist.ProcessGroup):
-        if any(word in name for word in words) and name[:2] != "__" and name != "monitored_barrier":
-            setattr(CuttableGroup, name, _cuttable(name))
+    names = [name for name in dir(dist.ProcessGroup) if any(word in name for word in words)]
+    return [name for name in names if name[:2] != "__" and name != "monitored_barrier"]
+
+
+def _install() -> None:
+    """Overrides the collectives of the installed torch, and registers the backend."""
+    for name in _collectives():
+        setattr(CuttableGroup, name, _cuttable(name))
     for name in ("is_completed", "is_success", "exception", "result", "get_future", "_source_rank"):
         setattr(CuttableWork, name, lambda self, *args, name=name: getattr(self._work, name)(*args))
     dist.Backend.register_backend(BACKEND, CuttableGroup, devices=["cpu", "cuda"])
-    on_cpu = partial(CuttableGroup, devices=("cpu",))
-    dist.Backend.register_backend(CPU_BACKEND, on_cpu, devices=["cpu"])
+    of_run = partial(CuttableGroup, devices=("cpu",), of_run=True)
+    dist.Backend.register_backend(CPU_BACKEND, of_run, devices=["cpu"])
 
 
 _install()

@@ -12,14 +12,17 @@ from torch import nn
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
+from isobatch.integrations.torch.elastic.drift import Drift
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.loop import Loop
 from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.messages import name_of
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.elastic.store import StoreGone
+from isobatch.integrations.torch.elastic.surroundings import Surroundings
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
@@ -27,7 +30,7 @@ from isobatch.recipes.recipe import Recipe
 
 
 class Crew(Watch):
-    """The ranks that train together until one is lost or joins.
+    """The ranks training together until one is lost or joins.
 
     Attributes:
         number: from 0; the store has one list for each.
@@ -44,29 +47,39 @@ class Crew(Watch):
         training: TrainingState,
         group: CrewGroup,
         pulse: Heartbeat,
+        surroundings: Surroundings,
         where: Callable[[], str],
     ) -> None:
         self._members, self._training, self._group, self._pulse = members, training, group, pulse
         self._where = where
         self.number, self.size = members.number, len(members.table.seats)
         self.rank = members.table.ids.index(members.id)
-        self.lost, self.void, self.applied = False, False, 0
+        self.lost, self.void, self.applied, self.why = False, False, 0, ""
         self._entered = False
         self._passes = _Guard(self, self._make_void)  # One for all.
+        self.backend, self.timeout = CPU_BACKEND, timedelta(seconds=members.timeout)
+        self.connecting = connecting(members.lease)
+        self._surroundings = surroundings
+        self._drift: Drift | None = None
+        self._begun: int | None = None
         self._extras: dict[str, Any] | None = None
         self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
         self.run: CrewRun
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or where it is sharded.
+        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or
+        where it is sharded.
 
         Args:
             options: DDP's own, such as device_ids.
 
         Raises:
-            InputError: options for a network that is sharded.
+            InputError: options for a network that is sharded; or static_graph=True, where a rank may make
+                more than one pass in a step.
         """
+        if options.get("static_graph"):
+            self.run.check_one_pass()
         if self._training.shards > 1:
             if options:
                 raise InputError(f"wrap takes no options where shard is given, got {next(iter(options))}")
@@ -77,7 +90,23 @@ class Crew(Watch):
 
     def __enter__(self) -> Self:
         self._entered = True
+        self._group.hide_hint()
         return self
+
+    def begin_step(self, step: int) -> None:
+        """Notes the state beside the parameters, and compares the weights of all ranks now and then."""
+        self._surroundings.note()
+        self._begun = step
+        if self.size > 1:
+            if self._drift is None:
+                names = [name_of(member) for member in self._members.table.ids]
+                self._drift = Drift(names, self._training.shards, self.run.group)
+            self._drift.step(step, [*self._training.net.parameters()])
+
+    def finish(self, step: int) -> None:
+        """Compares the weights of all ranks once more."""
+        if self._drift is not None:
+            self._drift.finish(step, [*self._training.net.parameters()])
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         return error is not None and self._is_loss(error)
@@ -88,7 +117,7 @@ class Crew(Watch):
         return self._pulse.wanted
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Takes the errors of a loss, so that the loop ends; where the loop is in `with crew:` they end it themselves."""
+        """Catches errors of a loss and ends the loop; inside `with crew:` they end it themselves."""
         return _Guard(self, lambda: None)
 
     def pass_guard(self) -> AbstractContextManager[Any]:
@@ -104,7 +133,8 @@ class Crew(Watch):
                     parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
-        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it and another does not, see `settle`.
+        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it
+        and another does not, see `settle`.
 
         Raises:
             InputError: what else the training names has a state that would end with the crew.
@@ -129,8 +159,9 @@ class Crew(Watch):
             return False
         if not self.lost:
             self.lost = True
+            self.why = str(error).splitlines()[0][:200]
             with suppress(StoreGone):  # Then there can be no next crew, and `survivors` says so.
-                self._members.say_over(str(error).splitlines()[0][:200])
+                self._members.say_over(self.why)
         return True
 
     @contextmanager
@@ -156,9 +187,14 @@ class Crew(Watch):
             )
 
     def close(self) -> None:
-        """Ends what belongs to this crew alone."""
+        """Ends this crew's own part of the state."""
         if self._extras is not None:
             self._training.read_extras(self._extras)
+        if self.lost:
+            self._surroundings.restore_hooks()
+            if self._begun is None or self.applied <= self._begun:
+                self._surroundings.restore_buffers()
+        self._drift = None
         self._training.optimizer.zero_grad()
         self._pulse.exit()
 
@@ -177,15 +213,11 @@ class _Guard(AbstractContextManager[Any]):
 
 
 class CrewRun(ElasticRun):
-    """An ElasticRun among ranks that may be lost."""
-
-    _asked, _backend = False, CPU_BACKEND
+    """An ElasticRun among ranks of a crew."""
 
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
-        self._watch = self._crew = crew
-        self._members = members
-        self._timeout, self._connecting = timedelta(seconds=members.timeout), connecting(members.lease)
-        super().__init__(recipe, **settings)
+        self._crew, self._members, self._is_asked = crew, members, False
+        self._begin(recipe, crew, **settings)
 
     @property
     def stopping(self) -> bool:
@@ -195,7 +227,8 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step, where it was before.
+        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step,
+        where it was before.
 
         Raises:
             InputError: a step is under way.
@@ -211,6 +244,28 @@ class CrewRun(ElasticRun):
         return states.write(self._state())
 
     @property
+    def group(self) -> Any:
+        """The run's own group of all ranks, on CPUs."""
+        return self._ranks.group()
+
+    def check_one_pass(self) -> None:
+        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks.
+
+        Raises:
+            InputError: with the most passes.
+        """
+        counts = range(self._members.least(self.world.size), self.world.size + 1)
+        passes = max(plan.accumulation or 1 for plan in self.plans(counts).values())
+        if max(passes, self._progress.rounds) > 1:
+            raise InputError(
+                f"static_graph must be False where ranks make more than one pass in a step, up to {passes} "
+                "here: DDP would not "
+                "synchronize all of them; leave it out, or raise max_micro_batch until each rank makes one "
+                "pass",
+                field="static_graph",
+            )
+
+    @property
     def begun(self) -> bool:
         """Whether its steps were taken."""
         return self._loop is not None
@@ -222,7 +277,7 @@ class CrewRun(ElasticRun):
 
     @property
     def under_way(self) -> int | None:
-        """The number of the step that the loop has in hand."""
+        """The number of the step under way in the loop."""
         return None if self._loop is None or self._loop.current is None else self._loop.current.number
 
     @property
@@ -232,10 +287,12 @@ class CrewRun(ElasticRun):
 
     def ask(self) -> None:
         """Asks the steps to stop, from their beginning."""
-        self._asked = True
+        self._is_asked = True
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
-        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the others go on without this one."""
+        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the
+        others go on without this one.
+        """
         if options.get("num_workers"):
             options = {"timeout": self._members.timeout, **options}
         return super().loader(dataset, equal_passes=equal_passes, **options)
@@ -243,7 +300,7 @@ class CrewRun(ElasticRun):
     def steps(self, loader: Any, tokens: Any = None) -> Iterator[Any]:
         """Yields the steps, as ElasticRun does, until a rank is lost or joins."""
         steps = super().steps(loader, tokens)
-        if self._asked:
+        if self._is_asked:
             self.stop()
         return self._located(steps)
 
@@ -252,13 +309,13 @@ class CrewRun(ElasticRun):
             yield from steps
 
     def count(self, applied: int) -> None:
-        """Counts a step that the optimizer has applied, and the loop not counted."""
+        """Counts a step applied by the optimizer, but not counted by the loop."""
         if applied > self._done:
             self._progress.step = applied
             self._loop = None
 
     def free(self) -> None:
-        """Lets go of what holds the crew's group."""
+        """Frees the run's hold on the crew's group."""
         if isinstance(self._loop, Loop):
             self._loop.free()
         self._ranks.free()

@@ -1,4 +1,6 @@
-"""A crew's process group: formed anew under each list, cut where a rank is lost, and freed before the next."""
+"""A crew's process group: formed anew under each list, cut where a rank is lost, and freed before the
+next.
+"""
 
 import ctypes
 import os
@@ -16,22 +18,25 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.integrations.torch.elastic.agreement import set_timeout
-from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean
+from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean, leave_to_eager
 from isobatch.integrations.torch.elastic.messages import Here, Note, Roster
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
 class LeftOut(RuntimeError):
-    """A process that was paused or cut off finds that the run went on without it."""
+    """Raised in a process after the run went on without it, while it was paused or cut off."""
 
 
 _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "ProcessGroup")
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error says that ranks cannot reach each other: torch has no type of its own for gloo's."""
+    """Returns whether an error means a lost connection between ranks: torch has no type of its own for
+    gloo's.
+    """
     if "CUDA error" in str(error):
-        return False  # This process's own GPU, whatever torch's watchdog says of NCCL with it: nothing can be done on it any more.
+        # This process's own GPU, whatever torch's watchdog says of NCCL with it: nothing runs on it any more.
+        return False
     return isinstance(error, (LeftOut, dist.DistError)) or (
         isinstance(error, RuntimeError) and any(mark in str(error) for mark in _MARKS)
     )
@@ -40,9 +45,10 @@ def is_loss(error: BaseException) -> bool:
 class CrewGroup:
     """The process group of one crew.
 
-    gloo's own abort leaves a rank in the collective that it waits in, so its sockets are shut down; NCCL has an abort that works. Until
-    the group is ready these are all sockets that were opened since it was begun, with the rendezvous's own connection to the store;
-    from then on those, and what a listener of theirs accepts. So a connection that the training opens, as for an upload, is left alone.
+    gloo's own abort leaves a rank in the collective that it waits in, so its sockets are shut down; NCCL has
+    an abort that works. Until the group is ready these are all sockets that were opened since it was begun,
+    with the rendezvous's own connection to the store; from then on those, and what a listener of theirs
+    accepts. So a connection that the training opens, as for an upload, is left alone.
 
     Nothing waits in gloo itself: see `Cord`.
     """
@@ -55,32 +61,42 @@ class CrewGroup:
         self._cord = Cord()
 
     def begin(self) -> None:
-        """Notes what is there before the group."""
+        """Notes the sockets open before the group."""
         self._before, self._own = {*sockets().values()}, None
         self._cord = CuttableGroup.cord = Cord()
+        leave_to_eager()
+
+    def hide_hint(self) -> None:
+        """Leaves errors of the script's own collectives as they are."""
+        self._cord.hint = ""
 
     def ready(self) -> None:
-        """Notes which sockets are the group's."""
+        """Notes the group's own sockets."""
         self._own = {*sockets().values()} - (self._before or set())
+        self._cord.trains = True
 
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group of all on a list; a rank that does not come is waited for no longer than the lease.
+        """Forms the group of all ranks on a list, and waits for each at most the lease.
 
         Raises:
             RuntimeError: a rank did not come, or has another list.
         """
         _meet(store, table, rank, lease)
-        # torch names groups by a count in each process, and one that could not be formed leaves it: ranks would not meet again.
+        # torch names groups by a count in each process, and one that could not be formed leaves it: ranks
+        # would not meet again.
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
         prefix, size = store.group(table.mark), len(table.seats)
         CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
         if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2"):
-            # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that are left.
+            # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that
+            # are left.
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
         os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
+        # Who connects in a collective waits, before it begins, for a rank that has died since.
+        os.environ["TORCH_GLOO_LAZY_INIT"] = "0"
         dist.init_process_group(BACKEND, store=prefix, rank=rank, world_size=size, timeout=connecting(lease))
         sys.excepthook = hook
         set_timeout(timedelta(seconds=timeout))
@@ -98,7 +114,8 @@ class CrewGroup:
         return model
 
     def meet(self) -> None:
-        """Waits until all ranks are here. An all_reduce of one number sends three times as much among four ranks.
+        """Waits until all ranks are here. An all_reduce of one number sends three times as much among four
+        ranks.
 
         Raises:
             RuntimeError: a rank was lost.
@@ -107,7 +124,7 @@ class CrewGroup:
         self._cord.wait(group.gloo.barrier())
 
     def cut(self) -> None:
-        """Ends what this rank waits for in the group, from another thread."""
+        """Ends this rank's waiting in the group, from another thread."""
         self._cord.is_cut = True
         for group in _groups():
             with suppress(RuntimeError, AttributeError):
@@ -120,21 +137,21 @@ class CrewGroup:
             connected = []
             for number in opened:
                 with suppress(OSError):
-                    one = stack.enter_context(socket.socket(fileno=os.dup(number)))
-                    if one.family not in (socket.AF_INET, socket.AF_INET6):
+                    connection = stack.enter_context(socket.socket(fileno=os.dup(number)))
+                    if connection.family not in (socket.AF_INET, socket.AF_INET6):
                         continue
-                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        ports.add(one.getsockname()[1])
+                    if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        ports.add(connection.getsockname()[1])
                     else:
-                        connected.append((one, number))
+                        connected.append((connection, number))
             own = self._own
-            for one, number in connected:
+            for connection, number in connected:
                 with suppress(OSError):
-                    if own is None or inode(number) in own or one.getsockname()[1] in ports:
-                        one.shutdown(socket.SHUT_RDWR)
+                    if own is None or inode(number) in own or connection.getsockname()[1] in ports:
+                        connection.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
-        """Frees the group with its threads and sockets, also where the training still has the model that was wrapped."""
+        """Frees the group with its threads and sockets, even while the training holds the wrapped model."""
         self.cut()
         for model in self._wrapped:
             model._remove_autograd_hooks()
@@ -167,10 +184,12 @@ def connecting(lease: float) -> timedelta:
 
 
 def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
-    """Waits until all ranks of a crew are about to form its group: each has this same list, whatever became of it in the store."""
+    """Waits until all ranks of a crew are about to form its group: each has this same list, whatever became
+    of it in the store.
+    """
     ids, until = table.ids, monotonic() + lease
     own = Here(ids[rank])
-    while not {one.id for one in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:
+    while not {message.id for message in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:
         if store.read(f"{table.mark}/over", Note) is not None or monotonic() > until:
             raise RuntimeError(f"not all {len(ids)} ranks came to form the process group")
         sleep(0.01)

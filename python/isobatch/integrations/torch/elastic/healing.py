@@ -1,4 +1,6 @@
-"""A run's state from the rank that is furthest to those behind: read whole, put in place, and compared by checksums."""
+"""A run's state, from the furthest rank to those behind: read whole, put in place, and compared by
+checksums.
+"""
 
 import hashlib
 import warnings
@@ -31,11 +33,13 @@ _CHUNK = 1 << 24
 _MAX_LAYOUT = 1 << 28
 """Bytes."""
 _ROOM, _MORE_ROOM = 256, 1 << 24
-"""A state has at most so many times the bytes of a rank's own network, and so many more: LBFGS has the most."""
+"""A state has at most so many times the bytes of a rank's own network, and so many more: LBFGS has the
+most.
+"""
 
 
 class TrainingState:
-    """All that a step changes: the network, its optimizer, and what else the training names.
+    """Everything changed by a step: the network, its optimizer, and what else the training names.
 
     Attributes:
         shards: the ranks that hold it together; 1: each holds all of it.
@@ -52,14 +56,14 @@ class TrainingState:
         """Spreads the state over the ranks of a new crew."""
 
     def fold(self) -> None:
-        """Lets go of what belongs to the crew that ended."""
+        """Frees the parts of the state belonging to the past crew."""
 
-    def settle(self, mine: Held, circle: Circle) -> Held:  # noqa: ARG002
-        """Returns what this rank holds once all ranks of the new crew know what the others applied."""
-        return mine
+    def settle(self, own: Held, circle: Circle) -> Held:  # noqa: ARG002
+        """Waits until every rank has published its applied step, then returns this rank's state."""
+        return own
 
     def prepare(self, step: int) -> None:
-        """Keeps what a step needs to be applied later."""
+        """Keeps a step's gradients to apply them later."""
 
     def pack(self, tree: Any) -> Any:
         """Returns a state to be sent; `unpack` is its inverse."""
@@ -70,25 +74,36 @@ class TrainingState:
         return tree
 
     def description(self) -> dict[str, Any]:
-        """Returns what is the same on all ranks of a run."""
+        """Returns facts shared by all ranks of a run."""
         shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in self.net.named_parameters()]
         return {
             "model": f"{len(shapes)} parameters, {_digest(shapes)}",
             "optimizer": type(self.optimizer).__name__,
+            **self._defaults(),
             "extra": [*self.extra],
         }
 
+    def _defaults(self) -> dict[str, str]:
+        """Returns the optimizer's settings but for the learning rate, set by the plan."""
+        kinds = (bool, int, float, str, tuple, type(None))
+        return {
+            f"optimizer's {name}": str(value)
+            for name, value in self.optimizer.defaults.items()
+            if name != "lr" and isinstance(value, kinds)
+        }
+
     def checksum(self) -> str:
-        """Computes a checksum of the parameters and of the optimizer's state, where they are. Buffers differ by rank: batch norm's are of
-        its own samples."""
+        """Computes a checksum of the parameters and of the optimizer's state, where they are. Buffers differ
+        by rank: batch norm's are of its own samples.
+        """
         tensors = [parameter.detach() for parameter in self.net.parameters()]
         for state in self.optimizer.state_dict()["state"].values():
             tensors += [state[name] for name in sorted(state) if isinstance(state[name], torch.Tensor)]
         return _digest(_bits(tensor) for tensor in tensors)
 
     def extras(self) -> dict[str, Any]:
-        """Returns the state of what else the training names."""
-        return {name: one.state_dict() for name, one in self.extra.items()}
+        """Returns the states of the training's extras."""
+        return {name: part.state_dict() for name, part in self.extra.items()}
 
     def tree(self) -> dict[str, Any]:
         """Returns all of it, as it is sent.
@@ -112,7 +127,7 @@ class TrainingState:
         return packed
 
     def check_sendable(self) -> None:
-        """Refuses what could not be sent when a rank needs it.
+        """Refuses a state that no rank could receive later.
 
         Raises:
             InputError: the state has more than numbers, texts and tensors.
@@ -130,12 +145,12 @@ class TrainingState:
 
     @property
     def room(self) -> int:
-        """The bytes that a state of this training may have at most."""
+        """The most bytes for a state of this training."""
         tensors = [*self.net.parameters(), *self.net.buffers()]
-        return _ROOM * sum(one.numel() * one.element_size() for one in tensors) + _MORE_ROOM
+        return _ROOM * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MORE_ROOM
 
     def check_layout(self, written: bytes, size: int) -> StateLayout:
-        """Reads the layout of a state that `size` bytes of tensors follow, where it is of a training like this rank's.
+        """Reads the layout of a state with `size` bytes of tensors, if it resembles this rank's own.
 
         Raises:
             InputError: naming what is unlike.
@@ -148,12 +163,16 @@ class TrainingState:
         return layout
 
     def read(self, layout: StateLayout, written: torch.Tensor) -> None:
-        """Puts in place what `write` gave.
+        """Loads a state written by `write`.
 
         Raises:
             InputError: this rank's model, optimizer or extras cannot take it.
         """
-        tree = parcels.read_tree(layout.tree, parcels.from_bytes(layout, written))
+        views = parcels.from_bytes(layout, written)
+        copied = len(parcels.write_tree(parcels.read_tree(layout.tree, views)["net"])[1])
+        # The network copies its tensors, which come first. What holds the others may keep them, and with a
+        # view all bytes.
+        tree = parcels.read_tree(layout.tree, views[:copied] + [view.clone() for view in views[copied:]])
         try:
             state = self.unpack(tree)
             self.torn = True
@@ -167,7 +186,7 @@ class TrainingState:
             ) from None
 
     def read_extras(self, states: Mapping[str, Any]) -> None:
-        """Puts in place what `extras` gave."""
+        """Loads states written by `extras`."""
         for name, state in states.items():
             self.extra[name].load_state_dict(state)
 
@@ -176,7 +195,7 @@ _SHARDED = "FullyShardedDataParallel", "ZeroRedundancyOptimizer"
 
 
 def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
-    """Refuses what each rank holds a part of.
+    """Refuses networks and optimizers sharded over the ranks.
 
     Raises:
         InputError: the network is sharded, as by fully_shard or tensor parallelism, or the optimizer is.
@@ -189,8 +208,10 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     )
     if (name := next(names, None)) is not None:
         raise InputError(
-            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost with it. Where replicas are "
-            "sharded alike (HSDP), pass net whole, and shard= and shards=; else train with ElasticRun and go on from a checkpoint"
+            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost "
+            "with it. Where replicas are "
+            "sharded alike (HSDP), pass net whole, and shard= and shards=; else train with ElasticRun and go "
+            "on from a checkpoint"
         )
 
 
@@ -198,29 +219,31 @@ class NoReplica(InputError):
     """No rank of the crew can go on: all that is left of the state is of no one step."""
 
 
-def heal(training: TrainingState, mine: Held, lease: float, circle: Circle) -> Held:
-    """Brings all ranks of the new group to the state of the replica that is furthest; it is sent to those behind only, shard by shard.
+def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> Held:
+    """Brings all ranks of the new group to the state of the furthest replica, sent shard by shard to ranks
+    behind.
 
     Args:
         lease: seconds that a part of the state may take; who was lost in between is waited for no longer.
 
     Raises:
         NoReplica: on all ranks, where no replica is whole.
-        InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different steps.
+        InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different
+            steps.
     """
-    held, shards = circle.held("held", mine), training.shards
+    states, shards = circle.held("held", own), training.shards
 
     def worth(first: int) -> tuple[bool, bool, int, int]:
-        replica = held[first : first + shards]
-        steps = [one.step for one in replica]
-        return min(steps) != OUT, all(one.trained for one in replica), min(steps), -first
+        replica = states[first : first + shards]
+        steps = [state.step for state in replica]
+        return min(steps) != OUT, all(state.trained for state in replica), min(steps), -first
 
-    first = max(range(0, len(held), shards), key=worth)
-    best = held[first + dist.get_rank() % shards]
+    first = max(range(0, len(states), shards), key=worth)
+    best = states[first + dist.get_rank() % shards]
     whole, trained = worth(first)[:2]
-    if not whole or (not trained and any(one.trained for one in held)):
+    if not whole or (not trained and any(state.trained for state in states)):
         raise NoReplica("no replica is left with all of its shards at the same step: go on from a checkpoint")
-    begins = {one.step for one in held if not one.trained and one.step != OUT}
+    begins = {state.step for state in states if not state.trained and state.step != OUT}
     if not best.trained and len(begins) > 1:
         raise InputError(
             f"the ranks begin at steps {sorted(begins)}: start all of them with the same checkpoint",
@@ -228,25 +251,26 @@ def heal(training: TrainingState, mine: Held, lease: float, circle: Circle) -> H
         )
     sources = {
         rank: first + rank % shards
-        for rank, one in enumerate(held)
-        if (one.step, one.checksum)
-        != (held[first + rank % shards].step, held[first + rank % shards].checksum)
+        for rank, state in enumerate(states)
+        if (state.step, state.checksum)
+        != (states[first + rank % shards].step, states[first + rank % shards].checksum)
     }
-    _name_drift(held, sources, circle)
+    _name_drift(states, sources, circle)
     if sources:
         _send(training, sources, best.checksum, timedelta(seconds=lease), circle)
     return best
 
 
-def _name_drift(held: list[Held], sources: dict[int, int], circle: Circle) -> None:
-    """Warns of ranks whose weights went their own way, which nobody sees until they are overwritten."""
+def _name_drift(states: list[Held], sources: dict[int, int], circle: Circle) -> None:
+    """Warns of ranks with other weights at the same step, before they are overwritten."""
     names = circle.table.ids
     for rank, source in sources.items():
-        one, other = held[rank], held[source]
-        if one.trained and other.trained and one.step == other.step:
+        state, reference = states[rank], states[source]
+        if state.trained and reference.trained and state.step == reference.step:
             warnings.warn(
-                f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same step, "
-                f"{one.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
+                f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same "
+                "step, "
+                f"{state.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
                 stacklevel=4,
             )
 
@@ -254,15 +278,17 @@ def _name_drift(held: list[Held], sources: dict[int, int], circle: Circle) -> No
 def _send(
     training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
 ) -> None:
-    """Sends the state to the ranks behind, each from its source: its layout, then its tensors if all can take them."""
+    """Sends the state to the ranks behind, each from its source: its layout, then its tensors if all can take
+    them.
+    """
     rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
-    behind = [other for other, source in sources.items() if source == rank]
+    behind = [receiver for receiver, source in sources.items() if source == rank]
     if behind:
         try:
             layout, tensors = training.write()
             parts = [torch.frombuffer(bytearray(layout), dtype=torch.uint8), tensors]
-            first, second = (Announced(part.numel(), _sha256(part)) for part in parts)
-            parcel = Parcel((first, second))
+            digest = hashlib.sha256(layout).hexdigest()
+            parcel = Parcel((Announced(len(layout), digest), Announced(tensors.numel(), "")))
         except InputError as error:
             parcel = Parcel(error=str(error))
     parcels_ = _without_error(circle.gather("parcel", parcel))
@@ -277,16 +303,20 @@ def _send(
                 raise InputError(
                     f"the others' state is larger than this rank can have use for: {training.room:,} bytes"
                 )
-            received = training.check_layout(
-                bytes(_received(pieces[0], source, patience).numpy()), pieces[1].size
-            )
+            written, digest = _received(pieces[0].size, source, patience)
+            _check_digest(digest, pieces[0].digest)
+            received = training.check_layout(bytes(written.numpy()), pieces[1].size)
         except InputError as error:
             answer = Parcel(error=str(error))
     _without_error(circle.gather("answer", answer))
+    digest = ""
     if parts:
-        _pass_on(parts[1], dist.isend, behind, patience)
-    elif source is not None and pieces is not None and received is not None:
-        tensors = _received(pieces[1], source, patience)
+        digest = _pass_on(parts[1], dist.isend, behind, patience)
+    elif pieces is not None and source is not None:
+        tensors, digest = _received(pieces[1].size, source, patience)
+    sent = circle.gather("sent", Announced(0, digest))
+    if source is not None and received is not None:
+        _check_digest(digest, sent[source].digest)
         # All of it is here: from now on nothing can end half-way but this process.
         training.read(received, tensors)
         if training.checksum() != checksum:
@@ -300,42 +330,55 @@ def _without_error(messages: list[Parcel]) -> list[Parcel]:
     return messages
 
 
-def _received(piece: Announced, source: int, patience: timedelta) -> torch.Tensor:
-    """Receives what was announced.
+def _received(size: int, source: int, patience: timedelta) -> tuple[torch.Tensor, str]:
+    """Receives bytes; returns them with their digest."""
+    written = torch.empty(size, dtype=torch.uint8)
+    return written, _pass_on(written, dist.irecv, [source], patience)
+
+
+def _check_digest(own: str, signed: str) -> None:
+    """Refuses bytes with another digest than the sender has signed.
 
     Raises:
-        RuntimeError: a rank was lost, or this is not what its signed digest is of.
+        RuntimeError: it is another.
     """
-    written = torch.empty(piece.size, dtype=torch.uint8)
-    _pass_on(written, dist.irecv, [source], patience)
-    if _sha256(written) != piece.digest:
+    if own != signed:
         raise RuntimeError("gloo: what came is not the state that was announced")
-    return written
-
-
-def _sha256(written: torch.Tensor) -> str:
-    return hashlib.sha256(written.numpy().data).hexdigest()
 
 
 def _pass_on(
     written: torch.Tensor, begin: Callable[[torch.Tensor, int], Any], ranks: list[int], patience: timedelta
-) -> None:
-    """Sends or receives bytes, part by part; all who get them get each part together.
+) -> str:
+    """Sends or receives bytes, part by part; all who get them get each part together. Returns their SHA-256.
 
-    gloo waits for a send or a receive as long as its ranks may take to connect, and does not see that a send's other end died.
+    gloo waits for a send or a receive as long as its ranks may take to connect, and does not see that a
+    send's other end died. The digest is computed beside the transfer: of the part under way, or of the one
+    received before it.
     """
+    digest, sends = hashlib.sha256(), begin is dist.isend
+    ready = torch.empty(0, dtype=torch.uint8)
     for part in torch.split(written, _CHUNK):
-        for work in [begin(part, rank) for rank in ranks]:
+        works = [begin(part, rank) for rank in ranks]
+        digest.update((part if sends else ready).numpy().data)
+        for work in works:
             work.wait(patience)
+        ready = part
+    if not sends:
+        digest.update(ready.numpy().data)
+    return digest.hexdigest()
 
 
 def _bits(tensor: torch.Tensor) -> str:
-    """Sums a tensor's bits as whole numbers, on its own device."""
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    """Sums a tensor's bits as whole numbers, on its own device: eight bytes at once, which is faster than
+    four, and the rest.
+    """
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    whole = flat.detach().contiguous().view(kinds[flat.element_size()])
-    return f"{tuple(tensor.shape)} {whole.sum(dtype=torch.int64).item()}"
+    written = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words, rest = written[: len(written) // 8 * 8], written[len(written) // 8 * 8 :]
+    if words.storage_offset() % 8:
+        words = words.clone()
+    total = words.view(torch.int64).sum() + rest.sum(dtype=torch.int64)
+    return f"{tuple(tensor.shape)} {total.item()}"
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The pulse by which a rank is known to live, and by which it sees that its crew is over."""
+"""The pulse of a rank: it shows that the rank lives, and notices the end of its crew."""
 
 import threading
 from collections.abc import Callable
@@ -55,7 +55,8 @@ class Heartbeat(threading.Thread):
                     if self._inside is not None:
                         self._look(self._inside.mark, full)
         except (InputError, OSError):
-            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in vain.
+            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in
+            # vain.
             self.wanted = True
             self._ended.wait(self._membership.lease)
             with self._lock:
@@ -67,8 +68,9 @@ class Heartbeat(threading.Thread):
         if full and self._next != self._membership.id and self._beats.gone(self._next):
             self._store.once(over, Note(self._membership.name, f"{name_of(self._next)} is gone"))
         if self._store.read(over, Note) is not None:
-            self._cut()  # Again each time until it is left: what is still being connected would outlive the first.
+            # Again each time until it is left: connections still being made would outlive the first cut.
+            self._cut()
         elif full:
             self._membership.publish(self._store)
             waiting = {seat.id for seat in self._store.messages(f"{mark}/in", Seat)}
-            self.wanted = sum(not self._beats.gone(one) for one in waiting) >= self._membership.shards
+            self.wanted = sum(not self._beats.gone(member) for member in waiting) >= self._membership.shards

@@ -1,14 +1,9 @@
-"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with places or of a stream."""
+"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with
+places or of a stream.
+"""
 
-import ctypes
-import gc
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.elastic.workers import RankLoader, begin_worker
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
@@ -41,7 +37,7 @@ class ReplicaShare(ABC):
 
     @property
     def rounds(self) -> int:
-        """The passes of a full step, on the first replica, which has the most."""
+        """The passes of a full step on the first replica, the longest of all."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(self.plan, step, 0, uneven=self._uneven))
 
@@ -61,23 +57,26 @@ class ReplicaShare(ABC):
 
     @abstractmethod
     def advance(self, span: Span) -> None:
-        """Notes that this replica's last micro-batch of a step was taken."""
+        """Notes the end of this replica's micro-batches of a step."""
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step."""
         return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
-        """Returns the passes of this replica in a step, but not where its samples are: computed once for all steps of a size."""
+        """Returns the passes of this replica in a step, but not where its samples are: computed once for all
+        steps of a size.
+        """
         key = span.samples, span.full, equal
-        found = self._alike.get(key)
-        if found is None:
-            found = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
-        return found
+        portions = self._alike.get(key)
+        if portions is None:
+            portions = self._alike[key] = self.passes(span._replace(offset=0), equal=equal)
+        return portions
 
 
 class RunShare(ReplicaShare):
-    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share it.
+    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share
+    it.
 
     Attributes:
         course: the run of the step, as one replica would make it.
@@ -99,7 +98,7 @@ class RunShare(ReplicaShare):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place behind the last step that is done."""
+        """The place behind the last finished step."""
         position = self.course.position(self.step)
         if position.epoch is None or position.offset is None:
             return 0, position.samples
@@ -118,7 +117,9 @@ PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"
 
 
 class RunBatches(Sampler[list[int]]):
-    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's step."""
+    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's
+    step.
+    """
 
     def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
         self._run, self._size, self._equal, self._least = progress, size, equal, least
@@ -126,18 +127,20 @@ class RunBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         for span in self._run.spans():
-            for one in self._run.passes(span, equal=self._equal, least=self._least):
-                if one.places[-1] < self._size:
-                    places = np.arange(one.places.start, one.places.stop, one.places.step)
+            for portion in self._run.passes(span, equal=self._equal, least=self._least):
+                if portion.places[-1] < self._size:
+                    places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
                 else:  # Under a ramp a step goes on in the next epoch.
-                    yield [self._sample(span, *divmod(place, self._size)) for place in one.places]
+                    yield [self._sample(span, *divmod(place, self._size)) for place in portion.places]
 
     def _sample(self, span: Span, epochs: int, place: int) -> int:
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
-        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those before it are let go."""
+        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those
+        before it are let go.
+        """
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
             generator = torch.Generator().manual_seed(self._run.seed + epoch)
@@ -153,13 +156,13 @@ def is_stream(dataset: Any) -> bool:
 
 def data_loader(
     progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
-) -> DataLoader[Any]:
+) -> RankLoader:
     """Makes a DataLoader of this replica's micro-batches, of a dataset with places or of a stream.
 
     Raises:
         InputError: the dataset is not as long as the recipe says, or an option is the plan's.
     """
-    options = {**options, "worker_init_fn": partial(_begin_worker, options.get("worker_init_fn"))}
+    options = {**options, "worker_init_fn": partial(begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
     for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
         if name in options:
@@ -167,60 +170,27 @@ def data_loader(
     if stream:
         if options.get("num_workers", 0) > 1:
             raise InputError(
-                f"num_workers must be 0 or 1 for a stream, which is read in one order, got {options['num_workers']}",
+                "num_workers must be 0 or 1 for a stream, which is read in one order, got "
+                f"{options['num_workers']}",
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
-        return DataLoader(RunStream(progress, dataset, equal=equal, least=least), batch_size=None, **options)
+        stream_of_rank = RunStream(progress, dataset, equal=equal, least=least)
+        return RankLoader(stream_of_rank, batch_size=None, **options)
     size, expected = len(dataset), progress.plan.recipe.dataset_size
     if expected != size:
         raise InputError(
             f"dataset_size must be {size:,}, as the dataset has, got {expected!r}", field="dataset_size"
         )
-    return DataLoader(dataset, batch_sampler=RunBatches(progress, size, equal=equal, least=least), **options)
-
-
-def _begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
-    """Begins a DataLoader's worker, before the user's own function: it ends with its parent, not before.
-
-    torchrun and Slurm send SIGTERM to workers too, which would end the training before it can stop by itself; a second SIGTERM, or 40 s,
-    end the worker. A forked worker of a rank that was killed would hold its sockets open for five seconds, and the others would wait.
-    """
-    gc.freeze()  # The garbage of its rank may have groups of crews that are over: freeing one waits for threads that a fork lacks.
-    signal.signal(signal.SIGTERM, _outlive)
-    rank = multiprocessing.parent_process()
-    # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
-    if (
-        sys.platform == "linux"
-        and threading.current_thread().name == "MainThread"
-        and rank
-        and os.getppid() == rank.pid
-    ):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
-        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
-    if own is not None:
-        own(worker)
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with(rank: Any) -> None:
-    rank.join()
-    os._exit(1)
-
-
-def _outlive(*_: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(40)
+    batches = RunBatches(progress, size, equal=equal, least=least)
+    return RankLoader(dataset, batch_sampler=batches, **options)
 
 
 class RunStream(IterableDataset[list[Any]]):
     """The micro-batches of this replica, as lists of samples, from the run's step to its end.
 
-    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew where it ends, or where the
-    epoch does, after `set_epoch(epoch)` where it has that.
+    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew
+    where it ends, or where the epoch does, after `set_epoch(epoch)` where it has that.
     """
 
     def __init__(
@@ -245,16 +215,16 @@ def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[lis
     """Yields a replica's micro-batches of a step; all of the step's samples are read."""
     first = next(stream)
     at = span.offset
-    for one in passes:
-        if one.stand_in:
+    for portion in passes:
+        if portion.stand_in:
             yield [first]
             continue
         picked = []
-        for place in range(at, one.places[-1] + 1):
+        for place in range(at, portion.places[-1] + 1):
             sample = first if place == span.offset else next(stream)
-            if place in one.places:
+            if place in portion.places:
                 picked.append(sample)
-        at = one.places[-1] + 1
+        at = portion.places[-1] + 1
         yield picked
     for _ in range(max(at, span.offset + 1), span.offset + span.samples):
         next(stream)

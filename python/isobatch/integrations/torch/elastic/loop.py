@@ -1,6 +1,9 @@
-"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's own."""
+"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's
+own.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
@@ -10,12 +13,15 @@ from isobatch.integrations.torch.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
 from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
 from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
+from isobatch.integrations.torch.elastic.workers import end_iteration
 from isobatch.integrations.torch.loader import GlobalLoader, Join
 from isobatch.integrations.torch.lr import ElasticLR
 
 
 class _Window(NamedTuple):
-    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is counted."""
+    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is
+    counted.
+    """
 
     span: Span
     passes: Sequence[Pass]
@@ -38,6 +44,7 @@ class Loop:
         self._agreements = Agreements(ranks)
         self.asked = self.joining = False
         self.current: Step | None = None
+        self._begun = 0
         self._batches: Iterator[Any] = iter(())
 
     @property
@@ -46,13 +53,24 @@ class Loop:
         return self._agreements.stopping
 
     def free(self) -> None:
-        """Lets go of the ranks' group: a training may hold its last step longer. The loader's workers are ended here: where the garbage
-        collector comes to them first, it takes their queues before them, and waits ten seconds for what they never read."""
+        """Frees the ranks' group, though a training may hold its last step longer, and ends all workers."""
         self._agreements.free()
-        for name in "close", "_shutdown_workers":  # A GlobalLoader's iterator, and a DataLoader's.
-            end = getattr(self._batches, name, None)
-            if end is not None:
-                end()
+        self._end_iteration()
+        if isinstance(self._loader, GlobalLoader):
+            self._loader.end_workers()
+
+    def uses(self, loader: Iterable[Any]) -> bool:
+        """Returns whether the steps are read from a loader."""
+        return self._loader is loader
+
+    def _end_iteration(self) -> None:
+        """Ends the iteration over the loader, with its workers unless they persist.
+
+        The garbage collector would take their queues first, and then wait ten seconds for batches that nobody
+        reads.
+        """
+        end_iteration(self._batches)
+        self._batches = iter(())
 
     @property
     def unfinished(self) -> str | None:
@@ -66,34 +84,47 @@ class Loop:
         return None
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join they end behind one."""
-        with Signals() as signals, self._watch.guard():
+        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join
+        they end behind one.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._end_iteration)
+            signals = stack.enter_context(Signals())
+            stack.enter_context(self._watch.guard())
             self._batches = iter(self._loader)
             windows = self._windows(self._batches)
             window = next(windows, None)
             if window is not None and self._tokens is not None:
                 self._agreements.begin_step(False, window.own)
             while window is not None:
-                asked = signals.received or self.asked
+                is_asked = signals.received or self.asked
                 total, ahead = 0.0, None
                 joining = self._watch.wanted
                 if self._tokens is None:
-                    self._agreements.begin_step(asked, joining=joining)
+                    self._agreements.begin_step(is_asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
                     total = self._agreements.total
                     check_window(total, window.own, window.span.number)
                     ahead = next(windows, None)
-                    self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own, joining=joining)
+                    self._agreements.begin_step(
+                        is_asked, 0.0 if ahead is None else ahead.own, joining=joining
+                    )
                 step = self._step(window, total)
+                self._watch.begin_step(step.number)
                 yield from self._finished(step)
                 self.joining = not self._watch.lost and self._agreements.joining
-                if self._watch.lost or self.joining:
+                if self._watch.lost:
                     return
+                if self.joining:
+                    break
                 window = ahead if self._tokens is not None else next(windows, None)
             self._agreements.end()
+            self._watch.finish(self._run.step)
 
     def _finished(self, step: Step) -> Iterator[Step]:
-        """Gives a step to the training, and counts it when it is done; also where the training leaves the loop after it."""
+        """Gives a step to the training, and counts it when it is done; also where the training leaves the
+        loop after it.
+        """
         self.current = step
         try:
             yield step
@@ -114,31 +145,54 @@ class Loop:
             if self._tokens is not None:
                 batches = [*batches]
                 counts = [
-                    0.0 if one.stand_in else count(self._tokens, batch)
-                    for one, batch in zip(passes, batches, strict=True)
+                    0.0 if portion.stand_in else count(self._tokens, batch)
+                    for portion, batch in zip(passes, batches, strict=True)
                 ]
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
         replicas = self._run.replicas
         if self._tokens is None:
-            factors = [one.samples * replicas / window.span.samples for one in window.passes]
+            factors = [portion.samples * replicas / window.span.samples for portion in window.passes]
         else:
             # All processes of a replica count the same tokens.
             total /= self._run.processes / replicas
             factors = [own * replicas / total for own in window.counts]
+        self._begun += 1
+        check = self._check_gradients if self._begun == 2 else None
         batches = (
-            Micro(batch, factor, one.last, one.stand_in, self._equal, self._watch)
-            for batch, one, factor in zip(window.batches, window.passes, factors, strict=True)
+            Micro(
+                batch, factor, portion.last, portion.stand_in, self._equal, self._watch, None if at else check
+            )
+            for at, (batch, portion, factor) in enumerate(
+                zip(window.batches, window.passes, factors, strict=True)
+            )
         )
         return Step(window.span, batches, len(window.passes), self._watch)
+
+    def _check_gradients(self) -> None:
+        """Refuses gradients of the first step in the second. Two optimizers may leave gradients to each
+        other.
+        """
+        if len(self._run.schedulers) != 1:
+            return
+        groups = self._run.schedulers[0].optimizer.param_groups
+        gradients = (parameter.grad for group in groups for parameter in group["params"])
+        local = (gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients)
+        if any(gradient is not None and not gradient.is_sparse and gradient.any() for gradient in local):
+            raise InputError(
+                "the gradients of the last step are still there, and this step's would be added to them: "
+                "call "
+                "optimizer.zero_grad() after each optimizer.step()"
+            )
 
 
 class TrainerLoop:
     """The steps of a run in a trainer's own loop, with the same number of micro-batches in each.
 
     Attributes:
-        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins with factor 0 follow.
+        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins
+            with factor 0 follow.
     """
 
     current: Step | None = None
@@ -163,7 +217,9 @@ class TrainerLoop:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left of the run is one."""
+        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left
+        of the run is one.
+        """
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
 

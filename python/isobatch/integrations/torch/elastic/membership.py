@@ -33,14 +33,16 @@ START = Roster(-1, ())
 class Membership:
     """This process's place in the crews of a run.
 
-    A crew's list is closed once, by the store's compare-and-set: there is one truth. Who is not on it is out, and comes in at the next.
+    A crew's list is closed once, by the store's compare-and-set: there is one truth. Who is not on it is out,
+    and comes in at the next.
 
     Args:
         shards: the ranks of a replica, which is in a crew as a whole.
         ranks: how many the first crew waits for.
         min_ranks: the fewest that go on; None: more than half of the crew before.
         lease: seconds of silence after which a rank is lost.
-        timeout: seconds after which a rank that beats and does not come is lost, and after which too few give up.
+        timeout: seconds after which a rank that beats and does not come is lost, and after which too few give
+            up.
 
     Attributes:
         fits: whether the run can go on with a number of ranks: who wants to join waits until it can.
@@ -68,36 +70,37 @@ class Membership:
         self.beat(store, 0)
 
     def beat(self, store: Store, count: int, *, left: bool = False) -> None:
-        """Says that this process lives, or that it takes no further part."""
+        """Writes a heartbeat, or this process's farewell."""
         store.write(f"beat/{self.id}", Beat(count, left))
 
     # ---- facts ----
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Refuses this process where it is not like the first that came.
+        """Refuses this process if it is unlike the first one.
 
         Raises:
             InputError: its recipe, seed, settings, model or version differ.
         """
-        here = msgspec.json.decode(msgspec.json.encode(facts))
-        first = self.store.once("facts", RunFacts(here)).facts
-        for name in {**here, **first}:
-            value = here.get(name)
+        facts_here = msgspec.json.decode(msgspec.json.encode(facts))
+        first = self.store.once("facts", RunFacts(facts_here)).facts
+        for name in {**facts_here, **first}:
+            value = facts_here.get(name)
             if first.get(name) != value:
-                other = f"{shown(first.get(name))} on the rank that came first"
-                reason = f"{name} is {shown(value)} on this rank, {other}: one of the two was started wrongly"
+                first_value = f"{shown(first.get(name))} on the rank that came first"
+                reason = f"{name} is {shown(value)} on this rank, {first_value}: "
+                reason += "one of the two was started wrongly"
                 self.refuse(reason)
                 raise InputError(reason, field=name)
 
     def refuse(self, reason: str) -> None:
-        """Tells those that wait for the first crew why this rank is not in it."""
+        """Tells ranks waiting for the first crew why this rank is missing."""
         self.store.add("refused", Note(self.name, reason))
 
     # ---- crews ----
 
     @property
     def number(self) -> int:
-        """The crew that this process is in, or was in last; −1: none yet."""
+        """This process's crew, or its last one; −1: none yet."""
         return self.table.number
 
     def is_current(self) -> bool:
@@ -105,7 +108,9 @@ class Membership:
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Writes the first and the present crew's lists where the store lacks them: ranks that come or wake need them."""
+        """Writes the first and the present crew's lists where the store lacks them: ranks that come or wake
+        need them.
+        """
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
@@ -113,36 +118,38 @@ class Membership:
             store.write(key, self.table)
 
     def say_over(self, why: str) -> None:
-        """Says that the present crew is over, before anything is torn down."""
+        """Declares the present crew over, before anything is torn down."""
         self.store.once(f"{self.table.mark}/over", Note(self.name, why))
 
     def note_saved(self, step: int) -> None:
-        """Notes for all ranks that a state was taken."""
+        """Notes a saved state for all ranks."""
         self.saved = step
         with suppress(StoreGone):
             self.store.write("saved", Saved(step))
 
     def last_saved(self) -> int | None:
-        """Returns the step of the last state that some rank took, as far as this one can know."""
+        """Returns the step of the last saved state, as far as this rank can know."""
         with suppress(StoreGone):
             saved = self.store.read("saved", Saved)
             return self.saved if saved is None else saved.step
         return self.saved
 
     def end_all(self, why: str) -> None:
-        """Ends the run on all ranks, also on those that wait for the next crew."""
+        """Ends the run on all ranks, waiting ones included."""
         self.close(self.table, Roster(self.number + 1, (), why))
 
     def close(self, before: Roster, table: Roster) -> None:
-        """Closes the list that follows a crew's, where it is not closed already."""
+        """Closes the list behind a crew's, unless it is closed already."""
         self.store.once(f"{before.mark}/next", table)
 
-    def form(self, vote: int, left_out: int, asked: Callable[[], bool] = lambda: False) -> Roster | None:
-        """Comes into the next crew; None where the run is over, or where this process is asked to stop before its first.
+    def form(self, vote: int, left_out: int, is_asked: Callable[[], bool] = lambda: False) -> Roster | None:
+        """Comes into the next crew; None where the run is over, or where this process is asked to stop before
+        its first.
 
         Args:
             vote: the steps that this rank has applied, or HALF, or what `left_out` is.
-            left_out: its vote where the next crew formed without it: NEW where it never held the run's state, else OUT.
+            left_out: its vote where the next crew formed without it: NEW where it never held the run's state,
+                else OUT.
             asked: whether this process is asked to stop.
 
         Raises:
@@ -153,7 +160,7 @@ class Membership:
             before, vote = self._newest(before), left_out
         is_over = self.number < 0 and self._next(before) is not None
         while not self._is_done(before):
-            table = self._wait_for(before, Seat(self.id, vote), asked)
+            table = self._wait_for(before, Seat(self.id, vote), is_asked)
             if table is None:
                 break
             if before is START:
@@ -168,11 +175,11 @@ class Membership:
             before, vote, is_over = self._newest(table), left_out, False
         return None
 
-    def _wait_for(self, before: Roster, seat: Seat, asked: Callable[[], bool]) -> Roster | None:
-        """Waits until a list is closed, and closes it where this process sees first that it is time."""
+    def _wait_for(self, before: Roster, seat: Seat, is_asked: Callable[[], bool]) -> Roster | None:
+        """Waits until a list is closed, and closes it as soon as it is time."""
         closing = _Closing(self, before, seat)
         while (table := self._next(before)) is None:
-            if self._is_done(before) or (self.number < 0 and asked()):
+            if self._is_done(before) or (self.number < 0 and is_asked()):
                 return None
             table = closing.look()
             if table is not None:
@@ -183,13 +190,14 @@ class Membership:
         return table
 
     def _next(self, before: Roster) -> Roster | None:
-        """Returns the list that follows a crew's; None while it is not closed."""
+        """Returns the list behind a crew's; None before it is closed."""
         return self.store.read(f"{before.mark}/next", Roster)
 
     def _newest(self, known: Roster) -> Roster:
-        """Returns the last crew that formed, where the store has it, else the one that is known.
+        """Returns the newest crew in the store, else the known one.
 
-        Its key has the first crew's list in it, so that a crew of an earlier run under the same key never fits.
+        Its key has the first crew's list in it, so that a crew of an earlier run under the same key never
+        fits.
         """
         if self.number < 0:
             self._origin = self._next(START) or self._origin
@@ -207,7 +215,8 @@ class Membership:
     # ---- the end ----
 
     def end(self) -> bool:
-        """Leaves the run together with all of its crew; False where somebody was lost before, who may need this rank's state.
+        """Leaves the run together with all of its crew; False where somebody was lost before, who may need
+        this rank's state.
 
         Raises:
             StoreGone: the store does not answer.
@@ -215,8 +224,8 @@ class Membership:
         mark, own = self.table.mark, Here(self.id)
         beats, until = Beats(self.store, self.lease), monotonic() + self.timeout
         while self.store.read(f"{mark}/over", Note) is None:
-            here = {one.id for one in self.store.messages(f"{mark}/end", Here, own)}
-            gone = all(beats.gone(member) for member in {*self.table.ids} - here)
+            members = {message.id for message in self.store.messages(f"{mark}/end", Here, own)}
+            gone = all(beats.gone(member) for member in {*self.table.ids} - members)
             if self._is_done(self.table) or gone or monotonic() > until:
                 self.store.write(f"{mark}/done", own)
                 return True
@@ -224,14 +233,14 @@ class Membership:
         return False
 
     def leave(self) -> None:
-        """Says that this process takes no further part."""
+        """Leaves the run for good."""
         with suppress(StoreGone):
             self.beat(self.store, 0, left=True)
         self.lifeline.close()
 
 
 class _Closing:
-    """A crew's list that this process waits for: whether it can be closed, and how."""
+    """The next list of a crew, while this process waits for it: whether it can be closed, and how."""
 
     def __init__(self, membership: Membership, before: Roster, seat: Seat) -> None:
         self._all, self._before, self._seat = membership, before, seat
@@ -263,17 +272,17 @@ class _Closing:
         members = sorted(
             (seat for seat in alive if seat.id in self._old), key=lambda seat: self._old.index(seat.id)
         )
-        others = sorted(
+        newcomers = sorted(
             (seat for seat in alive if seat.id not in self._old), key=lambda seat: natural(seat.id)
         )
         if all(seat.vote in (NEW, OUT) for seat in members):
-            return self._beginning([*members, *others], late)
+            return self._beginning([*members, *newcomers], late)
         whole, rest = _whole_replicas(members, self._old, self._all.shards)
         if not whole:
             return self._without_replica(members)
         if self._all.shards > 1:
-            members, others = whole, [*rest, *others]
-        return self._going_on(members, others, late)
+            members, newcomers = whole, [*rest, *newcomers]
+        return self._going_on(members, newcomers, late)
 
     def _is_over(self, missing: list[str]) -> bool:
         """Returns whether the crew before is known to be over, though none of it has come."""
@@ -282,29 +291,31 @@ class _Closing:
     def _are_gone(self, members: Iterable[str]) -> bool:
         return all(self._beats.gone(member) for member in members)
 
-    def _going_on(self, members: list[Seat], others: list[Seat], late: bool) -> Roster | None:
+    def _going_on(self, members: list[Seat], newcomers: list[Seat], late: bool) -> Roster | None:
         if self._all.id not in self._old:
             return None  # Only who has the run knows with how many it can go on.
         least, shards = self._all.least(len(self._old)), self._all.shards
-        others = _full(others, shards)
-        count = len(members) + (len(others) if self._all.min_ranks else 0)
+        newcomers = _full(newcomers, shards)
+        count = len(members) + (len(newcomers) if self._all.min_ranks else 0)
         if count >= least:
-            while others and not self._all.fits(len(members) + len(others)):
-                del others[-shards:]
-            return Roster(self._number, (*members, *others))
-        what, hint = (
+            while newcomers and not self._all.fits(len(members) + len(newcomers)):
+                del newcomers[-shards:]
+            return Roster(self._number, (*members, *newcomers))
+        rule, hint = (
             ("min_ranks is", "")
             if self._all.min_ranks
             else ("more than half is", " (min_ranks= lets fewer go on)")
         )
         return (
-            self._given_up(f"{count} of {len(self._old)} ranks are left, and {what} {least}{hint}")
+            self._given_up(f"{count} of {len(self._old)} ranks are left, and {rule} {least}{hint}")
             if late
             else None
         )
 
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
-        """Begins the run; or begins it again where all who held its state are known to be gone, and not only silent."""
+        """Begins the run; or begins it again where all who held its state are known to be gone, and not only
+        silent.
+        """
         if silent := self._silent(seats):
             return self._waiting_for(silent)
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
@@ -316,20 +327,22 @@ class _Closing:
         )
 
     def _without_replica(self, members: list[Seat]) -> Roster | None:
-        """Waits where a replica would be whole with those of its ranks that are only silent; else the run ends."""
+        """Waits if silent ranks could complete a replica; else ends the run."""
         silent, shards = self._silent(members), self._all.shards
-        hopes, _ = _whole_replicas([*members, *(Seat(one, 0) for one in silent)], self._old, shards)
+        hopes, _ = _whole_replicas([*members, *(Seat(member, 0) for member in silent)], self._old, shards)
         if hopes:
             return self._waiting_for([seat.id for seat in hopes if seat.id in silent])
         return self._given_up(_no_replica(members, len(self._old), shards))
 
     def _silent(self, seats: list[Seat]) -> list[str]:
         """Returns who of the crew before is not here, and may come yet."""
-        here = {seat.id for seat in seats}
-        return [member for member in self._old if member not in here and not self._beats.left(member)]
+        present = {seat.id for seat in seats}
+        return [member for member in self._old if member not in present and not self._beats.left(member)]
 
     def _waiting_for(self, silent: list[str]) -> Roster | None:
-        """Gives up late: one may wait for a collective's end, as long as all wait for it; it is waited for once that is over."""
+        """Gives up late: one may wait for a collective's end, as long as all wait for it; it is waited for
+        once that is over.
+        """
         names = ", ".join(map(name_of, silent))
         why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
         return self._given_up(why) if self._waited > 2 * self._all.timeout else None
@@ -348,7 +361,7 @@ def _full(seats: list[Seat], shards: int) -> list[Seat]:
 
 
 def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[list[Seat], list[Seat]]:
-    """Parts the members of the crew before in those whose replica has all of its shards, and the rest, whose state counts no more."""
+    """Splits members of the crew before: whole replicas, and the rest without a vote."""
     holds = {seat.id for seat in members if seat.vote >= 0}
     replicas = [{*old[first : first + shards]} for first in range(0, len(old), shards)]
     whole = set().union(*(replica for replica in replicas if replica <= holds))
@@ -362,13 +375,15 @@ def _no_replica(members: list[Seat], before: int, shards: int) -> str:
     names = ", ".join(seat.name for seat in members)
     half = ", ".join(seat.name for seat in members if seat.vote == HALF)
     torn = f"{half} applied a step by half"
-    shards_left = f"of {before // shards} replicas of {shards} ranks only {names} are left{', and ' + torn if half else ''}"
+    shards_left = f"of {before // shards} replicas of {shards} ranks only {names} are left"
+    if half:
+        shards_left += f", and {torn}"
     why = f": {torn}" if shards == 1 else f" with all of its shards: {shards_left}"
     return f"no replica is left{why}; start a new run from a checkpoint"
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Returns the key by which "node10" comes after "node9".
+    """Returns a sort key with "node10" behind "node9".
 
     >>> sorted(["node10/0", "node9/1"], key=natural)
     ['node9/1', 'node10/0']

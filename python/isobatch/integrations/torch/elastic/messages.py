@@ -1,8 +1,8 @@
 """The messages of a run's ranks, a type for each, and their signatures.
 
-All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its place:
-the run's name, the crew, the purpose and the rank that writes it. A copy of it elsewhere, or under another key, counts
-as not written. No clock plays a part.
+All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its
+place: the run's name, the crew, the purpose and the rank that writes it. A copy of it elsewhere, or under
+another key, counts as not written. No clock plays a part.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ from isobatch.errors import InputError
 T = TypeVar("T")
 
 NEW, OUT, HALF = -1, -2, -3
-"""Votes of a rank that begins, of one that was left out, and of one that applied half a step: it holds no step's state."""
+"""Votes of a rank that begins, of one that was left out, and of one that applied half a step: it holds no
+step's state.
+"""
 
 MAX_BYTES = 1 << 22
 """Of a value of the store; one that is larger is nobody's."""
@@ -82,7 +84,7 @@ class Beat(_Message):
 
 
 class RunFacts(_Message):
-    """What is the same on all ranks of a run. At facts."""
+    """Facts shared by all ranks of a run. At facts."""
 
     facts: dict[str, Any]
 
@@ -110,7 +112,8 @@ class Saved(_Message):
 
 
 class Held(NamedTuple):
-    """A rank's state in a word: the steps applied (or OUT), whether it is trained, its checksum, and the run's state.
+    """A rank's state in a word: the steps applied (or OUT), whether it is trained, its checksum, and the
+    run's state.
 
     In the crew's group.
     """
@@ -122,14 +125,14 @@ class Held(NamedTuple):
 
 
 class Announced(_Message):
-    """Bytes that will be sent, and their SHA-256."""
+    """Bytes of a state: their size before they are sent, and their SHA-256, of tensors after it."""
 
     size: _Count
     digest: _Text
 
 
 class Parcel(_Message):
-    """A state that will be sent, its layout before its tensors; or why it cannot be sent or taken.
+    """A state about to be sent, its layout before its tensors; or the reason against it.
 
     In the crew's group.
     """
@@ -139,7 +142,9 @@ class Parcel(_Message):
 
 
 class StateLayout(_Message):
-    """The parts of a state: its tree, with numbers in the place of tensors, and each tensor's type and shape."""
+    """The parts of a state: its tree, with numbers in the place of tensors, and each tensor's type and
+    shape.
+    """
 
     tree: Any
     tensors: list[tuple[str, list[_Count]]]
@@ -163,7 +168,7 @@ def address_of(member: str) -> str:
 
 
 class Seal:
-    """Signs the messages of a run, and reads those that are signed.
+    """Signs messages of a run, and reads signed ones.
 
     Args:
         key: the run's; none: whoever reaches the store takes part.
@@ -179,15 +184,15 @@ class Seal:
         self._has_key = bool(key)
 
     def check(self, fingerprint: str, whose: str) -> None:
-        """Refuses a key that is not the one of a store or of a run.
+        """Refuses a key other than a store's or a run's.
 
         Raises:
             InputError: it is another, or one is missing.
         """
         if fingerprint != self.fingerprint:
             own = "another" if self._has_key else "none"
-            other = "no key" if fingerprint == Seal().fingerprint else "a key"
-            raise InputError(f"{whose} has {other}, and this rank has {own}: {_HOW}", field=_VARIABLE)
+            holder = "no key" if fingerprint == Seal().fingerprint else "a key"
+            raise InputError(f"{whose} has {holder}, and this rank has {own}: {_HOW}", field=_VARIABLE)
 
     def _sign(self, place: str, body: bytes) -> bytes:
         where = f"{self.run}/{place}".encode()
@@ -245,7 +250,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path | None = None) -> str:
-    """Makes a key, and writes it into a new file that only its owner can read.
+    """Makes a key, and writes it into a new file readable by its owner only.
 
     Raises:
         InputError: the file cannot be written.

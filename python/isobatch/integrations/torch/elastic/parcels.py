@@ -24,8 +24,8 @@ Specs = dict[str, tuple[str, list[int]]]
 def write_tree(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     """Parts a state in JSON values and tensors by their paths; JSON has a tensor's number in its place.
 
-    Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit, booleans and None
-    come back as they were.
+    Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit,
+    booleans and None come back as they were.
 
     Raises:
         InputError: something else is in it, named by its path.
@@ -55,17 +55,18 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tensor": len(tensors) - 1}
     if isinstance(value, dict) and all(isinstance(key, _SCALARS) for key in value):
         pairs = [
-            [_written(key, path, {}), _written(one, f"{path}.{key}", tensors)] for key, one in value.items()
+            [_written(key, path, {}), _written(item, f"{path}.{key}", tensors)] for key, item in value.items()
         ]
         if hasattr(value, "_metadata"):  # A module's state has its layers' versions beside it.
             return {"module": [pairs, _written(value._metadata, path, {})]}
         return {"dict": pairs}
     if kind is list:
-        return [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]
+        return [_written(item, f"{path}.{at}", tensors) for at, item in enumerate(value)]
     if kind in (tuple, torch.Size):
-        return {"tuple": [_written(one, f"{path}.{at}", tensors) for at, one in enumerate(value)]}
+        return {"tuple": [_written(item, f"{path}.{at}", tensors) for at, item in enumerate(value)]}
     raise InputError(
-        f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of numbers, texts, "
+        f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of "
+        "numbers, texts, "
         "lists, dictionaries and whole tensors: what a peer sends is never unpickled"
     )
 
@@ -84,7 +85,7 @@ def read_tree(written: Any, tensors: list[Tensor]) -> Any:
 
 def _read(written: Any, tensors: list[Tensor]) -> Any:
     if isinstance(written, list):
-        return [_read(one, tensors) for one in written]
+        return [_read(item, tensors) for item in written]
     if not isinstance(written, dict):
         return written
     ((kind, value),) = written.items()
@@ -98,7 +99,7 @@ def _read(written: Any, tensors: list[Tensor]) -> Any:
         case "tuple":
             return tuple(_read(list(value), tensors))
         case "dict":
-            return {_read(key, tensors): _read(one, tensors) for key, one in value}
+            return {_read(key, tensors): _read(item, tensors) for key, item in value}
         case "module":
             state = OrderedDict(_read({"dict": value[0]}, tensors))
             state._metadata = _read(value[1], [])  # type: ignore[attr-defined]
@@ -113,7 +114,7 @@ def layout_of(tree: Any) -> tuple[StateLayout, list[Tensor]]:
         InputError: something in it cannot be sent.
     """
     written, tensors = write_tree(tree)
-    return StateLayout(written, [(str(one.dtype), [*one.shape]) for one in tensors.values()]), [
+    return StateLayout(written, [(str(tensor.dtype), [*tensor.shape]) for tensor in tensors.values()]), [
         *tensors.values()
     ]
 
@@ -142,23 +143,26 @@ def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
 
 def specs_of(tensors: dict[str, Tensor]) -> Specs:
     """Returns the type and the shape of each tensor."""
-    return {path.lstrip("."): (str(one.dtype), [*one.shape]) for path, one in tensors.items()}
+    return {path.lstrip("."): (str(tensor.dtype), [*tensor.shape]) for path, tensor in tensors.items()}
 
 
 def check_alike(sent: Specs, own: Specs, whole: str) -> None:
-    """Refuses tensors that are not like this rank's own, by name.
+    """Refuses tensors unlike this rank's own, by name.
 
-    Below `whole` both sides have the same ones. Elsewhere one side may have more: an optimizer makes its state in its
-    first step.
+    Below `whole` both sides have the same ones. Elsewhere one side may have more: an optimizer makes its
+    state in its first step.
 
     Raises:
         InputError: a type or a shape is another, or a tensor is missing.
     """
     for path in {**own, **sent}:
-        there, here = sent.get(path), own.get(path)
-        if there != here and (path.startswith(whole) or (there is not None and here is not None)):
+        sent_spec, own_spec = sent.get(path), own.get(path)
+        if sent_spec != own_spec and (
+            path.startswith(whole) or (sent_spec is not None and own_spec is not None)
+        ):
             raise InputError(
-                f"the others' state does not fit here: {path} is {_shown(there)} there, {_shown(here)} here"
+                f"the others' state does not fit here: {path} is {_shown(sent_spec)} there, "
+                f"{_shown(own_spec)} here"
             )
 
 
@@ -182,18 +186,19 @@ def _filled(size: int) -> int:
 
 def to_bytes(layout: StateLayout, tensors: list[Tensor]) -> Tensor:
     """Copies tensors into bytes, on the CPU."""
-    written, start = torch.zeros(size_of(layout), dtype=torch.uint8), 0
+    written, start = torch.empty(size_of(layout), dtype=torch.uint8), 0
     for tensor, (_, _, size) in zip(tensors, _sizes(layout), strict=True):
         flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         written[start : start + size] = flat.view(torch.uint8)
+        written[start + size : start + _filled(size)] = 0
         start += _filled(size)
     return written
 
 
 def from_bytes(layout: StateLayout, written: Tensor) -> list[Tensor]:
-    """Copies tensors out of bytes, each into memory of its own."""
+    """Returns tensors as views of the bytes."""
     tensors, start = [], 0
     for kind, shape, size in _sizes(layout):
-        tensors.append(written[start : start + size].view(kind).reshape(shape).clone())
+        tensors.append(written[start : start + size].view(kind).reshape(shape))
         start += _filled(size)
     return tensors

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -28,13 +27,15 @@ _MASK = (1 << 64) - 1
 
 
 class ElasticRun:
-    """A run, the same on any number of GPUs: the same samples in each step, the same learning rate, the same length.
+    """A run, the same on any number of GPUs: the same samples in each step, the same learning rate, the same
+    length.
 
-    Make it on every rank, after `init_process_group`. With the state of a checkpoint it goes on at the step where that was
-    taken, planned anew for the processes that there are now; without one it starts at step 0.
+    Make it on every rank, after `init_process_group`. With the state of a checkpoint it goes on at the step
+    where that was taken, planned anew for the processes that there are now; without one it starts at step 0.
 
-    It counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the last step weighted by the
-    samples it has. So a recipe of another convention may take other steps here than there.
+    It counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the last
+    step weighted by the samples it has. So a recipe of another convention may take other steps here than
+    there.
 
         run = ElasticRun(recipe, split="uneven", state=checkpoint.get("isobatch"))
         loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
@@ -43,7 +44,7 @@ class ElasticRun:
                 with micro.sync(model):
                     (loss_of(model, micro.batch) * micro.weight).backward()
             optimizer.step(); scheduler.step(); optimizer.zero_grad()
-            if run.stopping or (step.number + 1) % 500 == 0:
+            if run.world.rank == 0 and (run.stopping or (step.number + 1) % 500 == 0):
                 save({"isobatch": run.state_dict(), ...})
             if run.stopping:
                 break
@@ -51,29 +52,28 @@ class ElasticRun:
     Args:
         recipe: what was tuned; or a plan, whose recipe, settings and kind of cluster count.
         state: what `state_dict` gave, out of a checkpoint; None: a new run.
-        accept: recipe fields, "seed" or "shuffle" that may be others than in the checkpoint, such as ("duration",).
-        replica: which replica this process is part of, with model parallelism: a number, or a one-dimensional DeviceMesh.
+        accept: recipe fields, "seed" or "shuffle" that may be others than in the checkpoint, such as
+            ("duration",).
+        replica: which replica this process is part of, with model parallelism: a number, or a one-dimensional
+            DeviceMesh.
         seed: of the data's order, with the epoch added; the same in all parts of a run.
         shuffle: a new order each epoch, else the dataset's own.
-        settings: as `isobatch.plan` takes them: policy, max_micro_batch, split, …; they may change at a restart.
+        settings: as `isobatch.plan` takes them: policy, max_micro_batch, split, …; they may change at a
+            restart.
 
     Raises:
-        InputError: on all ranks, where one of them cannot: nothing can be planned for this many GPUs, the checkpoint is of another
-            recipe, dataset size or seed, or the ranks do not plan the same.
+        InputError: on all ranks, where one of them cannot: nothing can be planned for this many GPUs, the
+            checkpoint is of another recipe, dataset size or seed, or the ranks do not plan the same.
 
     >>> import isobatch as ib, torch
     >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=10, duration="2ep")
     >>> run = ElasticRun(recipe, max_micro_batch=2)
-    >>> [(step.number, step.epoch, [micro.batch.tolist() for micro in step]) for step in run.steps(run.loader(range(10)))][2]
+    >>> steps = run.steps(run.loader(range(10)))
+    >>> [(step.number, step.epoch, [micro.batch.tolist() for micro in step]) for step in steps][2]
     (2, 0, [[6, 2]])
     >>> run.state_dict()["step"], run.plan.total_steps
     (6, 6)
     """
-
-    _watch: Watch = ALL_THERE
-    _timeout: timedelta | None = None
-    _connecting: timedelta | None = None
-    _backend = "gloo"
 
     def __init__(
         self,
@@ -86,9 +86,25 @@ class ElasticRun:
         shuffle: bool = True,
         **settings: Any,
     ) -> None:
-        self.world = find_world()
+        options = {"accept": accept, "replica": replica, "seed": seed, "shuffle": shuffle}
+        self._begin(recipe, ALL_THERE, state=state, **options, **settings)
+
+    def _begin(
+        self,
+        recipe: Recipe | Plan,
+        watch: Watch,
+        *,
+        state: dict[str, Any] | None = None,
+        accept: Collection[str] = (),
+        replica: Any = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Begins the run among the ranks of a watch."""
+        self.world, self._watch = find_world(), watch
         self._ranks = RankGroup(
-            self.world.rank, self.world.size, self._timeout, self._connecting, self._backend
+            self.world.rank, self.world.size, watch.timeout, watch.connecting, watch.backend
         )
         self.seed, self.shuffle = seed, shuffle
         self._loop: Loop | TrainerLoop | None = None
@@ -106,11 +122,11 @@ class ElasticRun:
                 seed=seed,
                 shuffle=shuffle,
             )
-            self._facts: dict[str, Any] | InputError = self._description()
+            self._facts = self._description()
         except InputError as error:
-            self._facts = error
-            if not self._ranks.connected:
-                raise
+            if self._ranks.connected:
+                self._ranks.agree(error)
+            raise
         if self._ranks.connected:
             self._agree()
 
@@ -140,11 +156,13 @@ class ElasticRun:
 
     @property
     def position(self) -> Position:
-        """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on behind `samples`."""
+        """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on
+        behind `samples`.
+        """
         return self._run_plan.course.position(self._done)
 
     def seed_of(self, sample: int) -> int:
-        """Returns a seed for what is drawn for a sample in the step under way, the same on whatever replica it is.
+        """Returns a seed for random values of a sample in the step under way, the same on every replica.
 
         Args:
             sample: its index in the dataset.
@@ -168,7 +186,8 @@ class ElasticRun:
         if isinstance(recipe, Plan):
             if recipe.moves:
                 raise InputError(
-                    "recipe must be a recipe, or a plan that was not moved, got one that was: pass state= to go on"
+                    "recipe must be a recipe, or a plan that was not moved, got one that was: pass state= to "
+                    "go on"
                 )
             self.recipe, self._hardware = recipe.recipe, recipe.cluster
             settings = {**recipe.settings._asdict(), **settings}
@@ -177,7 +196,8 @@ class ElasticRun:
             self.recipe, self._hardware = recipe, Cluster()
         if self.recipe.convention in ("lightning", "transformers"):
             warnings.warn(
-                f"convention={self.recipe.convention!r} pads by the GPUs; this run counts exactly, so that it is the same on any "
+                f"convention={self.recipe.convention!r} pads by the GPUs; this run counts exactly, so that "
+                "it is the same on any "
                 "number of them",
                 stacklevel=4,
             )
@@ -242,17 +262,20 @@ class ElasticRun:
     # ---- what a training takes from it ----
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
-        """Makes a GlobalLoader of this replica's micro-batches, from the run's step to its end, over all epochs.
+        """Makes a GlobalLoader of this replica's micro-batches, from the run's step to its end, over all
+        epochs.
 
-        A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order, and each keeps its part;
-        a restart reads over what was consumed. An epoch is its first dataset_size samples; without that it is begun anew where it ends.
+        A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order,
+        and each keeps its part; a restart reads over what was consumed. An epoch is its first dataset_size
+        samples; without that it is begun anew where it ends.
 
         Args:
             dataset: as long as the recipe's dataset_size; or a stream.
-            equal_passes: every replica makes the same number of passes in a step; FSDP and SyncBatchNorm need it where micro-batches
-                do not divide evenly. Passes that a replica lacks are stand-ins: one sample, weight 0.
-            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last, which the plan decides; of a
-                stream num_workers is 0 or 1.
+            equal_passes: every replica makes the same number of passes in a step; FSDP and SyncBatchNorm need
+                it where micro-batches do not divide evenly. Passes that a replica lacks are stand-ins: one
+                sample, weight 0.
+            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last,
+                which the plan decides; of a stream num_workers is 0 or 1.
 
         Raises:
             InputError: the dataset is not as long as the recipe says, or an option is the plan's.
@@ -260,14 +283,15 @@ class ElasticRun:
         return GlobalLoader.of_run(self._progress, dataset, options, equal=equal_passes)
 
     def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
-        """Makes a scheduler at the run's step, for each optimizer of the run; step it once after each `optimizer.step()`.
+        """Makes a scheduler at the run's step, for each optimizer of the run; step it once after each
+        `optimizer.step()`.
 
         It moves betas, eps and the weight decay where the plan moves them.
 
         Args:
             optimizer: its state may be loaded before or after.
-            velocity: the name, in the optimizer's state, of a momentum that holds the learning rate, and so moves with it; None: there
-                is none, or the optimizer is timm's RMSpropTF.
+            velocity: the name, in the optimizer's state, of a momentum that holds the learning rate, and so
+                moves with it; None: there is none, or the optimizer is timm's RMSpropTF.
 
         Raises:
             InputError: as PlanLR.
@@ -275,8 +299,8 @@ class ElasticRun:
         scheduler = ElasticLR(
             optimizer, self._run_plan.course, self._progress.step, self._scheduled, velocity
         )
-        others = [other for other in self._progress.schedulers if other.optimizer is not optimizer]
-        self._progress.schedulers = [*others, scheduler]
+        schedulers = [known for known in self._progress.schedulers if known.optimizer is not optimizer]
+        self._progress.schedulers = [*schedulers, scheduler]
         return scheduler
 
     def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
@@ -286,19 +310,24 @@ class ElasticRun:
 
         Args:
             loader: what `loader` gave.
-            tokens: counts what a batch's mean loss is over, as an int or a tensor of one: `lambda batch: (batch["labels"] != -100).sum()`.
-                The weights are then in tokens instead of samples, counted over the whole step and all replicas. None: the loss is a mean
-                over samples.
+            tokens: counts what a batch's mean loss is over, as an int or a tensor of one: `lambda batch:
+                (batch["labels"] != -100).sum()`. The weights are then in tokens instead of samples, counted
+                over the whole step and all replicas. None: the loss is a mean over samples.
 
         Raises:
-            InputError: a step is left unfinished, the loader ends before the run, or a step has no token on any rank.
+            InputError: a step is left unfinished, the loader ends before the run, or a step has no token on
+                any rank.
         """
         self._agree()
+        if isinstance(self._loop, Loop) and not self._loop.uses(loader):
+            self._loop.free()
         self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch)
         return self._loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
-        """Returns the run for a trainer with a loop of its own, as the integrations for transformers and Lightning use it."""
+        """Returns the run for a trainer with a loop of its own, as the integrations for transformers and
+        Lightning use it.
+        """
         if not isinstance(self._loop, TrainerLoop):
             self._agree()
             self._loop = TrainerLoop(self._progress, self._ranks)
@@ -311,19 +340,23 @@ class ElasticRun:
 
     @property
     def finished(self) -> bool:
-        """Whether no step is left. A process that leaves before should end with an exit code other than 0: torchrun takes 0 for done."""
+        """Whether no step is left. A process that leaves before should end with an exit code other than 0:
+        torchrun takes 0 for done.
+        """
         return self._done == self.plan.total_steps
 
     def stop(self) -> None:
         """Asks the run to stop after one of the next steps, as a signal does; one rank is enough.
 
-        After this step or the next where steps take 50 ms; quick steps agree only that often, at least every ten.
+        After this step or the next where steps take 50 ms; quick steps agree only that often, at least every
+        ten.
         """
         if self._loop is not None:
             self._loop.asked = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the same on all ranks.
+        """Returns where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the
+        same on all ranks.
 
         In the loop, after the optimizer's and the scheduler's step, the step counts as done.
 
@@ -346,7 +379,8 @@ class ElasticRun:
             where = "outside of run.steps" if step is None else f"in step {step.number:,}"
             why = "with micro-batches left" if step is not None and step.left else "twice"
             raise InputError(
-                f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, after optimizer.step()"
+                f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, "
+                "after optimizer.step()"
             )
         return True
 
@@ -358,6 +392,6 @@ class ElasticRun:
         return self._loop.current.number + 1
 
     def _state(self) -> State:
-        done = self._done
-        samples = self._run_plan.course.position(done).samples
-        return State(done, samples, self.seed, self.shuffle, states.recipe_fields(self.recipe), self._legs)
+        steps = self._done
+        samples = self._run_plan.course.position(steps).samples
+        return State(steps, samples, self.seed, self.shuffle, states.recipe_fields(self.recipe), self._legs)

@@ -1,4 +1,4 @@
-"""The process that runs a run's store: where it listens, and the key that it makes."""
+"""The process of a run's store: where it listens, and the key that it makes."""
 
 import errno
 import socket
@@ -23,7 +23,8 @@ def serve(port: int, address: str | None = None, key_file: Path | None = None) -
 
     Args:
         port: where it listens; 0: a free one.
-        address: where it listens; None: on the address of this host's name where there is a key, else for this host alone.
+        address: where it listens; None: on the address of this host's name where there is a key, else for
+            this host alone.
         key_file: of the run's key, which is made where the file does not exist; None: of the environment.
 
     Raises:
@@ -51,7 +52,7 @@ def serve(port: int, address: str | None = None, key_file: Path | None = None) -
 
 
 def own_address() -> str:
-    """Returns the address that this host's name resolves to; loopback where it has none of them."""
+    """Returns the address of this host's name, or loopback if the name has none."""
     with suppress(OSError):
         for _, _, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
             with suppress(OSError):
@@ -67,7 +68,7 @@ def is_local(host: str) -> bool:
     (True, False, False)
     """
     with suppress(OSError):
-        addresses = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
         return all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     return False
 
@@ -78,14 +79,14 @@ def _listen(address: str, port: int) -> socket.socket:
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
         field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
-        what = (
+        scope = (
             "a free port"
             if in_use
             else "a port that this user may use"
             if field == "--port"
             else "an address of this host"
         )
-        raise must_be(what, value, field=field, todo=f"{error.strerror or error}") from None
+        raise must_be(scope, value, field=field, todo=f"{error.strerror or error}") from None
 
 
 def _bound(address: str, port: int) -> socket.socket:
@@ -102,7 +103,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _key_help(key: str, path: Path | None, *, local: bool) -> str:
-    """Says how the ranks get a key that was made. It is not said again."""
+    """Explains how ranks get a new key. It is not said again."""
     how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
     whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
     return f"a key for this run was made; pass it to {whom}:\n  {how}"

@@ -1,4 +1,6 @@
-"""A training whose replicas are groups of ranks, each with a shard (HSDP): sharded anew for each crew, from the shards that it holds."""
+"""A training with groups of ranks as replicas, each rank with a shard (HSDP): sharded anew for each crew,
+from the shards that it holds.
+"""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -26,15 +28,17 @@ ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
 
 
 _PART = "part of a DTensor"
-"""The one key of a DTensor without its mesh, whose groups end with the crew: its local tensor, the dimension of each shard, shape and stride."""
+"""The one key of a DTensor without its mesh, whose groups end with the crew: its local tensor, the dimension
+of each shard, shape and stride.
+"""
 
 
 class ShardedState(TrainingState):
-    """A training state of which each rank holds a shard.
+    """A training state with one shard on each rank.
 
-    What fully_shard has made of a network is of one crew: its groups, and what a pass that was cut off left behind. So the network is made
-    anew for each crew, out of a copy without values, and gets the shards that this rank holds. The object stays the same, its modules and
-    parameters do not.
+    What fully_shard has made of a network is of one crew: its groups, and what a pass that was cut off left
+    behind. So the network is made anew for each crew, out of a copy without values, and gets the shards that
+    this rank holds. The object stays the same, its modules and parameters do not.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class ShardedState(TrainingState):
         super().__init__(net, optimizer, extra)
         self._shard, self.shards = shard, shards
         names = {parameter: name for name, parameter in net.named_parameters()}
-        self._names = [[names.get(one, "") for one in group["params"]] for group in optimizer.param_groups]
+        self._names = [
+            [names.get(parameter, "") for parameter in group["params"]] for group in optimizer.param_groups
+        ]
         if not all(name for group in self._names for name in group):
             raise InputError("optimizer must have parameters of net only: shard those of one network")
         self._plain = _without_values(net)
@@ -55,24 +61,25 @@ class ShardedState(TrainingState):
         self._prepared: tuple[int, Any] | None = None
 
     def description(self) -> dict[str, Any]:
-        """Returns what is the same on all ranks, with the number of shards."""
+        """Returns facts shared by all ranks, with the number of shards."""
         return {**super().description(), "shards": self.shards}
 
     def extras(self) -> dict[str, Any]:
-        """Returns the state of what else the training names.
+        """Returns the states of the training's extras.
 
         Raises:
             InputError: it has a DTensor, whose mesh ends with the crew.
         """
-        found = super().extras()
-        for name, state in found.items():
+        states = super().extras()
+        for name, state in states.items():
             if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
                 raise InputError(
-                    f"extra's {name} has a DTensor in its state, of a mesh that ends with the crew: hold this rank's part, "
+                    f"extra's {name} has a DTensor in its state, of a mesh that ends with the crew: hold "
+                    "this rank's part, "
                     "parameter.to_local(), in its place",
                     field="extra",
                 )
-        return found
+        return states
 
     # ---- from crew to crew ----
 
@@ -88,12 +95,13 @@ class ShardedState(TrainingState):
             _become(self.net, deepcopy(self._plain))
         else:
             parts = self.net.named_parameters, self.net.named_buffers
-            self._whole = {name: one for part in parts for name, one in part(remove_duplicate=False)}
+            self._whole = {name: tensor for part in parts for name, tensor in part(remove_duplicate=False)}
         self._shard(self.net, self._mesh)
         for name, parameter in self.net.named_parameters():
             if not isinstance(parameter, DTensor) or parameter.device_mesh != self._mesh:
                 raise InputError(
-                    f"shard must leave no parameter whole, and {name} is: call fully_shard(net, mesh=mesh) in it, with the mesh that it is given",
+                    f"shard must leave no parameter whole, and {name} is: call fully_shard(net, mesh=mesh) "
+                    "in it, with the mesh that it is given",
                     field="shard",
                 )
         if folded is None:
@@ -115,7 +123,8 @@ class ShardedState(TrainingState):
             return
         if self._folded is None and not self._whole:  # Else a loss came before they were unfolded.
             buffers = dict(self.net.named_buffers(remove_duplicate=False))
-            # A pass that was cut off has parameters of whole layers in their place, so the shards are those of the beginning.
+            # A pass that was cut off has parameters of whole layers in their place, so the shards are those
+            # of the beginning.
             self.extras()
             self._folded = self.pack([buffers, self._sharded, self.optimizer.state_dict()])
         self._sharded = {}
@@ -127,7 +136,8 @@ class ShardedState(TrainingState):
             self.optimizer.state.clear()
         getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
-        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call] # It has meshes of crews before, which are equal to later ones.
+        # It has meshes of earlier crews, which are equal to later ones.
+        debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         FakeTensorMode.cache_clear()  # It grows by what each crew's sharding tries.
 
     def pack(self, tree: Any) -> Any:
@@ -141,11 +151,11 @@ class ShardedState(TrainingState):
     def unpack(self, tree: Any) -> Any:
         """Puts DTensors of this crew in the place of parts."""
         return tree_map(
-            lambda one: self._sharded_again(*one[_PART]) if _is_part(one) else one, tree, is_leaf=_is_part
+            lambda leaf: self._sharded_again(*leaf[_PART]) if _is_part(leaf) else leaf, tree, is_leaf=_is_part
         )
 
     def _sharded_again(self, local: torch.Tensor, dimensions: Any, shape: Any, stride: Any) -> DTensor:
-        placements = [Replicate() if one is None else Shard(one) for one in dimensions]
+        placements = [Replicate() if dimension is None else Shard(dimension) for dimension in dimensions]
         return DTensor.from_local(
             local.to(self.device),
             self._mesh,
@@ -156,14 +166,14 @@ class ShardedState(TrainingState):
         )
 
     def _assign(self, values: dict[str, Any], buffers: Mapping[str, Any]) -> None:
-        """Gives the parameters, which have no storage, their values, or room for them; and the buffers theirs."""
-        made: dict[int, nn.Parameter] = {}
+        """Gives parameters without storage their values, or room for them; and the buffers theirs."""
+        parameters: dict[int, nn.Parameter] = {}
         for name, parameter in self.net.named_parameters(remove_duplicate=False):
-            if id(parameter) not in made:
+            if id(parameter) not in parameters:
                 value = values.get(name)
                 value = torch.empty_like(parameter, device=self.device) if value is None else value
-                made[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
-            values[name] = made[id(parameter)]
+                parameters[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+            values[name] = parameters[id(parameter)]
         self.net.load_state_dict(values, strict=False, assign=True)
         self._put(buffers)  # load_state_dict passes over those that are not persistent.
 
@@ -183,7 +193,7 @@ class ShardedState(TrainingState):
                     self.optimizer.state[parameters[name]] = state
 
     def _deal_states(self) -> None:
-        """Shards what the optimizer has of a checkpoint, like its parameters."""
+        """Shards the optimizer's state of a checkpoint like its parameters."""
         self._set_parameters(dict(self.net.named_parameters()))
         for parameter in self._parameters():
             state = self.optimizer.state.get(parameter, {})
@@ -196,19 +206,21 @@ class ShardedState(TrainingState):
     # ---- a step that some ranks have applied ----
 
     def prepare(self, step: int) -> None:
-        """Keeps the gradients of a step that every rank may have been about to apply, since some may have applied it."""
-        self._prepared = step, self.pack([one.grad for one in self._parameters()])
+        """Keeps the gradients of a step until all ranks are known to have applied it."""
+        self._prepared = step, self.pack([parameter.grad for parameter in self._parameters()])
 
-    def settle(self, mine: Held, circle: Circle) -> Held:
-        """Applies the step that another rank of the crew before has applied, where this one was about to: a shard is of the same step as
-        the others. What the loop does after it is not done again, so with `extra` the rank gets the state of another replica."""
-        every = circle.held("settled", mine)
-        ahead = max(every, key=lambda one: (one.trained, one.step))
+    def settle(self, own: Held, circle: Circle) -> Held:
+        """Applies the step of a rank ahead, if this rank was about to apply the same one: a shard is of
+        the same step as the others. What the loop does after it is not done again, so with `extra` the
+        rank gets the state of another replica.
+        """
+        every = circle.held("settled", own)
+        ahead = max(every, key=lambda state: (state.trained, state.step))
         prepared, self._prepared = self._prepared, None
-        if not mine.trained or mine.step == ahead.step:
-            return mine
+        if not own.trained or own.step == ahead.step:
+            return own
         if prepared is None or prepared[0] != ahead.step or self.extra:
-            return mine._replace(step=OUT, trained=False)
+            return own._replace(step=OUT, trained=False)
         for parameter, gradient in zip(self._parameters(), self.unpack(prepared[1]), strict=True):
             parameter.grad = gradient
         self.torn = True
@@ -221,20 +233,20 @@ class ShardedState(TrainingState):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-def _is_part(one: Any) -> bool:
-    return isinstance(one, dict) and [*one] == [_PART]
+def _is_part(leaf: Any) -> bool:
+    return isinstance(leaf, dict) and [*leaf] == [_PART]
 
 
 def _part_of(whole: DTensor) -> dict[str, Any]:
-    kinds = [type(one) for one in whole.placements]
+    kinds = [type(placement) for placement in whole.placements]
     if not {*kinds} <= {Shard, Replicate}:
         raise InputError(f"a DTensor must be sharded or replicated, got {kinds[0].__name__}")
-    dimensions = [getattr(one, "dim", None) for one in whole.placements]
+    dimensions = [getattr(placement, "dim", None) for placement in whole.placements]
     return {_PART: [whole.to_local().detach(), dimensions, [*whole.shape], [*whole.stride()]]}
 
 
 def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
-    """Refuses replicas that the ranks do not fill, and a single one.
+    """Refuses ranks that fill no whole replicas, and a single replica.
 
     Raises:
         InputError: naming what to give.
@@ -243,7 +255,8 @@ def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int 
         raise must_be("a whole number from 1", shards, field="shards")
     if (shard is None) != (shards == 1):
         raise InputError(
-            "shard and shards go together: pass shard=, which calls fully_shard(net, mesh=mesh), and shards=, the ranks of a replica, from 2",
+            "shard and shards go together: pass shard=, which calls fully_shard(net, mesh=mesh), and "
+            "shards=, the ranks of a replica, from 2",
             field="shard" if shard is None else "shards",
         )
     for field, count in ("ranks", ranks), ("min_ranks", min_ranks):
@@ -251,7 +264,8 @@ def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int 
             raise must_be(f"a multiple of shards, {shards}", count, field=field)
     if shard is not None and ranks == shards:
         raise InputError(
-            f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only replica is lost; train with "
+            f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only "
+            "replica is lost; train with "
             "ElasticRun and go on from a checkpoint",
             field="ranks",
         )
@@ -264,12 +278,13 @@ def _mesh(shards: int, device: str, lease: float, timeout: float) -> DeviceMesh:
     groups: list[Any] = []
     for members in ranks[:, column].tolist(), ranks[row].tolist():
         groups.append(dist.new_group(members, timeout=connecting(lease), use_local_synchronization=True))
+        groups[-1].of_run = True
         set_timeout(timedelta(seconds=timeout), groups[-1])
     return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 
 
 def _without_values(net: nn.Module) -> nn.Module:
-    """Copies a network, with parameters that have no storage."""
+    """Copies a network, leaving its parameters without storage."""
     memo: dict[int, Any] = {}
     for parameter in net.parameters():
         empty = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
@@ -281,22 +296,24 @@ def _without_values(net: nn.Module) -> nn.Module:
         raise InputError(f"net cannot be copied: {type(error).__name__}: {error}", field="net") from None
 
 
-def _become(net: nn.Module, other: nn.Module) -> None:
+def _become(net: nn.Module, template: nn.Module) -> None:
     """Makes a network another, in place: who holds it holds the one of the present crew."""
     _empty(net)
-    net.__class__ = other.__class__
+    net.__class__ = template.__class__
     net.__dict__.clear()
-    net.__dict__.update(other.__dict__)
+    net.__dict__.update(template.__dict__)
 
 
 def _empty(net: nn.Module) -> None:
-    """Empties the modules that are sharded: they and what fully_shard hung on them hold each other, and the crew's groups."""
+    """Empties sharded modules: they and what fully_shard hung on them hold each other, and the crew's
+    groups.
+    """
     # torch notes which modules are sharded, by the object; only imported here, as it is torch's own.
     from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 
     for module in [*net.modules()]:
         if (state := _get_module_state(module)) is not None:
             # A pass that was cut off left layers in the first.
-            for one in getattr(state, "_comm_ctx", state), state, module:
-                vars(one).clear()
+            for holder in getattr(state, "_comm_ctx", state), state, module:
+                vars(holder).clear()
             del _module_state_mapping[module]

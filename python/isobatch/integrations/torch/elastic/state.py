@@ -1,5 +1,7 @@
-"""The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan), and the plan that follows
-from it, whose run is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / batch⌉ steps."""
+"""The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan),
+and the plan that follows from it, whose run is the same at every GPU count: nothing is padded, and an epoch
+is ⌈dataset / batch⌉ steps.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +23,9 @@ _DEFAULTS = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
 
 
 class Leg(NamedTuple):
-    """A stretch of the run: from `step` on it ran on `gpus`, in steps of `batch` samples, under `settings` (those not default)."""
+    """A stretch of the run: from `step` on it ran on `gpus`, in steps of `batch` samples, under `settings`
+    (those not default).
+    """
 
     step: int
     gpus: int
@@ -65,12 +69,12 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 def write(state: State) -> dict[str, Any]:
     """Writes the state in JSON types."""
     settings: list[dict[str, Any]] = []
-    legs: list[tuple[int, int, int, int]] = []
-    for step, gpus, batch, asked in state.legs:
-        if asked not in settings:
-            settings.append(asked)
-        legs.append((step, gpus, batch, settings.index(asked)))
-    fields = {**state._asdict(), "legs": [list(leg) for leg in legs]}
+    rows: list[tuple[int, int, int, int]] = []
+    for step, gpus, batch, options in state.legs:
+        if options not in settings:
+            settings.append(options)
+        rows.append((step, gpus, batch, settings.index(options)))
+    fields = {**state._asdict(), "legs": [list(leg) for leg in rows]}
     return {"schema": SCHEMA, **fields, "settings": settings}
 
 
@@ -86,14 +90,16 @@ def read(written: Any) -> State:
             f"state must be what ElasticRun.state_dict() gave ({SCHEMA}), got {shown(written)}", field="state"
         )
     try:
-        found = msgspec.convert(written, _Record)
-        legs = tuple(Leg(step, gpus, batch, found.settings[which]) for step, gpus, batch, which in found.legs)
+        record = msgspec.convert(written, _Record)
+        stretches = tuple(
+            Leg(step, gpus, batch, record.settings[index]) for step, gpus, batch, index in record.legs
+        )
     except (msgspec.ValidationError, IndexError) as error:
         raise InputError(f"state is damaged: {error}", field="state") from None
-    steps = [leg.step for leg in legs]
-    if not legs or steps[0] != 0 or steps != sorted(set(steps)) or steps[-1] > found.step:
+    steps = [leg.step for leg in stretches]
+    if not stretches or steps[0] != 0 or steps != sorted(set(steps)) or steps[-1] > record.step:
         raise InputError("state is damaged: its legs do not follow each other", field="state")
-    return State(found.step, found.samples, found.seed, found.shuffle, found.recipe, legs)
+    return State(record.step, record.samples, record.seed, record.shuffle, record.recipe, stretches)
 
 
 def check_same(before: State, now: State, accept: Collection[str]) -> None:
@@ -106,23 +112,24 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
         raise InputError(
             f"accept must have names of recipe fields, seed or shuffle, got {wrong[0]!r}", field="accept"
         )
-    then, here = (
+    then, now_fields = (
         {**_DEFAULTS, **state.recipe, "seed": state.seed, "shuffle": state.shuffle} for state in (before, now)
     )
     raise_all(
         InputError(
-            f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(here.get(name))}: change it back, or pass "
+            f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(now_fields.get(name))}: "
+            "change it back, or pass "
             f'accept=("{name}",)',
             field=name,
         )
         for name in then
-        if name not in accept and then[name] != here.get(name)
+        if name not in accept and then[name] != now_fields.get(name)
     )
 
 
-def add_leg(legs: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
+def add_leg(stretches: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
     """Adds a leg: one that never ran is replaced, one like the last goes on with it."""
-    before = [*legs]
+    before = [*stretches]
     if before and before[-1].step == leg.step:
         before.pop()
     if before and before[-1][1:] == leg[1:]:
@@ -140,69 +147,77 @@ def _plain(value: Any) -> Any:
 
 
 class RunPlan(NamedTuple):
-    """A run's plans: how a step is laid out here (`plan`), and the run of that step, made on one replica (`course`)."""
+    """A run's plans: how a step is laid out here (`plan`), and the run of that step, made on one replica
+    (`course`).
+    """
 
     plan: Plan
     course: Plan
 
 
-def plan_run(recipe: Recipe, cluster: Cluster, settings: Settings, legs: Sequence[Leg], step: int) -> RunPlan:
+def plan_run(
+    recipe: Recipe, cluster: Cluster, settings: Settings, stretches: Sequence[Leg], step: int
+) -> RunPlan:
     """Plans a run after `step` steps, to go on at a cluster.
 
     Raises:
-        InputError: the recipe has no duration, its trainer has no epochs, or the policy is goodput; the legs cannot be.
+        InputError: the recipe has no duration, its trainer has no epochs, or the policy is goodput; the legs
+            cannot be.
     """
     _check(recipe, settings)
     recipe = msgspec.structs.replace(recipe, convention="exact", drop_last=bool(recipe.drop_last))
-    before = [leg for leg in legs if leg.step < step]
+    before = [leg for leg in stretches if leg.step < step]
     consumed = _course(recipe, before).position(step).samples if before and recipe.ramp is not None else 0
-    here = plan_of(recipe, cluster, settings, None, consumed)
-    if here.status == "infeasible":
-        return RunPlan(here, here)
-    now = Leg(step, here.world_size, here.effective_batch or 0, settings.changed())
+    local = plan_of(recipe, cluster, settings, None, consumed)
+    if local.status == "infeasible":
+        return RunPlan(local, local)
+    now = Leg(step, local.world_size, local.effective_batch or 0, settings.changed())
     course = _course(recipe, [*before, now])
     names = ("total_steps", "warmup_steps", "warmup_lr", "moves")
     counted = {name: getattr(course, name) for name in names}
     if not course.moves:
-        # It only says which stages need not be split any more; where it does not come of a move, the run starts behind it.
+        # It only says which stages need not be split any more; where it does not come of a move, the run
+        # starts behind it.
         counted["consumed"] = 0
-    return RunPlan(msgspec.structs.replace(here, **counted), course)
+    return RunPlan(msgspec.structs.replace(local, **counted), course)
 
 
 def _check(recipe: Recipe, settings: Settings) -> None:
     if recipe.convention == "megatron":
         raise InputError(
-            "convention must be one that counts epochs, got 'megatron': its own samplers resume by the samples, and isobatch replan --to megatron writes the arguments"
+            "convention must be one that counts epochs, got 'megatron': its own samplers resume by the "
+            "samples, and isobatch replan --to megatron writes the arguments"
         )
     if recipe.duration is None:
         raise InputError('duration is missing: add it to the recipe, such as "90ep"', field="duration")
     if settings.policy == "goodput":
         raise InputError(
-            "policy must be keep, grow or a batch, got 'goodput', which needs a profile, and picks another batch and another length at "
+            "policy must be keep, grow or a batch, got 'goodput', which needs a profile, and picks another "
+            "batch and another length at "
             "each number of GPUs: plan with it once, and give the batch that it picked, such as policy=512",
             field="policy",
         )
 
 
-def _course(recipe: Recipe, legs: Sequence[Leg]) -> Plan:
+def _course(recipe: Recipe, stretches: Sequence[Leg]) -> Plan:
     """Plans the run on one replica in whole steps, so nothing depends on how they are split."""
     alone = msgspec.structs.replace(recipe, even_batches=True, model_parallel=1, expert_parallel=1)
     course: Plan | None = None
-    for leg in legs:
+    for leg in stretches:
         # Under keep nothing but the batch moves, and that only within its tolerance.
         keeps = leg.settings.get("policy", "keep") == "keep"
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "rule": "none" if keeps else leg.settings.get("rule", "auto"),
             "ramp_rule": leg.settings.get("ramp_rule", "none"),
             **{name: leg.settings.get(name, getattr(DEFAULTS, name)) for name in HYPERPARAMETERS},
         }
         if course is None:
-            course = plan(alone, 1, policy=leg.batch, max_micro_batch=leg.batch, **asked)
+            course = plan(alone, 1, policy=leg.batch, max_micro_batch=leg.batch, **options)
         elif course.effective_batch != leg.batch or any(
-            getattr(course.settings, name) != value for name, value in asked.items()
+            getattr(course.settings, name) != value for name, value in options.items()
         ):
             course = replan(
-                course, at_step=leg.step, effective_batch=leg.batch, max_micro_batch=leg.batch, **asked
+                course, at_step=leg.step, effective_batch=leg.batch, max_micro_batch=leg.batch, **options
             )
         course.require()
     assert course is not None

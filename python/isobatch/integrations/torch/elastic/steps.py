@@ -1,8 +1,11 @@
-"""A run's steps and their micro-batches, as a training loop goes through them, and the factors of their losses."""
+"""A run's steps and their micro-batches, as a training loop goes through them, and the factors of their
+losses.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -20,22 +23,42 @@ _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 class Watch:
-    """What a loop asks about the other ranks. A run whose ranks cannot be lost has all of them there, always.
+    """Questions of a loop about the other ranks. A run whose ranks cannot be lost has all of them there,
+    always.
 
     Attributes:
         lost: a rank was lost: no further step can be begun.
         void: it was lost before the step under way could be applied: what is left of it changes nothing.
         wanted: somebody waits to join.
+        backend, timeout, connecting: of the run's own group: torch's name of its backend, the time-out of its
+            agreements, and the time until its ranks have found each other; None: torch's.
     """
 
     lost = void = wanted = False
+    backend = "gloo"
+    timeout: timedelta | None = None
+    connecting: timedelta | None = None
+
+    def begin_step(self, step: int) -> None:
+        """Notes the beginning of a step, before its first micro-batch.
+
+        Raises:
+            InputError: the ranks did not train alike so far.
+        """
+
+    def finish(self, step: int) -> None:
+        """Notes the end of the loop, after `step` steps of the run.
+
+        Raises:
+            InputError: the ranks did not train alike.
+        """
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Takes the errors of a loss, so that the loop ends."""
+        """Catches errors of a loss and ends the loop."""
         return contextlib.nullcontext()
 
     def pass_guard(self) -> AbstractContextManager[Any]:
-        """Takes the errors of a loss in a forward or backward, so that the rest of the step is void."""
+        """Catches errors of a loss in a forward or backward, and makes the rest of the step void."""
         return contextlib.nullcontext()
 
 
@@ -47,7 +70,8 @@ class Micro(NamedTuple):
 
     Attributes:
         batch: what the loader gave, on the device that it gave it on.
-        weight: what its mean loss is multiplied by, so that the gradients that DDP averages are those of the whole step's mean.
+        weight: what its mean loss is multiplied by, so that the gradients that DDP averages are those of the
+            whole step's mean.
         last: whether it is this replica's last in the step, whose backward synchronizes.
         stand_in: it keeps this replica in the others' collectives, and has weight 0.
     """
@@ -58,22 +82,35 @@ class Micro(NamedTuple):
     stand_in: bool
     equal: bool
     watch: Watch = ALL_THERE
+    check: Callable[[], None] | None = None
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
 
-        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left out of the statistics of
-        batch norms.
+        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left
+        out of the statistics of batch norms.
 
         Raises:
-            InputError: the model has collectives inside its forward, and the replicas may make different numbers of passes.
+            InputError: the model has collectives inside its forward, and the replicas may make different
+                numbers of passes; DDP has static_graph; or the last step's gradients were not zeroed.
         """
+        if self.check is not None:
+            self.check()
         stack = contextlib.ExitStack()
         stack.enter_context(self.watch.pass_guard())
         for model in models:
+            if not self.last and getattr(model, "static_graph", False):
+                raise InputError(
+                    "static_graph must be False for DDP where a rank makes more than one pass in a step: "
+                    "torch then synchronizes "
+                    "only some of them. Leave it out, or raise max_micro_batch until each rank makes one "
+                    "pass",
+                    field="static_graph",
+                )
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
-                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the same passes: make the "
+                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the "
+                    "same passes: make the "
                     "loader by run.loader(dataset, equal_passes=True)",
                     field="equal_passes",
                 )
@@ -118,15 +155,15 @@ class Step:
 
 
 def _has_collectives_inside(model: nn.Module) -> bool:
-    found = _INSIDE.get(model)
-    if found is None:
-        found = _INSIDE[model] = any(
+    has_collectives = _INSIDE.get(model)
+    if has_collectives is None:
+        has_collectives = _INSIDE[model] = any(
             isinstance(module, nn.SyncBatchNorm)
             or hasattr(module, "set_requires_gradient_sync")
             or type(module).__name__ == _FSDP1
             for module in model.modules()
         )
-    return found
+    return has_collectives
 
 
 # ---- weights in tokens ----
@@ -137,9 +174,11 @@ Tokens: TypeAlias = Callable[[Any], Any]
 
 
 def count(tokens: Tokens, batch: Any) -> float:
-    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN too."""
-    found = tokens(batch)
-    value = found.item() if hasattr(found, "item") else found
+    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN
+    too.
+    """
+    tokens_of_batch = tokens(batch)
+    value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
     if isinstance(value, (int, float)) and is_count(value):
         return float(value)
     return float("nan")
@@ -154,12 +193,14 @@ def check_window(total: float, own: float, step: int) -> None:
     if not is_count(total):
         rank = "this rank" if not is_count(own) else "another rank"
         raise InputError(
-            f"tokens must give a number from 0, as an int or a tensor of one; {rank} got something else in step {step}",
+            f"tokens must give a number from 0, as an int or a tensor of one; {rank} got something else in "
+            f"step {step}",
             field="tokens",
         )
     if not total:
         raise InputError(
-            f"step {step} has no token on any rank: {shown(0)} cannot be averaged over; filter samples without labels",
+            f"step {step} has no token on any rank: {shown(0)} cannot be averaged over; filter samples "
+            "without labels",
             field="tokens",
         )
 
@@ -171,9 +212,9 @@ def check_window(total: float, own: float, step: int) -> None:
 def without_statistics(model: nn.Module) -> Iterator[None]:
     """Leaves the statistics of the model's batch norms as they are in a stand-in's forward and backward.
 
-    SyncBatchNorm must take part in the others' collectives: it gets an empty batch, which torch lets count nothing
-    (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as in evaluation, where they have any:
-    one sample has no variance.
+    SyncBatchNorm must take part in the others' collectives: it gets an empty batch, which torch lets count
+    nothing (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as
+    in evaluation, where they have any: one sample has no variance.
     """
     # The input of the module under way: between its two hooks no other module runs.
     samples: list[torch.Tensor] = []
@@ -183,7 +224,9 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
         return (inputs[0][:0],)
 
     def refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        """Puts the sample itself in the empty output's place, tied to it, so backward comes through the module too."""
+        """Puts the sample itself in the empty output's place, tied to it, so backward comes through the
+        module too.
+        """
         return torch.cat([output, samples.pop().to(output.dtype)])
 
     with contextlib.ExitStack() as stack:

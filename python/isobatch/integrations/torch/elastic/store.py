@@ -1,4 +1,4 @@
-"""The store of a run that survives its ranks, in a process that trains nothing; and by what a rank is known to live."""
+"""The store of a run, in a process without a training; and signs of life of its ranks."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class StoreGone(InputError):
 
 
 class Store:
-    """The store, in a process that trains nothing. It is asked again and again: its own waiting is loud.
+    """The store, in a process without a training. It is asked again and again: its own waiting is loud.
 
     Whoever reaches it may write to it: what is not signed for its key counts as not written.
     """
@@ -50,7 +50,8 @@ class Store:
             self._connect(host, port, seconds)
         except RuntimeError:
             raise StoreGone(
-                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, in a process "
+                f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, "
+                "in a process "
                 "that outlives all ranks, and pass the address that it prints",
                 field="store",
             ) from None
@@ -65,7 +66,8 @@ class Store:
             return question()
         except RuntimeError as error:
             raise StoreGone(
-                f"the store at {self.address} is gone ({str(error).splitlines()[0][:80]}); its process must outlive all ranks",
+                f"the store at {self.address} is gone ({str(error).splitlines()[0][:80]}); its process must "
+                "outlive all ranks",
                 field="store",
             ) from None
 
@@ -90,12 +92,14 @@ class Store:
         return written
 
     def value(self, key: str) -> bytes | None:
-        """Returns what is written, by whomever; None where nothing is. torch's own get waits for a deleted key."""
+        """Returns the value of a key, by whomever; None if there is none. torch's own get waits for a
+        deleted key.
+        """
         written = self._swap(key, _NOTHING, _NOTHING)
         return None if written == _NOTHING else written
 
     def read(self, key: str, kind: type[T]) -> T | None:
-        """Reads a message; None where there is none that is signed for this key."""
+        """Reads a message; None if no message is signed for this key."""
         written = self.value(key)
         return None if written is None else self.seal.read(key, written, kind)
 
@@ -104,7 +108,7 @@ class Store:
         self._ask(lambda: self._store.set(f"{self.seal.run}/{key}", self.seal.write(key, message)))
 
     def once(self, key: str, message: T) -> T:
-        """Writes a message where there is none; returns the one that is there then."""
+        """Writes a message if there is none; returns the one in place afterwards."""
         return self._once(
             key, self.seal.write(key, message), lambda value: self.seal.read(key, value, type(message))
         )
@@ -112,8 +116,8 @@ class Store:
     def check_key(self) -> None:
         """Refuses this process where it has another key than the store, or than the run's first rank.
 
-        Fingerprints are not signed, as ranks with another key must read them. Where facts are signed with this key, the
-        run is its own.
+        Fingerprints are not signed, as ranks with another key must read them. Where facts are signed with
+        this key, the run is its own.
 
         Raises:
             InputError: the key is another, or one is missing.
@@ -143,7 +147,7 @@ class Store:
         self._ask(lambda: self._store.append(f"{self.seal.run}/{key}", line))
 
     def messages(self, key: str, kind: type[T], own: T | None = None) -> list[T]:
-        """Returns the messages that were added to a key; `own` is added where it is missing, or was deleted."""
+        """Returns the messages added to a key; adds `own` if it is missing, or was deleted."""
         written = self.value(key) or b""
         lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
         if len(written) > MAX_BYTES:  # It would be read again and again.
@@ -175,8 +179,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _connected(host: str, port: int, seconds: float) -> Any:
-    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait five seconds, though the store
-    answers, and some of these fail where the time-out is shorter; the next one is there at once.
+    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait
+    five seconds, though the store answers, and some of these fail where the time-out is shorter; the next one
+    is there at once.
 
     Raises:
         RuntimeError: no store answers in that time.
@@ -194,35 +199,39 @@ def _connected(host: str, port: int, seconds: float) -> Any:
 
 
 def _limit_waits(port: int, seconds: float) -> None:
-    """Limits how long an answer of the store is waited for: torch's time-out is none of a host that is cut off, or of a store that was
-    stopped, and TCP's own takes a quarter of an hour. Only Linux lists a process's sockets."""
+    """Limits how long an answer of the store is waited for: torch's time-out is none of a host that is cut
+    off, or of a store that was stopped, and TCP's own takes a quarter of an hour. Only Linux lists a
+    process's sockets.
+    """
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     for number in sockets():
-        with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == port:
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] == port:
                 for option in socket.SO_RCVTIMEO, socket.SO_SNDTIMEO:
-                    one.setsockopt(socket.SOL_SOCKET, option, limit)
+                    connection.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def sockets() -> dict[int, str]:
-    """Returns the file descriptors that are sockets, each with its inode, which unlike the descriptor's number no other gets; none where
-    the system does not list them."""
+    """Returns the file descriptors of sockets with their inodes; unlike a descriptor's number, an inode is
+    not reused. Nothing where the system does not list them.
+    """
     with suppress(OSError):
-        found = ((int(path.name), inode(int(path.name))) for path in Path("/proc/self/fd").iterdir())
-        return {number: name for number, name in found if name.startswith("socket:")}
+        descriptors = ((int(path.name), inode(int(path.name))) for path in Path("/proc/self/fd").iterdir())
+        return {number: name for number, name in descriptors if name.startswith("socket:")}
     return {}
 
 
 def inode(number: int) -> str:
-    """Returns what a file descriptor is of; nothing where it is closed."""
+    """Returns the target of a file descriptor; nothing if it is closed."""
     with suppress(OSError):
         return str(Path(f"/proc/self/fd/{number}").readlink())
     return ""
 
 
 class Lifeline:
-    """A port that is there as long as its process is: who asks and is refused knows at once that it died. A paused process, or a
-    host that is cut off, does not refuse."""
+    """A port open as long as its process lives: who asks and is refused knows at once that it died. A
+    paused process, or a host that is cut off, does not refuse.
+    """
 
     def __init__(self, store: str) -> None:
         host, port = host_and_port(store)
@@ -235,14 +244,16 @@ class Lifeline:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def answer(self) -> None:
-        """Takes and drops what has connected since."""
+        """Accepts and drops new connections."""
         with suppress(OSError):
             while True:
                 self._socket.accept()[0].close()
 
     @staticmethod
     def answers(member: str, seconds: float) -> bool:
-        """Returns whether the process with an id drops a connection, as `answer` does; a paused one keeps it."""
+        """Returns whether the process with an id drops a connection, as `answer` does; a paused one keeps
+        it.
+        """
         try:
             with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
                 connection.settimeout(seconds)

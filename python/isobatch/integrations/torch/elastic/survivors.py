@@ -1,12 +1,12 @@
-"""`survivors`: a run that outlives its ranks. Those that are left form again in their own processes, and go on in the same step."""
+"""`survivors`: a run that outlives its ranks. Those that are left form again in their own processes, and go
+on in the same step.
+"""
 
 import atexit
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
-from functools import wraps
-from types import MethodType
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from isobatch._core import __version__
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
+from isobatch.integrations.torch.elastic.applied import StepWatch
 from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
@@ -27,13 +28,16 @@ from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seal, key_for
 from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
+from isobatch.integrations.torch.elastic.standstill import Standstill
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
+from isobatch.integrations.torch.elastic.surroundings import Surroundings
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
-_STANDSTILL = 5
 _STORE_SECONDS = 60.0
-"""The store may answer late on a busy host: that is no loss of it. Where its process died, the connection says so at once."""
+"""The store may answer late on a busy host: that is no loss of it. Where its process died, the connection
+says so at once.
+"""
 
 
 def survivors(
@@ -55,12 +59,15 @@ def survivors(
     accept: Collection[str] = (),
     **settings: Any,
 ) -> Iterator[Crew]:
-    """Trains a run through the loss and the return of ranks; yields each crew, the ranks that train together until one is lost or joins.
+    """Trains a run through the loss and the return of ranks; yields each crew, the ranks training together
+    until one is lost or joins.
 
-    No process restarts and no file is read: every rank of a data-parallel training holds all of its state. The step under way is dealt
-    anew over the ranks that are left, with the same samples, learning rate and weights.
+    No process restarts and no file is read: every rank of a data-parallel training holds all of its state.
+    The step under way is dealt anew over the ranks that are left, with the same samples, learning rate and
+    weights.
 
-        for crew in survivors(recipe, net, optimizer, store="node0:29400", ranks=4, min_ranks=1, split="uneven"):
+        for crew in survivors(recipe, net, optimizer, store="node0:29400", ranks=4, min_ranks=1,
+        split="uneven"):
             model = crew.wrap(net)
             for step in crew.run.steps(crew.run.loader(dataset)):
                 for micro in step:
@@ -68,8 +75,9 @@ def survivors(
                         (loss_of(model, micro.batch) * micro.weight).backward()
                 optimizer.step(); crew.scheduler.step(); optimizer.zero_grad()
 
-    Here a step that is lost goes on to the end of the loop's body, but changes nothing: the optimizer and the scheduler do not step, and
-    `extra` is put back. A body that does more, above all collectives of its own, is better left at once: write `with crew:` around it.
+    Here a step that is lost goes on to the end of the loop's body, but changes nothing: the optimizer and the
+    scheduler do not step, and `extra` is put back. A body that does more, above all collectives of its own,
+    is better left at once: write `with crew:` around it.
 
     Args:
         recipe: as in ElasticRun.
@@ -78,21 +86,27 @@ def survivors(
         store: "host:port" of `isobatch store`; None: MASTER_ADDR and MASTER_PORT.
         ranks: how many the first crew waits for; None: WORLD_SIZE.
         min_ranks: the fewest that go on; None: more than half of the crew before.
-        shard: of HSDP: shards net over a mesh of (replicate, shard), `lambda net, mesh: fully_shard(net, mesh=mesh)`; called for each crew.
-        shards: the ranks that hold a replica together; a lost one takes its replica out, until there is another in its place.
+        shard: of HSDP: shards net over a mesh of (replicate, shard), `lambda net, mesh: fully_shard(net,
+            mesh=mesh)`; called for each crew.
+        shards: the ranks that hold a replica together; a lost one takes its replica out, until there is
+            another in its place.
         name: this rank's own; None: the host and LOCAL_RANK.
         run: the run's name: a store may have several.
         state: of a checkpoint, what `crew.run.state_dict()` gave; net and optimizer are loaded already.
-        extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and load_state_dict.
-        lease: seconds of silence after which a rank is lost: paused, or cut off. One that died is known at once.
-        timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of them is busy alone.
+        extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and
+            load_state_dict.
+        lease: seconds of silence after which a rank is lost: paused, or cut off. One that died is known at
+            once.
+        timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of
+            them is busy alone.
         accept, settings: as in ElasticRun, with seed and shuffle.
 
-    The run's key is ISOBATCH_RUN_KEY, or in the file ISOBATCH_RUN_KEY_FILE; who has another is on no list. A store on loopback needs none.
+    The run's key is ISOBATCH_RUN_KEY, or in the file ISOBATCH_RUN_KEY_FILE; who has another is on no list. A
+    store on loopback needs none.
 
     Raises:
-        InputError: too few ranks are left, the store is gone, the key is missing or another, the state has more than numbers, texts and
-            tensors, or this process is not of the run; later, as ElasticRun.
+        InputError: too few ranks are left, the store is gone, the key is missing or another, the state has
+            more than numbers, texts and tensors, or this process is not of the run; later, as ElasticRun.
         LeftOut: the run went on, or ended, without this process.
     """
     address = store or _variables("store", "MASTER_ADDR", "MASTER_PORT")
@@ -108,7 +122,8 @@ def survivors(
             raise must_be("above 0 seconds", seconds, field=field)
     if dist.is_initialized():
         raise InputError(
-            "a process group is there already, and survivors forms one for each crew: call it before init_process_group; inside of a "
+            "a process group is there already, and survivors forms one for each crew: call it before "
+            "init_process_group; inside of a "
             "Trainer, Lightning or Ray Train, which form their own, use ElasticRun and its checkpoints"
         )
     check_whole(net, optimizer)
@@ -121,7 +136,7 @@ def survivors(
     members = Membership(
         connection, name, ranks=count, min_ranks=min_ranks, lease=lease, timeout=timeout, shards=shards
     )
-    return _Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews()
+    return _Crews(_Survivors(members, training, recipe, state, {"accept": accept, **settings}).crews())
 
 
 def _variables(field: str, *names: str) -> str:
@@ -129,6 +144,25 @@ def _variables(field: str, *names: str) -> str:
     if missing:
         raise InputError(f"{field} is missing: pass {field}=, or set {' and '.join(missing)}", field=field)
     return ":".join(os.environ[name] for name in names)
+
+
+class _Crews(Iterator[Crew]):
+    """The crews of a run. A loop over them ends the run's part of this process where it is left, also by an
+    error.
+
+    A generator that the script holds by a name would live on, as long as the error is handled, and its ranks
+    would wait.
+    """
+
+    def __init__(self, crews: Generator[Crew]) -> None:
+        self._crews = crews
+
+    def __next__(self) -> Crew:
+        return next(self._crews)
+
+    def __iter__(self) -> Iterator[Crew]:
+        with closing(self._crews):
+            yield from self._crews
 
 
 class _Survivors:
@@ -149,11 +183,9 @@ class _Survivors:
         self._group = CrewGroup()
         self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
-        self._same: tuple[Any, int] = (None, 0)
-        self._why = "steps are lost"
-        self._watch_optimizer(training.optimizer)
+        self._surroundings, self._standstill = Surroundings(), Standstill()
 
-    def crews(self) -> Iterator[Crew]:
+    def crews(self) -> Generator[Crew]:
         """Yields the crews until the run ends."""
         members = self._members
         try:
@@ -164,6 +196,7 @@ class _Survivors:
             raise
         atexit.register(members.leave)
         self._pulse.start()
+        steps = StepWatch(self._training.optimizer, self)
         with Signals() as self._signals:
             try:
                 while (crew := self._formed()) is not None:
@@ -173,6 +206,7 @@ class _Survivors:
             except InputError as error:
                 raise InputError(f"{error}; {self._where()}", field=error.field) from None
             finally:
+                steps.end()
                 self._pulse.end()
                 self._pulse.exit()
                 if self._crew is not None and hasattr(self._crew, "run"):
@@ -201,19 +235,21 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
-                self._why = str(error).splitlines()[0][:200]
+                self._standstill.why = str(error).splitlines()[0][:200]
                 with suppress(StoreGone):  # `form` says so.
-                    self._members.say_over(self._why)
+                    self._members.say_over(self._standstill.why)
                 self._pulse.exit()
                 self._let_go()
 
     def _let_go(self) -> None:
-        """Frees a crew's group, and what of the training holds it."""
+        """Frees a crew's group and the training's hold on it."""
         self._training.fold()
         self._group.free()
 
     def _take_seat(self, table: Roster) -> None:
-        """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does only when it is healed."""
+        """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does
+        only when it is healed.
+        """
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
         self._hold(vote >= 0 or (vote == NEW and begins))
@@ -225,8 +261,8 @@ class _Survivors:
 
     def _made(self, table: Roster) -> Crew:
         members = self._members
-        self._refuse_standstill(table)
-        crew = Crew(members, self._training, self._group, self._pulse, self._where)
+        self._standstill.check(table.ids, self._step)
+        crew = Crew(members, self._training, self._group, self._pulse, self._surroundings, self._where)
         self._group.begin()
         self._pulse.enter(table)
         self._group.form(
@@ -238,15 +274,16 @@ class _Survivors:
             timeout=members.timeout,
         )
         self._training.unfold(members.lease, members.timeout)
+        self._surroundings.enter(self._training.net)
         vote = table.seats[crew.rank].vote
-        mine = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
+        own = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
         # Each changes the weights, and a loss may follow it: the next vote is what they are then.
         circle = Circle(members.store.seal, table)
-        mine = self._training.settle(mine, circle)
-        if mine.step != OUT:
-            self._state = mine.run
+        own = self._training.settle(own, circle)
+        if own.step != OUT:
+            self._state = own.run
         try:
-            best = heal(self._training, mine, members.lease, circle)
+            best = heal(self._training, own, members.lease, circle)
         except NoReplica as error:
             members.end_all(str(error))
             raise
@@ -271,11 +308,14 @@ class _Survivors:
         if not (run.begun or crew.lost):
             raise InputError("the loop took no steps: iterate over crew.run.steps(crew.run.loader(dataset))")
         goes_on = crew.lost or (run.joining and not run.finished)
-        # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the rest was done.
+        # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the
+        # rest was done.
         if crew.applied > run.done:
             run.count(crew.applied)
             self._training.torn = bool(self._training.extra)
         self._state = run.written()
+        if crew.lost:
+            self._standstill.why = crew.why
         over = not goes_on and self._members.end()
         run.free()
         crew.close()
@@ -286,17 +326,19 @@ class _Survivors:
         return over
 
     def _refuse_what_is_over(self) -> None:
-        """Refuses to end the loop as if it had been gone through: what comes after it would save weights that are not the run's."""
-        name, asked = self._members.name, self._signals.received
+        """Refuses to end the loop as if it had been gone through: what comes after it would save weights that
+        are not the run's.
+        """
+        name, is_asked = self._members.name, self._signals.received
         why = (
             f"{name} was asked to stop in no crew"
-            if asked
+            if is_asked
             else f"the run is over, and {name} had no part in its end"
         )
         raise LeftOut(f"{why}: its weights are not the run's")
 
     def _check_sendable(self) -> None:
-        """Refuses, on all ranks and before the first step, a state that no rank could get later."""
+        """Refuses a state that no rank could get later, on all ranks and before the first step."""
         try:
             self._training.check_sendable()
         except InputError as error:
@@ -310,20 +352,27 @@ class _Survivors:
         for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():
             if plan.status == "infeasible":
                 raise InputError(
-                    f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: {plan.explain()}"
+                    f"the run may have to go on with {count} of its {crew.size} ranks, and cannot: "
+                    f"{plan.explain()}"
                 )
 
-    def _refuse_standstill(self, table: Roster) -> None:
-        before, times = self._same
-        now = (tuple(table.ids), self._step)
-        self._same = now, times + 1 if now == before else 1
-        if self._same[1] > _STANDSTILL:
-            raise InputError(
-                f"the same {len(table.ids)} ranks formed {_STANDSTILL} times and finished no step, as their network fails ({self._why}); "
-                "where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one to use"
-            )
-
     # ---- what is watched ----
+
+    def apply_step(self, step: Callable[[], Any]) -> Any:
+        """Takes a step of the optimizer and counts it; leaves out a void one."""
+        crew = self._crew
+        if crew is None:
+            return step()
+        if not crew.void and crew.run.under_way is not None:
+            crew.commit(crew.run.under_way + 1)
+        if crew.void:
+            return None
+        self._training.torn = True
+        result = step()
+        self._training.torn = False
+        if (number := crew.run.under_way) is not None:
+            crew.applied = number + 1
+        return result
 
     def _facts(self) -> dict[str, Any]:
         recipe = self._recipe.recipe if isinstance(self._recipe, Plan) else self._recipe
@@ -335,28 +384,6 @@ class _Survivors:
             "settings": settings,
             **self._training.description(),
         }
-
-    def _watch_optimizer(self, optimizer: Optimizer) -> None:
-        """Counts the steps that the optimizer applies, and leaves out the void one."""
-        step = optimizer.step
-
-        @wraps(step)
-        def watched(_: Optimizer, *args: Any, **options: Any) -> Any:
-            crew = self._crew
-            if crew is None:
-                return step(*args, **options)
-            if not crew.void and crew.run.under_way is not None:
-                crew.commit(crew.run.under_way + 1)
-            if crew.void:
-                return None
-            self._training.torn = True
-            done = step(*args, **options)
-            self._training.torn = False
-            if (number := crew.run.under_way) is not None:
-                crew.applied = number + 1
-            return done
-
-        optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]
 
     def _where(self) -> str:
         step = self._step if self._crew is None else max(self._step, self._crew.applied)

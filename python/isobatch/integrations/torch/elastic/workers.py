@@ -1,0 +1,104 @@
+"""The workers of a rank's DataLoader: they go on after one SIGTERM, and end with their rank."""
+
+import atexit
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.util import Finalize
+from typing import Any
+from weakref import WeakSet
+
+from torch.utils.data import DataLoader
+
+_PR_SET_PDEATHSIG = 1
+_FIRST = 1000
+"""Of multiprocessing's finalizers, those with the highest priority run first."""
+_GRACE = 40
+"""Seconds from a SIGTERM to a worker's end: torchrun waits for 30 s until it kills a rank."""
+
+
+class RankLoader(DataLoader[Any]):
+    """A DataLoader whose workers end before its rank."""
+
+    def _get_iterator(self) -> Any:
+        iterator: Any = super()._get_iterator()
+        if self.num_workers:
+            _end_at_exit(iterator)
+            for worker in iterator._workers:
+                # A first SIGTERM ends no worker. A method of its own would tie it to itself.
+                worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
+        return iterator
+
+    def end_workers(self) -> None:
+        """Ends workers kept from one iteration to the next."""
+        iterator, self._iterator = self._iterator, None
+        end_iteration(iterator)
+
+
+_ITERATORS: dict[int, WeakSet[Any]] = {}
+"""The iterations with workers, by process: a fork has those of its parent too."""
+
+
+def _end_at_exit(iterator: Any) -> None:
+    """Ends an iteration's workers at exit, before multiprocessing sends each a SIGTERM, its first, and
+    waits.
+    """
+    process = os.getpid()
+    if process not in _ITERATORS:
+        _ITERATORS[process] = WeakSet()
+        atexit.register(_end_workers, process)
+        Finalize(
+            None, _end_workers, [process], exitpriority=_FIRST
+        )  # A child of multiprocessing skips atexit.
+    _ITERATORS[process].add(iterator)
+
+
+def _end_workers(process: int) -> None:
+    if process == os.getpid():
+        for iterator in [*_ITERATORS[process]]:
+            end_iteration(iterator)
+
+
+def end_iteration(iterator: Any) -> None:
+    """Ends an iteration: a GlobalLoader's, which is closed, or a DataLoader's, with its workers."""
+    for name in "close", "_shutdown_workers":
+        end = getattr(iterator, name, None)
+        if end is not None:
+            end()
+
+
+def begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
+    """Begins a DataLoader's worker, before the user's own function.
+
+    torchrun and Slurm send SIGTERM to workers too, and the training would end before it can stop by itself. A
+    second SIGTERM, or 40 s, end the worker. A forked worker of a killed rank would hold the rank's sockets
+    open for five seconds, and the other ranks would wait.
+    """
+    # Garbage of the rank may have groups of past crews: freeing a group waits for threads that a fork lacks.
+    gc.freeze()
+    signal.signal(signal.SIGTERM, _outlive)
+    rank = multiprocessing.parent_process()
+    # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
+    is_main = threading.current_thread().name == "MainThread"
+    if sys.platform == "linux" and is_main and rank and os.getppid() == rank.pid:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
+        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+    if own is not None:
+        own(worker)
+
+
+def _end_with(rank: Any) -> None:
+    rank.join()
+    os._exit(1)
+
+
+def _outlive(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.alarm(_GRACE)
