@@ -67,7 +67,7 @@ KINDS = [
     ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),
     ("l2", {}, (), PENALTY),
     ("l2", {"clip_norm": 0.1}, (), PENALTY),
-    ("teacher", {}, ("the gradient's size: the loss draws random numbers",), DIRECTION),
+    ("teacher", {}, (), ()),
     ("weighted", {}, (), ("Own gives some samples",)),
     ("repeated", {}, (), ("Own gives some samples",)),
     ("curriculum", {}, (), ("each epoch has the same order",)),

@@ -208,11 +208,17 @@ def checksum_bytes(tensors: Sequence[Tensor]) -> int:
     )
 
 
-def differing(group_sums: Sequence[Hashable]) -> list[int]:
-    """Finds the ranks with other sums than most; with two, the one that is not rank 0."""
-    counts = Counter(group_sums)
-    most = max(counts, key=lambda sums: (counts[sums], sums == group_sums[0]))
-    return [rank for rank, sums in enumerate(group_sums) if sums != most]
+def differing(rank_sums: Sequence[Hashable]) -> list[int]:
+    """Lists the ranks with other sums than most ranks. Where no majority agrees, as with two ranks, all of them.
+
+    >>> differing("aab"), differing("ab"), differing("aa")
+    ([2], [0, 1], [])
+    """
+    counts = Counter(rank_sums)
+    most, votes = counts.most_common(1)[0]
+    if 2 * votes <= len(rank_sums):
+        return list(range(len(rank_sums)))
+    return [rank for rank, sums in enumerate(rank_sums) if sums != most]
 
 
 AUTOCAST: dict[str | None, torch.dtype | None] = {

@@ -118,6 +118,7 @@ class Clipping:
             handle.remove()
         self._handles.clear()
 
+    @torch.compiler.disable
     def _accumulated(self, _: Tensor) -> None:
         if not self._queued and not self._run.own:
             self._queued = True

@@ -6,7 +6,7 @@ the same on all ranks, so they agree, without a word, that there is something to
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,10 +28,17 @@ class Finite:
     """
 
     def __init__(
-        self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, ids_seen: bool = False
+        self,
+        run: Run,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        on_backward: Callable[[], None],
+        *,
+        ids_seen: bool = False,
     ) -> None:
-        """Hooks into the gradients; `ids_seen`: a loader shows each rank's samples."""
+        """Hooks into the gradients; `on_backward` is called by each pass, `ids_seen`: a loader shows each rank's samples."""
         self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
+        self._on_backward = on_backward
         params = [p for p in model.parameters() if p.requires_grad]
         small = [p for p in params if p.numel() <= MAX_SENTINEL_ELEMENTS] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
@@ -47,6 +54,7 @@ class Finite:
             for p in ([] if self.sharded else params)
         }
 
+    @torch.compiler.disable
     def _made(self, p: Tensor) -> None:
         """Counts a backward pass, by the sentinel: it is a micro-batch, as a call of the model may not be. Keeps a gradient, before DDP
         averages it; of a step's last backward alone, which has the sum of all micro-batches."""
@@ -55,6 +63,8 @@ class Finite:
             return
         if p is self._sentinel:
             run.backwards += 1
+            if run.near:
+                self._on_backward()
         if self._no_sync and not self._model.require_backward_grad_sync:
             return
         grad = p.grad
@@ -74,15 +84,16 @@ class Finite:
         for handle in self._handles.values():
             handle.remove()
 
-    def check(self) -> bool:
-        """Checks before an optimizer step. False where a loss scaler will have it skipped."""
+    def check(self) -> None:
+        """Checks before an optimizer step, which is not whole where a loss scaler will have it skipped."""
         run, history = self._run, self._history
         history.append(list(self._own.values()))
         self._own.clear()
         if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
             for which in [which for which in self._handles if which != id(self._sentinel)]:
                 self._handles.pop(which).remove()
-        return self._look() if run.rare or len(history) % LOOK_EVERY_STEPS == 0 else True
+        if run.rare or len(history) % LOOK_EVERY_STEPS == 0:
+            run.whole = self._look() and run.whole
 
     def stuck(self, patience: int) -> None:
         """Ends a loop of more than `patience` micro-batches without an optimizer step, such as a loss scaler's when no scale is small

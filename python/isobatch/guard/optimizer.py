@@ -26,7 +26,7 @@ WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
 MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
-STEPS_AHEAD = 64  # whose learning rates are worked out at once: the code is then not fetched anew each time
+STEPS_AHEAD = 64  # learning rates that are worked out at once: the code is then not fetched anew each time
 SETTING_TOLERANCE = 1e-6
 MAX_STEPS = 2**40  # of a plan without a duration
 
@@ -75,24 +75,32 @@ class Optimizers:
         """Removes the hook."""
         self._handle.remove()
 
-    def _owned(self) -> set[int]:
+    def owned(self) -> set[int]:
+        """Returns the identities of their parameters."""
         return {id(p) for group in self.param_groups for p in group["params"]}
 
+    @torch.compiler.disable
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         # One inside another has the other's parameters.
-        if own & self._named.keys() and not own & self._owned():
+        if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)
 
     def check(self) -> None:
         """Notes the parameters with gradients that none of them has, unless an optimizer has its own copies."""
-        owned = self._owned()
+        owned = self.owned()
         left = [name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None]
         if left and owned & self._named.keys():
             self._run.note(
                 f"{len(left)} of the model's {len(self._named)} parameters have gradients and are in no optimizer that steps, "
                 f"such as {left[0]}: they do not train"
             )
+
+
+def own_warmup(group: dict[str, Any]) -> int:
+    """Returns the steps over which an optimizer warms up inside its step, as schedule-free ones do; 0 for others."""
+    steps = group.get("warmup_steps") or 0
+    return int(steps) if isinstance(steps, int | float) else 0
 
 
 def clips_itself(optimizer: Any) -> bool:
@@ -220,6 +228,15 @@ class LearningRates:
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
             run.unchecked.append("the learning rate: the recipe has no duration")
+        elif any(group["lr"] is None for group in optimizer.param_groups):  # transformers' Adafactor
+            self._planned = False
+            run.unchecked.append("the learning rate: the optimizer has a relative one of its own")
+        self._own_warmup = 0
+        if self._planned and (lengths := {own_warmup(group) for group in optimizer.param_groups} - {0}):
+            self._own_warmup = max(lengths)
+            if lengths != {planned := int(run.plan.warmup_steps or 0)}:
+                text = f"the optimizer's own warmup_steps is {max(lengths):,}, {planned:,} planned"
+                run.stop(Cause.ANOTHER_LR.likely("another warmup"), text, run.witnesses("warmup"))
 
     def check(self) -> None:
         """Checks before an optimizer step."""
@@ -263,7 +280,8 @@ class LearningRates:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:
-        return self._run.plan.lr_at(float(self._run.start) + since)
+        """Returns the plan's learning rate; where the optimizer warms up inside its step, the one behind the warmup."""
+        return self._run.plan.lr_at(max(float(self._run.start) + since, self._own_warmup))
 
     def _settle(self, planned: float, rates: list[float]) -> None:
         """Finds the missing factors of groups."""

@@ -20,7 +20,6 @@ from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differin
 from isobatch.guard.error import GuardError
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
-from isobatch.words import few_ranks
 
 LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 CLOSE_STEPS = 2  # at these first steps everything is checked
@@ -30,10 +29,15 @@ WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 class Run:
     """Follows a training under guard.
 
-    `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
-    last of them, by the model's calls, and `backwards` by its gradients, where these are seen; `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
-    could not be looked at, and why, `notes` what is not as expected and does no harm. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
-    what is done only then costs nothing in a long run.
+    Attributes:
+        start: the plan's step at which it begins; `since`, the optimizer steps since then.
+        micro: micro-batches since the last step, by the model's calls; `backwards`, by its gradients, where these are seen.
+        rows: samples in the model's input at each call since the last step, in the first steps.
+        whole: this step is a whole one on all ranks, as far as can be known.
+        skipped: steps that a loss scaler left out.
+        own: a forward is the guard's.
+        near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …: a check then costs nothing in a long run.
+        unchecked: checks that could not be made, and why; `notes`, harmless surprises.
     """
 
     def __init__(
@@ -42,7 +46,8 @@ class Run:
         self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.backwards, self.skipped = 0, 0, 0, 0
-        self.own, self.near, self.rare = False, True, True
+        self.own, self.near, self.rare, self.whole = False, True, True, False
+        self.rows = list[int]()
         there = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if there else 1
         self.rank = dist.get_rank(process_group) if there else 0
@@ -67,8 +72,9 @@ class Run:
         return int(self.start) + self.since
 
     def advance(self) -> None:
-        """Goes on to the next step. What is asked many times at each step is worked out here, once."""
+        """Goes on to the next step. Flags that are read many times in a step are set here, once."""
         self.since, self.micro, self.backwards = self.since + 1, 0, 0
+        self.rows.clear()
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:
@@ -80,14 +86,17 @@ class Run:
         except RuntimeError as error:
             cause = either(Cause.DEAD_RANK.likely(), Cause.UNEQUAL_STEPS.likely())
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
-        off = [rank for rank, (where, _) in enumerate(answers) if where != answers[0][0]]
-        if off:
-            self.stop(Cause.UNEQUAL_STEPS, f"{few_ranks(off)} at another step than rank 0", off)
+        if ranks := differing([place for place, _ in answers]):
+            steps = ", ".join(f"{since:,} at {check}" for (since, check), _ in answers[:8])
+            self.stop(Cause.UNEQUAL_STEPS, f"the ranks have taken different numbers of steps: {steps}", ranks)
         return [value for _, value in answers]
 
     def unlike(self, what: str, tensors: Sequence[Tensor]) -> list[int]:
-        """Lists the ranks whose tensors are not those of the others; none where a GPU has no room to read them, which is then unchecked."""
-        room = all(has_room(one.device, checksum_bytes(tensors)) for one in tensors[:1])
+        """Lists the ranks with other tensors than most ranks, or all ranks where no majority agrees.
+
+        Where a GPU has no room to read the tensors, the list is empty, and the comparison is unchecked.
+        """
+        room = all(has_room(tensor.device, checksum_bytes(tensors)) for tensor in tensors[:1])
         sums = self.exchange(what, checksum(tensors) if room else None, tuple[int, int] | None)
         if None not in sums:
             return differing(sums)
@@ -129,8 +138,9 @@ class Run:
     def stop(
         self, why: Cause | Diagnosis, text: str, ranks: Sequence[int] = (), *, step: int | None = None
     ) -> NoReturn:
-        """Ends the training."""
-        raise GuardError(self.step if step is None else step, why, text, tuple(ranks))
+        """Ends the training. Ranks are named only where the others are right."""
+        named = tuple(ranks) if len(ranks) < self.ranks else ()
+        raise GuardError(self.step if step is None else step, why, text, named)
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:

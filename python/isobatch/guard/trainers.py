@@ -28,10 +28,10 @@ class Owner(NamedTuple):
     limit: int | None = None
 
 
-def check_convention(run: Run, owner: Owner) -> None:
+def check_convention(run: Run, owner: Owner | None) -> None:
     """Checks that the plan counts an epoch's end as the trainer does."""
     plan = run.plan
-    if plan.recipe.convention == owner.convention or plan.moves:
+    if owner is None or plan.recipe.convention == owner.convention or plan.moves:
         return
     recipe = msgspec.structs.replace(plan.recipe, convention=owner.convention)
     other = make_plan(recipe, plan.cluster, **plan.settings._asdict())
@@ -42,12 +42,12 @@ def check_convention(run: Run, owner: Owner) -> None:
         run.stop(Cause.ANOTHER_CONVENTION.likely(f'convention="{owner.convention}"'), text)
 
 
-def check_length(run: Run, owner: Owner) -> None:
-    """Compares the trainer's steps with the plan's. Asked after the first ones, since another micro-batch or accumulation makes another
+def check_length(run: Run, owner: Owner | None) -> None:
+    """Compares the trainer's steps with the plan's, after the first ones: another micro-batch or accumulation makes another
     length, and is the better diagnosis."""
-    planned, found = run.plan.total_steps, owner.total_steps
-    if None not in (planned, found) and planned != found:
-        text = f"the trainer will take {found:,} optimizer steps, {planned:,} planned"
+    planned, steps = run.plan.total_steps, owner and owner.total_steps
+    if planned is not None and steps is not None and planned != steps:
+        text = f"the trainer will take {steps:,} optimizer steps, {planned:,} planned"
         run.stop(Cause.ANOTHER_LENGTH, text)
 
 

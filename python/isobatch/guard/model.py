@@ -1,0 +1,106 @@
+"""The model: called through its wrapper, in training mode, with the same weights on all ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import tensors_in
+from isobatch.guard.run import Run, inner, local, sharded
+from isobatch.words import few_ranks
+
+
+class ModelWatch:
+    """Watches the calls of a wrapped model.
+
+    Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is watched.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, on_forward: Callable[[], None]) -> None:
+        self._run, self.model, self._on_forward = run, model, on_forward
+        self.inner, self.replicated = inner(model), not sharded(model)
+        self._in_eval_mode = self._bypassed = False
+        self._handle: Any = model.register_forward_pre_hook(self._forward, prepend=True, with_kwargs=True)
+        self._inner_handle: Any = None
+        if self.inner is not model:
+            self._inner_handle = self.inner.register_forward_pre_hook(
+                self._inner_forward, prepend=True, with_kwargs=True
+            )
+
+    def __deepcopy__(self, _: Any) -> "ModelWatch":
+        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
+        return self
+
+    def remove(self) -> None:
+        """Removes the hooks."""
+        self._handle.remove()
+        if self._inner_handle is not None:
+            self._inner_handle.remove()
+
+    @torch.compiler.disable
+    def _inner_forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes calls past the wrapper, and finds a new one."""
+        if self._run.own or not torch.is_grad_enabled():
+            return
+        wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
+        if wrapper is None:
+            self._bypassed = True
+        elif wrapper.module is self.inner and wrapper is not inner_wrapper(self.model):
+            self._handle.remove()
+            self.model = wrapper
+            self._handle = wrapper.register_forward_pre_hook(self._forward, prepend=True, with_kwargs=True)
+            self._called(args, kwargs)  # this call was past the new wrapper's hook already
+
+    @torch.compiler.disable
+    def _forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._called(args, kwargs)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        run = self._run
+        # The wrapper's mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
+        if run.own or not torch.is_grad_enabled():
+            return
+        if not self.inner.training:
+            self._in_eval_mode = True
+            return
+        if run.near:
+            sizes = [len(tensor) for tensor in tensors_in([*args, *kwargs.values()]) if tensor.dim()]
+            run.rows.append(max(sizes[:1], default=0))
+        self._on_forward()
+
+    def check_calls(self) -> None:
+        """Stops at an optimizer step without a call of the wrapper, in training mode, since the last one."""
+        run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
+        self._in_eval_mode = self._bypassed = False
+        if run.micro:
+            return
+        if in_eval_mode:
+            run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
+        if not any(p.grad is not None for p in self.inner.parameters()):
+            return
+        if self.inner is not self.model and (bypassed or not run.since):
+            run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
+        if run.since:
+            run.stop(Cause.STEPPED_TWICE, "no forward since the last optimizer step")
+
+    def check_weights(self) -> None:
+        """Compares the ranks' weights."""
+        run = self._run
+        if not self.replicated:
+            return
+        ranks = run.unlike("weights", [local(p) for p in self.inner.parameters()])
+        if len(ranks) == run.ranks:
+            why = Cause.OTHER_WEIGHTS.likely("they differ, and no majority tells which are right")
+            run.stop(why, "the ranks' weights differ")
+        elif ranks:
+            text = f"the weights of {few_ranks(ranks)} are not those of the others"
+            run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)
+
+
+def inner_wrapper(model: nn.Module) -> nn.Module:
+    """Returns the wrapper inside torch.compile."""
+    wrapper: nn.Module = getattr(model, "_orig_mod", model)
+    return wrapper
